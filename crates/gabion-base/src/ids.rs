@@ -54,7 +54,8 @@ number!(
     /// A replication group: the owner of a key range and of one log.
     GroupId(u64), "g");
 number!(
-    /// The tenure of a primary. Names subsystems, keys and grants; a durable counter, never a clock.
+    /// The tenure of a primary. Names subsystems, keys and grants; a durable counter, never a
+    /// clock.
     Term(u64), "t");
 number!(
     /// The number of a group's membership. Changes without a change of writer fence nobody.
@@ -203,8 +204,8 @@ impl FileId {
         Term(self.number >> 32)
     }
 
-    /// How many numbers the primary of `term` has left for files when the next is `number`: none once
-    /// it has given all of them, and none of another term's.
+    /// How many numbers the primary of `term` has left for files when the next is `number`: none
+    /// once it has given all of them, and none of another term's.
     #[must_use]
     pub const fn numbers_left(number: u64, term: Term) -> u64 {
         if number >> 32 == term.0 { (1 << 32) - (number & u32::MAX as u64) } else { 0 }

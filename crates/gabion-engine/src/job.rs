@@ -1,4 +1,5 @@
-//! Runs a job: merges the inputs of a recipe, drops what nobody can see, and cuts the rest into files.
+//! Runs a job: merges the inputs of a recipe, drops what nobody can see, and cuts the rest into
+//! files.
 //!
 //! ```text
 //!  MemTables ─┐
@@ -8,12 +9,14 @@
 //!                           Fold (operands of a counter become one, or the value)
 //! ```
 //!
-//! Range deletes do not go through the merge: those of all inputs are read first and cut into fragments. They hide
-//! entries like tombstones of each key; what has to stay of them goes to the outputs, each of which has the
-//! part that lies between it and its neighbours ([`crate::range_delete`]).
+//! Range deletes do not go through the merge: those of all inputs are read first and cut into
+//! fragments. They hide entries like tombstones of each key; what has to stay of them goes to the
+//! outputs, each of which has the part that lies between it and its neighbours
+//! ([`crate::range_delete`]).
 //!
-//! The future yields only in reads of the source and in the sink, and depends on nothing but the recipe
-//! and the inputs: on any thread, at any replica, it makes the same bytes (docs/faults.md E13).
+//! The future yields only in reads of the source and in the sink, and depends on nothing but the
+//! recipe and the inputs: on any thread, at any replica, it makes the same bytes (docs/faults.md
+//! E13).
 
 use crate::counter::{Base, Operand, stored_number};
 use crate::entry::{Entry, EntryKind, Trailer};
@@ -37,7 +40,8 @@ pub struct JobInputs {
     pub recipe: Recipe,
     /// The MemTables that the recipe names.
     pub memtables: Vec<Arc<MemTable>>,
-    /// The files that the recipe names, in its order; their slots are not used anew while the job has them.
+    /// The files that the recipe names, in its order; their slots are not used anew while the job
+    /// has them.
     pub files: Vec<(u8, Arc<FileMeta>)>,
 }
 
@@ -128,9 +132,9 @@ impl JobInputs {
 /// Runs a job. Files go to `sink` in key order as they are finished.
 ///
 /// # Errors
-/// Corruption of an input; what source or sink report; limit exceeded when the reserved file numbers
-/// do not suffice; invalid input when what has to be in one file is longer than a file may be, which it will be again.
-/// Nothing counts then: files already handed over belong to no edit.
+/// Corruption of an input; what source or sink report; limit exceeded when the reserved file
+/// numbers do not suffice; invalid input when what has to be in one file is longer than a file may
+/// be, which it will be again. Nothing counts then: files already handed over belong to no edit.
 pub async fn run_job(
     inputs: &JobInputs,
     group: GroupId,
@@ -214,7 +218,8 @@ async fn open_inputs<'a, S: FileSource>(
         iter.seek_to_first();
         cursors.push(Input::Table(iter));
     }
-    // A recipe may name files of L0 in another order: then each has a cursor of its own, and the bytes are the same.
+    // A recipe may name files of L0 in another order: then each has a cursor of its own, and the
+    // bytes are the same.
     for run in files.chunk_by(|a, b| a.0 == b.0 && (a.0 > 0 || is_of_run(&a.1, &b.1))) {
         let mut level = LevelScan { files: run, current: None, group, source };
         level.advance().await?;
@@ -290,19 +295,21 @@ impl<S: FileSource> LevelScan<'_, S> {
 
 /// Which entries somebody can still see.
 ///
-/// Readers are the live snapshots and everyone after the job. Between two neighbouring snapshots only the
-/// newest version of a key can be seen: the *stripe* of an entry is the oldest snapshot that sees it.
+/// Readers are the live snapshots and everyone after the job. Between two neighbouring snapshots
+/// only the newest version of a key can be seen: the *stripe* of an entry is the oldest snapshot
+/// that sees it.
 ///
-/// What has expired by the recipe's group time is a tombstone to everyone after the job, as group time is past
-/// that before the job's edit is applied. A snapshot judges by an earlier time, which the recipe does not
-/// say: what one sees stays as it is.
+/// What has expired by the recipe's group time is a tombstone to everyone after the job, as group
+/// time is past that before the job's edit is applied. A snapshot judges by an earlier time, which
+/// the recipe does not say: what one sees stays as it is.
 struct Visibility<'a> {
     recipe: &'a Recipe,
     /// The key of the last entry seen.
     key: Vec<u8>,
     /// The stripe of the last entry seen, of any key.
     stripe: Option<SequenceNumber>,
-    /// The operands of the last entry's key and stripe, as long as nothing was met that they are added to.
+    /// The operands of the last entry's key and stripe, as long as nothing was met that they are
+    /// added to.
     fold: Option<Fold>,
     /// The key that was folded last.
     folding_key: Vec<u8>,
@@ -325,7 +332,8 @@ impl<'a> Visibility<'a> {
         }
     }
 
-    /// Whether an entry of this stripe is deleted for all who could see it, with its range or with its keyspace.
+    /// Whether an entry of this stripe is deleted for all who could see it, with its range or with
+    /// its keyspace.
     #[inline]
     fn is_hidden(&mut self, key: &[u8], sequence: SequenceNumber, stripe: SequenceNumber) -> bool {
         is_below_floor(key, sequence, self.recipe.floor, stripe)
@@ -380,8 +388,8 @@ impl<'a> Visibility<'a> {
         }
     }
 
-    /// Whether a value of this stripe that expires at `expiry` counts as deleted for whoever comes: its time has
-    /// passed, and no operand lies above that was written before.
+    /// Whether a value of this stripe that expires at `expiry` counts as deleted for whoever comes:
+    /// its time has passed, and no operand lies above that was written before.
     fn is_gone(&self, expiry: Option<u64>, stripe: SequenceNumber) -> bool {
         let above_from_ms = self.recipe.merging.and_then(|merging| merging.above_from_ms);
         let by_ms = self.recipe.now_ms.min(above_from_ms.unwrap_or(u64::MAX));
@@ -410,8 +418,8 @@ impl<'a> Visibility<'a> {
         Ok(())
     }
 
-    /// The next entry while operands wait for what they are added to. Returns what is to be written before it;
-    /// to [`Self::keep`] it is shadowed if it went into that.
+    /// The next entry while operands wait for what they are added to. Returns what is to be written
+    /// before it; to [`Self::keep`] it is shadowed if it went into that.
     #[cold]
     fn go_on_folding(&mut self, entry: &Entry<'_>) -> Result<Vec<Made>> {
         let sequence = entry.trailer.sequence();
@@ -437,8 +445,8 @@ impl<'a> Visibility<'a> {
         }
     }
 
-    /// No older entry of the key and stripe is there; of the key none at all if `is_oldest`. Returns what is to be
-    /// written.
+    /// No older entry of the key and stripe is there; of the key none at all if `is_oldest`.
+    /// Returns what is to be written.
     fn end_folding(&mut self, is_oldest: bool) -> Result<Vec<Made>> {
         if is_oldest && self.recipe.bottommost {
             return self.fold_onto(Base::Absent, None);
@@ -451,8 +459,8 @@ impl<'a> Visibility<'a> {
     fn fold_onto(&mut self, base: Base, entry: Option<&Entry<'_>>) -> Result<Vec<Made>> {
         let Some(fold) = self.fold.take() else { return Ok(Vec::new()) };
         let (newest, folded) = fold.onto(base);
-        // In the place of what they were added to: from its sequence number a tree that opens knows which expiries
-        // came before (`expiry::Due`).
+        // In the place of what they were added to: from its sequence number a tree that opens knows
+        // which expiries came before (`expiry::Due`).
         let sequence = entry.map_or(newest, |entry| entry.trailer.sequence());
         let (trailer, stored) = match (folded, entry) {
             (Base::Number { number, expires_ms }, _) => {

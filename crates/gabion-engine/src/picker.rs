@@ -1,13 +1,13 @@
-//! Picks the next compaction: leveled, by file, with moves in place of merges where nothing overlaps
-//! (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
+//! Picks the next compaction: leveled, by file, with moves in place of merges where nothing
+//! overlaps (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
 //!
 //! ```text
 //!   Drop ─► Tombstones ─► Levels ─► Ranges ─► Expired ─► nothing, and why: a reason each
 //!     └─────────┴───────────┴─────────┴─────────┴──────► a pick
 //! ```
 //!
-//! Five [strategies](Strategy) are asked in this order, and the first pick is taken. Each level has a
-//! score: L0 its runs ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
+//! Five [strategies](Strategy) are asked in this order, and the first pick is taken. Each level has
+//! a score: L0 its runs ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
 //! target. From the highest score over 1 downwards, the first level with work that collides with no
 //! job under way gives the job of `Levels`:
 //!
@@ -15,38 +15,38 @@
 //!   overlap. They go to the first level that is in use, or is worth it. Where the oldest is of a
 //!   load, those of the load that come behind it go too, as many as a job takes: each for itself
 //!   would be merged with the same files below.
-//! - **others**: the file with the least overlap per byte one level below, ties by key; the next where
-//!   that has too many cuts.
+//! - **others**: the file with the least overlap per byte one level below, ties by key; the next
+//!   where that has too many cuts.
 //!
-//! Bytes are those of files and, where more of a file's entries are tombstones than not, of the values
-//! that those which are more may delete: deletes go down the levels as overwrites of the same records
-//! would, and give back what they delete (RocksDB's compensated sizes, at half of their weight). While
-//! writers are slowed down for L0 such levels come last.
+//! Bytes are those of files and, where more of a file's entries are tombstones than not, of the
+//! values that those which are more may delete: deletes go down the levels as overwrites of the
+//! same records would, and give back what they delete (RocksDB's compensated sizes, at half of
+//! their weight). While writers are slowed down for L0 such levels come last.
 //!
-//! A file that overlaps nothing one level below is moved there as it is, and with it those behind it
-//! of which that is true, as many as the level has too much. Where nothing at all lies below it and
-//! the tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew with that,
-//! unless it has it.
+//! A file that overlaps nothing one level below is moved there as it is, and with it those behind
+//! it of which that is true, as many as the level has too much. Where nothing at all lies below it
+//! and the tree has a codec of its own for that ([`crate::config::Codecs`]), it is written anew
+//! with that, unless it has it.
 //!
-//! A job that may need more slots than are free, or name more files than one edit can, is not picked;
-//! a smaller one may be. Where there is none, the second is, with files of twice the length or more,
-//! of which there will be fewer: a file that spans all of a level with thousands would otherwise never
-//! go down. If cuts alone are too many, as of a small file over hundreds of GB two levels deeper, as
-//! many are left out as it takes. When room is short ([`Picker::urgent`]), levels are compacted that
-//! are not over their targets, from L0 downwards: that is how deletes give back what they delete. Then
-//! files are written anew in which much has expired.
+//! A job that may need more slots than are free, or name more files than one edit can, is not
+//! picked; a smaller one may be. Where there is none, the second is, with files of twice the length
+//! or more, of which there will be fewer: a file that spans all of a level with thousands would
+//! otherwise never go down. If cuts alone are too many, as of a small file over hundreds of GB two
+//! levels deeper, as many are left out as it takes. When room is short ([`Picker::urgent`]), levels
+//! are compacted that are not over their targets, from L0 downwards: that is how deletes give back
+//! what they delete. Then files are written anew in which much has expired.
 //!
 //! Before all that, unless writers are slowed down for L0, goes what tombstones hide that are dense
 //! (`tombstones`), so that nobody has to pass them for long.
 //!
-//! Files of which all is deleted by one range delete above them are dropped unread, as those below the
-//! floor are, and those that hold nothing but tombstones above nothing. A file that holds little but
-//! range deletes would never be picked for its length: when no level is over its target it sinks,
-//! level by level, and at the last that has anything of its range it vanishes.
+//! Files of which all is deleted by one range delete above them are dropped unread, as those below
+//! the floor are, and those that hold nothing but tombstones above nothing. A file that holds
+//! little but range deletes would never be picked for its length: when no level is over its target
+//! it sinks, level by level, and at the last that has anything of its range it vanishes.
 //!
-//! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key range
-//! at its output level is covered by its own inputs. Picking depends on the version, the files that
-//! are busy and, for what has expired, group time, on nothing else.
+//! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key
+//! range at its output level is covered by its own inputs. Picking depends on the version, the
+//! files that are busy and, for what has expired, group time, on nothing else.
 
 mod down;
 mod edits;

@@ -7,27 +7,30 @@
 //!                                                                    that cover all of it, newest first
 //! ```
 //!
-//! A range delete hides each entry of its keys that has a smaller sequence number, as far as a reader sees both. It
-//! is no entry of the key that it begins with: it lies beside the entries, in MemTables and files alike, and is
-//! looked up there as *fragments* (RocksDB's `FragmentedRangeTombstoneList`): between two neighbouring ends the same
-//! range deletes count for all keys, so a binary search finds those of a key.
+//! A range delete hides each entry of its keys that has a smaller sequence number, as far as a
+//! reader sees both. It is no entry of the key that it begins with: it lies beside the entries, in
+//! MemTables and files alike, and is looked up there as *fragments* (RocksDB's
+//! `FragmentedRangeTombstoneList`): between two neighbouring ends the same range deletes count for
+//! all keys, so a binary search finds those of a key.
 //!
 //! What holds everywhere, and why nothing that was deleted comes back:
 //!
-//! - Of two places that hold something of a key, the one that reads ask first holds all that is newer. So the first that
-//!   has an entry of the key *or covers it* decides, and a fragment says all about what lies below it.
-//! - The key bounds of a file enclose its fragments. Whatever is moved below a fragment is in files that
-//!   overlap it, so it is merged with it.
-//! - Where a job ends a file, it cuts the fragments too: a file covers no key of its neighbours. As bounds are keys that
-//!   are part of the file, a cut comes right after a key (`cut_before`): `[a, q‖0)` has the last key `q`, and its
-//!   other half begins with `q‖0`. (In RocksDB what a file says reaches beyond it, and readers and compactions cut it to
-//!   bounds; that is where deleted keys came back and others went: facebook/rocksdb#2752, #2833, #4476,
-//!   cockroachdb/pebble#26.)
-//! - A job drops a fragment's number when nothing older can come to light, by the rule for the delete of one key.
+//! - Of two places that hold something of a key, the one that reads ask first holds all that is
+//!   newer. So the first that has an entry of the key *or covers it* decides, and a fragment says
+//!   all about what lies below it.
+//! - The key bounds of a file enclose its fragments. Whatever is moved below a fragment is in files
+//!   that overlap it, so it is merged with it.
+//! - Where a job ends a file, it cuts the fragments too: a file covers no key of its neighbours. As
+//!   bounds are keys that are part of the file, a cut comes right after a key (`cut_before`): `[a,
+//!   q‖0)` has the last key `q`, and its other half begins with `q‖0`. (In RocksDB what a file says
+//!   reaches beyond it, and readers and compactions cut it to bounds; that is where deleted keys
+//!   came back and others went: facebook/rocksdb#2752, #2833, #4476, cockroachdb/pebble#26.)
+//! - A job drops a fragment's number when nothing older can come to light, by the rule for the
+//!   delete of one key.
 //!
-//! **Cost.** Sequence numbers of a fragment are as many as range deletes overlap there. A job keeps one
-//! for each snapshot; a MemTable keeps all, and is sealed at [`MEMTABLE_RANGES_MAX`] so that range deletes within
-//! each other, of which `n` make `n²` numbers, stay within a few megabytes.
+//! **Cost.** Sequence numbers of a fragment are as many as range deletes overlap there. A job keeps
+//! one for each snapshot; a MemTable keeps all, and is sealed at [`MEMTABLE_RANGES_MAX`] so that
+//! range deletes within each other, of which `n` make `n²` numbers, stay within a few megabytes.
 //!
 //! Bytes of fragments, in a file's properties, all of it known before memory is reserved:
 //!
@@ -75,8 +78,8 @@ pub struct RangeDeletes {
     pub key_bytes: u64,
     /// The smallest of the sequence numbers.
     pub first_sequence: SequenceNumber,
-    /// The widest stretches that are deleted without a gap, at most [`WIDEST_MAX`], by key: files deeper down that lie
-    /// within one of them can be dropped unread.
+    /// The widest stretches that are deleted without a gap, at most [`WIDEST_MAX`], by key: files
+    /// deeper down that lie within one of them can be dropped unread.
     pub widest: Vec<Deleted>,
 }
 
@@ -92,7 +95,8 @@ pub struct Deleted {
     pub end: Vec<u8>,
     /// What is older is gone.
     pub sequence: SequenceNumber,
-    /// To whoever reads at this sequence number or later: all range deletes that it is made of are seen there.
+    /// To whoever reads at this sequence number or later: all range deletes that it is made of are
+    /// seen there.
     pub seen_from: SequenceNumber,
 }
 
@@ -107,8 +111,9 @@ impl Deleted {
 }
 
 impl RangeDeletes {
-    /// Most bytes of a file that fragments take which are made of these, with so many snapshots. Each start and each
-    /// end becomes an end and a start at most, with a number for each snapshot and one for those who come after.
+    /// Most bytes of a file that fragments take which are made of these, with so many snapshots.
+    /// Each start and each end becomes an end and a start at most, with a number for each snapshot
+    /// and one for those who come after.
     pub(crate) const fn output_len_max(&self, snapshots: usize) -> u64 {
         let each = FRAGMENT_OVERHEAD_LEN + 8 * (snapshots as u64 + 1);
         // A description comes from disk and wire.
@@ -150,8 +155,8 @@ pub const fn end_of(keyspace: Keyspace) -> [u8; 1] {
     [keyspace as u8 + 1]
 }
 
-/// A key at or after every key before `end`, the last of them where there is a last: what ends with a zero byte
-/// is the next key after what it is without.
+/// A key at or after every key before `end`, the last of them where there is a last: what ends with
+/// a zero byte is the next key after what it is without.
 pub(crate) fn last_before(end: &[u8]) -> &[u8] {
     match end.split_last() {
         Some((0, last)) => last,
@@ -159,8 +164,8 @@ pub(crate) fn last_before(end: &[u8]) -> &[u8] {
     }
 }
 
-/// The first key after `key` that is no longer than keys may be. None where `key` is as long as that and all `0xff`, which no
-/// engine key is.
+/// The first key after `key` that is no longer than keys may be. None where `key` is as long as
+/// that and all `0xff`, which no engine key is.
 pub(crate) fn next_key(key: &[u8]) -> Option<Vec<u8>> {
     let mut next = key.to_vec();
     if next.len() < ENGINE_KEY_LEN_MAX {
@@ -171,22 +176,23 @@ pub(crate) fn next_key(key: &[u8]) -> Option<Vec<u8>> {
     Some(next)
 }
 
-/// Whether what ends before `end` covers no key after `largest`, a file's bound. Where that is as long as a key may be, `end`
-/// can be after it with no key in between.
+/// Whether what ends before `end` covers no key after `largest`, a file's bound. Where that is as
+/// long as a key may be, `end` can be after it with no key in between.
 pub(crate) fn ends_within(end: &[u8], largest: &[u8]) -> bool {
     let is_next = || next_key(largest).is_some_and(|next| *end <= next[..]);
     last_before(end) <= largest || (largest.len() == ENGINE_KEY_LEN_MAX && is_next())
 }
 
-/// Longest key after which fragments are cut, so that it and the next key are bounds of files as they are.
+/// Longest key after which fragments are cut, so that it and the next key are bounds of files as
+/// they are.
 const CUT_KEY_LEN_MAX: usize = gabion_base::units::EDIT_KEY_BOUND_LEN_MAX - 1;
 /// How much of a key is looked at for one shortly before it.
 const NEAR_KEY_LEN_MAX: usize = 200;
 
-/// Where fragments are cut between a file that ends with the entry of `last` (empty: it has no entry) and one that
-/// begins at `next`: the first key of the second. It is after `last`, at or before `next`, and the next key after
-/// one of at most 255 bytes, so that no bound has to be shortened. None where there is no such key, as of
-/// long keys that begin alike.
+/// Where fragments are cut between a file that ends with the entry of `last` (empty: it has no
+/// entry) and one that begins at `next`: the first key of the second. It is after `last`, at or
+/// before `next`, and the next key after one of at most 255 bytes, so that no bound has to be
+/// shortened. None where there is no such key, as of long keys that begin alike.
 pub(crate) fn cut_before(last: &[u8], next: &[u8]) -> Option<Vec<u8>> {
     let mut cut = shortly_before(next)?;
     if *cut < *last {

@@ -9,17 +9,19 @@
 //!                        └─► finish_job ─► Edit ─► appended to the log by the primary ─► apply_edit
 //! ```
 //!
-//! Every replica that has applied the log up to the same position holds the same MemTables and the same
-//! version. Only the primary asks for jobs; what it has reserved and marked busy is no part of that
-//! state. A tree opens from a snapshot and the edits after it, then replays the log from
+//! Every replica that has applied the log up to the same position holds the same MemTables and the
+//! same version. Only the primary asks for jobs; what it has reserved and marked busy is no part of
+//! that state. A tree opens from a snapshot and the edits after it, then replays the log from
 //! [`Tree::flushed`] on.
 //!
-//! Group time comes with the records ([`Tree::pass_time`]); views and recipes are judged by it. A fork begins at
-//! 0, so that its flushes drop nothing that has expired: that is left to its own compactions.
+//! Group time comes with the records ([`Tree::pass_time`]); views and recipes are judged by it. A
+//! fork begins at 0, so that its flushes drop nothing that has expired: that is left to its own
+//! compactions.
 //!
-//! Clearing the user keyspace is a number, not entries: the *floor*. What is older is invisible and goes
-//! at the next compaction, or at once where whole files are older. Range deletes go into the MemTable, which is another
-//! handle then, and so another shape for readers ([`crate::range_delete`]).
+//! Clearing the user keyspace is a number, not entries: the *floor*. What is older is invisible and
+//! goes at the next compaction, or at once where whole files are older. Range deletes go into the
+//! MemTable, which is another handle then, and so another shape for readers
+//! ([`crate::range_delete`]).
 //!
 //! Snapshot bytes:
 //!
@@ -90,8 +92,8 @@ pub struct JobContext<'a> {
 pub enum WriteState {
     /// At full speed.
     Ok,
-    /// Slower: compactions of L0 fall behind. How far L0 is on its way from `l0_slowdown` to `l0_stop` runs, in
-    /// thousandths.
+    /// Slower: compactions of L0 fall behind. How far L0 is on its way from `l0_slowdown` to
+    /// `l0_stop` runs, in thousandths.
     Slow(u64),
     /// Not until something was flushed or compacted.
     Stop(Pressure),
@@ -124,7 +126,8 @@ pub struct TreeMemory {
     pub sealed: u64,
     /// Flushed MemTables that views, iterators or jobs still have.
     pub kept: u64,
-    /// Descriptions of the files of the current version, and of those that left it and may still be read.
+    /// Descriptions of the files of the current version, and of those that left it and may still be
+    /// read.
     pub files: u64,
 }
 
@@ -295,8 +298,8 @@ impl Tree {
         Err(Error::corruption(format!("tree snapshot {wrong}")))
     }
 
-    /// The state after the last applied edit: the same bytes at every replica. MemTables are no part of
-    /// it; the log from [`Tree::flushed`] on brings them back.
+    /// The state after the last applied edit: the same bytes at every replica. MemTables are no
+    /// part of it; the log from [`Tree::flushed`] on brings them back.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -316,8 +319,8 @@ impl Tree {
         out
     }
 
-    /// Counts up whenever readers are given another state: MemTables, their range deletes, files, or what was cleared
-    /// have changed.
+    /// Counts up whenever readers are given another state: MemTables, their range deletes, files,
+    /// or what was cleared have changed.
     #[must_use]
     pub const fn shape_number(&self) -> u64 {
         self.shape_number
@@ -330,8 +333,8 @@ impl Tree {
         self.readers.replaced(&earlier);
     }
 
-    /// Has files looked up anew whose readers were kept beside them, after the budget of open files changed. Who reads
-    /// meanwhile keeps what it has.
+    /// Has files looked up anew whose readers were kept beside them, after the budget of open files
+    /// changed. Who reads meanwhile keeps what it has.
     pub fn close_files(&mut self) {
         self.versions.close_files();
         self.reshape();

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! Only whole blocks are handed out, so no block is written twice with different content: a block
-//! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it. The one
-//! exception is the block in which the log ends when a process stops (`Drains::last`): where the log goes on in it, it is
-//! written again with the same beginning, so whatever tears that write, what was there stays.
-//! After a failed flush nothing since the last good one counts (`Drains::rewind`, docs/faults.md
-//! E8); the ring still has it all, because it never overwrites what is not flushed.
+//! is complete when the log has grown past it, or when `BLOCK_END` or the end of a span fills it.
+//! The one exception is the block in which the log ends when a process stops (`Drains::last`):
+//! where the log goes on in it, it is written again with the same beginning, so whatever tears that
+//! write, what was there stays. After a failed flush nothing since the last good one counts
+//! (`Drains::rewind`, docs/faults.md E8); the ring still has it all, because it never overwrites
+//! what is not flushed.
 
 use crate::ring::Ring;
 use crate::{LogConfig, block_ceil, block_floor};
@@ -21,8 +22,8 @@ use gabion_base::units::{BLOCK_LEN, KIB, TRANSFER_LEN_MAX};
 use gabion_base::{FileId, LogPosition};
 use gabion_media::{Buffers, Bytes};
 
-/// Without force, less than this waits for more. Cyclone (§2.2) drains 128 KiB; here what waits is in the
-/// ring of every replica, and a device takes four times as much for little more.
+/// Without force, less than this waits for more. Cyclone (§2.2) drains 128 KiB; here what waits is
+/// in the ring of every replica, and a device takes four times as much for little more.
 pub const DRAIN_LEN_MIN: u64 = 512 * KIB;
 /// Longest drain: one transfer.
 pub const DRAIN_LEN_MAX: u64 = TRANSFER_LEN_MAX as u64;
@@ -121,7 +122,8 @@ impl Drains {
         })
     }
 
-    /// The block in which the log ends, up to there, and zeros behind: once all before it is handed out.
+    /// The block in which the log ends, up to there, and zeros behind: once all before it is handed
+    /// out.
     pub(crate) fn last(&mut self, ring: &Ring, end: u64, config: &LogConfig) -> Option<Drain> {
         let start = block_floor(end);
         let is_handed_out = self.pieces.back().is_some_and(|piece| piece.end >= end);
@@ -161,7 +163,8 @@ impl Drains {
         self.end_step();
     }
 
-    /// What lies below `at` is needed no more, so it is not written where it is not yet. Nothing may be under way.
+    /// What lies below `at` is needed no more, so it is not written where it is not yet. Nothing
+    /// may be under way.
     pub(crate) fn skip(&mut self, at: u64) {
         assert!(self.is_idle(), "a drain under way would land in a segment that is gone");
         self.drained = self.drained.max(at);

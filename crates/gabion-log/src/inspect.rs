@@ -1,7 +1,7 @@
 //! Every record that can be read, for tools that look at a log which may be damaged.
 //!
-//! [`crate::recovery`] stops at the first bad record, as it must; here the scan names what is bad and
-//! goes on with the next whole record, wherever the log counts in between. Nothing is written.
+//! [`crate::recovery`] stops at the first bad record, as it must; here the scan names what is bad
+//! and goes on with the next whole record, wherever the log counts in between. Nothing is written.
 
 use crate::LogConfig;
 use crate::log::check_start;
@@ -41,7 +41,8 @@ pub enum Seen {
     },
 }
 
-/// Whether memory holds a whole record of a log where a ring has it: by that it is known for one of the log's.
+/// Whether memory holds a whole record of a log where a ring has it: by that it is known for one of
+/// the log's.
 pub fn holds_record(region: &dyn MemoryRegion, config: &LogConfig) -> bool {
     let len = region.len();
     let mut chunk = vec![0; MIB as usize];
@@ -161,7 +162,8 @@ impl RecordScan {
         (in_segment.unwrap_or_else(Look::Bad), in_ring.unwrap_or_else(Look::Bad))
     }
 
-    /// Where the first whole record at or after `from` begins. Ends one ring behind the last segment.
+    /// Where the first whole record at or after `from` begins. Ends one ring behind the last
+    /// segment.
     async fn next_whole(&mut self, source: &impl SegmentSource, from: u64) -> Option<u64> {
         let mut start = from;
         let mut empty = 0;
@@ -204,7 +206,8 @@ impl RecordScan {
     }
 }
 
-/// Positions at or after `start` of headers in `chunk`, which lies at `from`, that name their own place.
+/// Positions at or after `start` of headers in `chunk`, which lies at `from`, that name their own
+/// place.
 fn candidates_at(chunk: &[u8], from: u64, start: u64) -> vec::Vec<u64> {
     let claims = |offset: &usize| {
         let at = from + *offset as u64;

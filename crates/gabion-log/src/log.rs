@@ -189,8 +189,9 @@ impl Log {
         log
     }
 
-    /// Bytes of memory that it takes beside the ring: buffers of drains, records that came before others, and where
-    /// records end. Those that are being sent or applied are counted by nobody: the window of each member bounds them.
+    /// Bytes of memory that it takes beside the ring: buffers of drains, records that came before
+    /// others, and where records end. Those that are being sent or applied are counted by nobody:
+    /// the window of each member bounds them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.drains.memory_used() + self.early_len as usize + self.marks.memory_used()
@@ -363,8 +364,8 @@ impl Log {
     /// Whole records from `from`, where a record begins: one or more, about `bytes_max` in all.
     ///
     /// # Errors
-    /// Invalid input beyond the end, where no record begins, or of a log that is sent to nobody: what its records do not say
-    /// of themselves nobody else would know.
+    /// Invalid input beyond the end, where no record begins, or of a log that is sent to nobody:
+    /// what its records do not say of themselves nobody else would know.
     pub fn read(&self, from: LogPosition, bytes_max: usize) -> Result<Resend> {
         if self.config.kind == LogKind::Private {
             return Err(Error::invalid(format!(
@@ -430,8 +431,9 @@ impl Log {
         self.drains.next(&self.ring, self.end, &self.config, force)
     }
 
-    /// The rest of the log, less than a block, as a whole block; once [`Self::next_drain`] with `force` has nothing more. For
-    /// a process that stops: whatever is appended later has the block written again.
+    /// The rest of the log, less than a block, as a whole block; once [`Self::next_drain`] with
+    /// `force` has nothing more. For a process that stops: whatever is appended later has the block
+    /// written again.
     pub fn next_last_drain(&mut self) -> Option<Drain> {
         self.drains.last(&self.ring, self.end, &self.config)
     }
@@ -482,8 +484,8 @@ impl Log {
     }
 
     /// Ring bytes from here on are still needed: what is not flushed, and all of a record that is
-    /// flushed only in part, so that each record is whole in one place or the other. Also the beginning of the block in
-    /// which such a record begins: after a kill it is drained from there.
+    /// flushed only in part, so that each record is whole in one place or the other. Also the
+    /// beginning of the block in which such a record begins: after a kill it is drained from there.
     fn floor(&self) -> u64 {
         let floor = self.drains.floor();
         self.marks.at(floor).map_or(floor, |mark| block_floor(mark.position.get()))

@@ -21,18 +21,18 @@
 //! there. So records follow each other without gaps that belong to nobody, and none crosses a
 //! segment: a *pad* record fills a larger rest. The length is a function of position and header.
 //!
-//! **Extensions** are typed fields behind the payload: what a batch says of its clients is known when
-//! the batch is complete, and the payload is not moved for it. [`crate::session`] is the one that
-//! this build has.
+//! **Extensions** are typed fields behind the payload: what a batch says of its clients is known
+//! when the batch is complete, and the payload is not moved for it. [`crate::session`] is the one
+//! that this build has.
 //!
-//! **Short headers.** In a log that is sent to nobody, a record may have a header of 24 bytes where its place says
-//! the rest: [`crate::short`].
+//! **Short headers.** In a log that is sent to nobody, a record may have a header of 24 bytes where
+//! its place says the rest: [`crate::short`].
 //!
 //! **Valid** = magic, lengths, CRC, group, shard and position fit, the term is the one of the span
-//! that the position lies in, index and previous CRC continue the record before (of a short header: its CRC is of
-//! just that place after just that record). A record that is
-//! whole but has a version, kind, flag or critical extension that this build does not know is
-//! refused as unsupported, never taken for the end of the log (docs/faults.md R15).
+//! that the position lies in, index and previous CRC continue the record before (of a short header:
+//! its CRC is of just that place after just that record). A record that is whole but has a version,
+//! kind, flag or critical extension that this build does not know is refused as unsupported, never
+//! taken for the end of the log (docs/faults.md R15).
 
 use crate::session::{SessionWrite, SessionWrites, encode_list};
 use crate::short::{Place, SHORT_LEN};
@@ -158,8 +158,8 @@ pub struct Header {
     pub first_sequence: SequenceNumber,
     /// Sequence numbers that it takes.
     pub count: u32,
-    /// End of a record: everything below was flushed by every member when this one was written. Zero in a short header,
-    /// which does not say it.
+    /// End of a record: everything below was flushed by every member when this one was written.
+    /// Zero in a short header, which does not say it.
     pub durable: LogPosition,
     /// The head's monotone clock, in milliseconds; the group's time once this is applied.
     pub now_ms: u64,
@@ -512,8 +512,8 @@ impl RecordBuilder {
         Self { kind, extension_len: 0, sessions_end: 0, bytes }
     }
 
-    /// A record whose payload is encoded already, in a buffer that begins with [`Self::ROOM`] bytes for the
-    /// header; whatever they are, they are overwritten.
+    /// A record whose payload is encoded already, in a buffer that begins with [`Self::ROOM`] bytes
+    /// for the header; whatever they are, they are overwritten.
     ///
     /// # Errors
     /// Invalid input for a buffer without that room.
@@ -623,7 +623,8 @@ impl RecordBuilder {
             && u32::try_from(self.payload_len()).is_ok()
     }
 
-    /// The same as [`Self::finish`] with a short header, where [`crate::short::may_be_short`] says that it may have one.
+    /// The same as [`Self::finish`] with a short header, where [`crate::short::may_be_short`] says
+    /// that it may have one.
     pub(crate) fn finish_short(
         mut self,
         mut header: Header,

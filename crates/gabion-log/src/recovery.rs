@@ -41,12 +41,12 @@ pub struct RecoveryInput {
     pub spans: Vec<Span>,
     /// From here the log is applied; what lies below may be gone.
     pub start: Anchor,
-    /// The log is known to have been durable here, and committed, up to this record end, for instance by
-    /// the last edit that was applied; zero when nothing is known.
+    /// The log is known to have been durable here, and committed, up to this record end, for
+    /// instance by the last edit that was applied; zero when nothing is known.
     pub durable: LogPosition,
     /// With a rotten middle: end the log there, so that the rest is pulled from a replica, and say
-    /// so in [`RecoveryReport::rotten`]; otherwise recovery is refused, as it must be where there is no
-    /// other replica, and for those who only look.
+    /// so in [`RecoveryReport::rotten`]; otherwise recovery is refused, as it must be where there
+    /// is no other replica, and for those who only look.
     pub repair: bool,
 }
 
@@ -85,8 +85,8 @@ pub struct RecoveryReport {
     pub records: u64,
     /// The head's clock when it wrote the last of them, in ms; 0 without any.
     pub last_ms: u64,
-    /// A rotten middle that the log was cut at, on demand. The caller makes `watermark` durable and sees to
-    /// it that the log goes on only with what it had up to there.
+    /// A rotten middle that the log was cut at, on demand. The caller makes `watermark` durable and
+    /// sees to it that the log goes on only with what it had up to there.
     pub rotten: Option<Rot>,
 }
 
@@ -100,8 +100,8 @@ pub struct RecoveryReport {
 ///
 /// # Errors
 /// Corruption with the exact place for a rotten middle (unless `input.repair`); unsupported for a
-/// whole record of another build; the source's errors; corruption for spans that begin a block or more behind the
-/// start; invalid input for a bad configuration or list.
+/// whole record of another build; the source's errors; corruption for spans that begin a block or
+/// more behind the start; invalid input for a bad configuration or list.
 pub async fn recover(
     config: LogConfig,
     ring: Box<dyn MemoryRegion>,
@@ -178,7 +178,8 @@ impl Walk {
             let in_segment = look_in_segments(&mut self.window, source, &wanted).await?;
             let drained = matches!(in_segment, Look::Found(_));
             let (record, whole_in_ring) = match (in_segment, in_ring) {
-                // Of two that are whole and differ, that of the segment counts, here and whenever it is read.
+                // Of two that are whole and differ, that of the segment counts, here and whenever
+                // it is read.
                 (Look::Found(record), ring) => {
                     let is_same = matches!(ring, Look::Found(other) if other.bytes == record.bytes);
                     (record, is_same)

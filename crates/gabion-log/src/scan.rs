@@ -76,7 +76,8 @@ impl Wanted<'_> {
         })
     }
 
-    /// Judges whole bytes that claim this place. The outer error is for a whole record that this build cannot read.
+    /// Judges whole bytes that claim this place. The outer error is for a whole record that this
+    /// build cannot read.
     fn judge(&self, bytes: &Bytes) -> Result<Look> {
         let short = self.place().filter(|_| self.long_layout(bytes).is_none());
         let header = match short {
@@ -121,7 +122,8 @@ impl Wanted<'_> {
 
 /// What the ring holds at a place.
 pub(crate) fn look_in_ring(ring: &Ring, wanted: &Wanted<'_>) -> Result<Look> {
-    // No record begins where less than a header is left of a segment, and with one of them the ring ends.
+    // No record begins where less than a header is left of a segment, and with one of them the ring
+    // ends.
     if ring.len() - wanted.at % ring.len() < HEADER_LEN as u64 {
         return Ok(Look::Absent);
     }
@@ -144,7 +146,8 @@ pub(crate) async fn look_in_segments(
     source: &impl SegmentSource,
     wanted: &Wanted<'_>,
 ) -> Result<Look> {
-    // A record with a short header may be the last of what is there, and be shorter than a long header.
+    // A record with a short header may be the last of what is there, and be shorter than a long
+    // header.
     let head = window.get(source, wanted.at, HEADER_LEN).await?;
     let Some(head) = head.or_else(|| window.cached(wanted.at, SHORT_LEN)) else {
         return Ok(Look::Absent);
@@ -333,8 +336,9 @@ impl After<'_> {
     }
 }
 
-/// Offsets at which a record's magic stands. By index, not by slices of eight bytes: every opening looks through a whole
-/// ring, and checks of each slice are half the time of a test that restarts replicas.
+/// Offsets at which a record's magic stands. By index, not by slices of eight bytes: every opening
+/// looks through a whole ring, and checks of each slice are half the time of a test that restarts
+/// replicas.
 pub(crate) fn candidates(chunk: &[u8]) -> impl Iterator<Item = usize> {
     let (words, _) = chunk.as_chunks::<8>();
     let mut next = 0;

@@ -16,10 +16,11 @@
 //! lap, term or life of the log left there is taken for the record; 16 bits of what the place alone
 //! says are the tag, by which most of that is seen to claim nothing.
 //!
-//! The record that is the first to begin in a block of 4 KiB has a long header: it stops a build that does not know
-//! short ones (`RecordFlags::SHORT_AFTER`), says how far the log was durable (so that is told a block later than it might
-//! be), and is where a scan past a bad place goes on. An older build meets it first, as what a log is trimmed at ends a block.
-//! Only batches without extensions, flags or large numbers have a short header.
+//! The record that is the first to begin in a block of 4 KiB has a long header: it stops a build
+//! that does not know short ones (`RecordFlags::SHORT_AFTER`), says how far the log was durable (so
+//! that is told a block later than it might be), and is where a scan past a bad place goes on. An
+//! older build meets it first, as what a log is trimmed at ends a block. Only batches without
+//! extensions, flags or large numbers have a short header.
 
 use crate::LogConfig;
 use crate::block_floor;
@@ -57,7 +58,8 @@ impl Place<'_> {
         crc::crc32c(&said)
     }
 
-    /// CRC32C of what the place says, of what the record continues, and of the record behind the field for it.
+    /// CRC32C of what the place says, of what the record continues, and of the record behind the
+    /// field for it.
     fn checksum(&self, record: &[u8]) -> u32 {
         let mut before = [0; 12];
         before[..8].copy_from_slice(&self.after.index.get().to_le_bytes());
@@ -65,8 +67,8 @@ impl Place<'_> {
         crc::append(crc::append(self.sum(), &before), &record[CRC_LEN..])
     }
 
-    /// Bytes of header and payload of the record at the front of `bytes`, if it claims this place with a short header
-    /// of any version.
+    /// Bytes of header and payload of the record at the front of `bytes`, if it claims this place
+    /// with a short header of any version.
     pub(crate) fn short_body(&self, bytes: &[u8]) -> Option<u64> {
         let head: &[u8; SHORT_LEN] = bytes.first_chunk()?;
         let claims = head[4] == MAGIC && head[6..8] == tag(self.sum());
@@ -118,8 +120,8 @@ impl Place<'_> {
         })
     }
 
-    /// Writes the short header of a record to the front of `record`, which is payload and padding behind it, and
-    /// returns its checksum.
+    /// Writes the short header of a record to the front of `record`, which is payload and padding
+    /// behind it, and returns its checksum.
     pub(crate) fn encode_short(&self, header: &Header, record: &mut [u8]) -> u32 {
         record[4] = MAGIC;
         record[5] = VERSION;
@@ -134,8 +136,8 @@ impl Place<'_> {
     }
 }
 
-/// Whether a record with this header, no extensions and so much payload may have a short one instead, when the last long
-/// one that was written begins at `long_at`.
+/// Whether a record with this header, no extensions and so much payload may have a short one
+/// instead, when the last long one that was written begins at `long_at`.
 pub(crate) fn may_be_short(header: &Header, payload_len: usize, long_at: Option<u64>) -> bool {
     header.kind == RecordKind::Batch
         && header.flags == RecordFlags::NONE

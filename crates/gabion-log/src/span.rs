@@ -117,8 +117,8 @@ impl Anchor {
     /// The beginning of a new log.
     pub const START: Self = Self { position: LogPosition::ZERO, index: LogIndex::ZERO, crc: 0 };
 
-    /// The index of the record that continues here. Behind the greatest, which nothing but damage has, that is zero,
-    /// which no record has.
+    /// The index of the record that continues here. Behind the greatest, which nothing but damage
+    /// has, that is zero, which no record has.
     pub(crate) fn next_index(&self) -> LogIndex {
         LogIndex(self.index.get().wrapping_add(1))
     }
@@ -201,8 +201,8 @@ impl Spans {
         self.0.push(Span { term, start: LogPosition(start), end: None });
     }
 
-    /// These, behind those of `older` that end before the first of them, and of which something is kept from `position` on:
-    /// who has trimmed more no longer names them.
+    /// These, behind those of `older` that end before the first of them, and of which something is
+    /// kept from `position` on: who has trimmed more no longer names them.
     pub(crate) fn behind(self, older: &Self, position: u64) -> Self {
         let Some(first) = self.0.first().copied() else { return self };
         let is_needed = |s: &&Span| {
@@ -224,13 +224,14 @@ impl Spans {
         self.0.drain(..keep.unwrap_or(self.0.len().saturating_sub(1)));
     }
 
-    /// Forgets spans that end before the last record before `position`, but never the one that holds the last record of a log
-    /// whose tail is at `tail`: its term is what the log is compared by, also when all is trimmed and the
-    /// newest term has written nothing yet, or when all that is kept turns out to be rotten.
+    /// Forgets spans that end before the last record before `position`, but never the one that
+    /// holds the last record of a log whose tail is at `tail`: its term is what the log is compared
+    /// by, also when all is trimmed and the newest term has written nothing yet, or when all that
+    /// is kept turns out to be rotten.
     pub(crate) fn prune(&mut self, position: u64, tail: u64) {
         let last = self.0.partition_point(|s| s.start.get() < tail).saturating_sub(1);
-        // A span may end before `position` with nothing but the gap to the next one between them: a member
-        // whose log ends there is compared by it.
+        // A span may end before `position` with nothing but the gap to the next one between them: a
+        // member whose log ends there is compared by it.
         let is_needed = |s: &Span| block_ceil(s.end_or_max().min(MAX)) >= position;
         let keep = self.0[..last].iter().position(is_needed).unwrap_or(last);
         self.0.drain(..keep);

@@ -16,8 +16,9 @@ struct Page([u8; BLOCK_LEN]);
 const _: () = assert!(size_of::<Page>() == BLOCK_LEN);
 const _: () = assert!(align_of::<Page>() == BLOCK_LEN);
 
-/// Counts the memory of buffers for as long as they live, wherever they are: being filled, written, shipped by
-/// several threads, kept to be used again. Shared by those who make buffers for one purpose.
+/// Counts the memory of buffers for as long as they live, wherever they are: being filled, written,
+/// shipped by several threads, kept to be used again. Shared by those who make buffers for one
+/// purpose.
 #[derive(Debug, Default)]
 pub struct BufferMeter {
     held: AtomicUsize,

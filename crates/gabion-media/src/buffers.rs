@@ -1,6 +1,6 @@
-//! Data buffers that are used again. A fresh mebibyte costs its page faults and its zeros, and finds
-//! none of itself in the processor's cache: measured, a third of all the CPU that shipping takes at both
-//! ends together, and a fifth of a compaction's.
+//! Data buffers that are used again. A fresh mebibyte costs its page faults and its zeros, and
+//! finds none of itself in the processor's cache: measured, a third of all the CPU that shipping
+//! takes at both ends together, and a fifth of a compaction's.
 
 use crate::{AlignedBuf, Bytes};
 use alloc::sync::Arc;
@@ -16,11 +16,12 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Buffers in which files were built that are kept: one that is written to, one that is being written, and one that
-/// is still being shipped.
+/// Buffers in which files were built that are kept: one that is written to, one that is being
+/// written, and one that is still being shipped.
 const FILES_MAX: usize = 3;
 
-/// Idle buffers: all of the longest transfer, what shipping and jobs consist of, and a few of whole files.
+/// Idle buffers: all of the longest transfer, what shipping and jobs consist of, and a few of whole
+/// files.
 #[derive(Debug, Default)]
 pub struct Buffers {
     idle: Vec<Arc<AlignedBuf>>,
@@ -60,8 +61,8 @@ impl Buffers {
         self.limit(len_max);
     }
 
-    /// A buffer of any content and length that takes `capacity` bytes before it grows; as a rule one in which a file was
-    /// built before.
+    /// A buffer of any content and length that takes `capacity` bytes before it grows; as a rule
+    /// one in which a file was built before.
     #[must_use]
     pub fn take_for_file(&mut self, capacity: usize) -> AlignedBuf {
         let is_free =
@@ -71,7 +72,8 @@ impl Buffers {
         taken.unwrap_or_else(|| AlignedBuf::with_capacity(capacity))
     }
 
-    /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The last three are kept, of up to 32 MiB each.
+    /// Takes back the buffer of a file; it is used again once nobody has its bytes any more. The
+    /// last three are kept, of up to 32 MiB each.
     pub fn put_of_file(&mut self, buffer: Arc<AlignedBuf>) {
         if buffer.capacity() > Self::FILE_LEN_MAX {
             return;

@@ -1,7 +1,7 @@
 //! `async` over any [`Medium`], without a runtime.
 //!
-//! A [`MediumHandle`] is a cheap clone of a shared medium on one thread. Its futures submit at their
-//! first poll (or, for [`MediumHandle::submit`], at the call) and are woken by
+//! A [`MediumHandle`] is a cheap clone of a shared medium on one thread. Its futures submit at
+//! their first poll (or, for [`MediumHandle::submit`], at the call) and are woken by
 //! [`MediumHandle::drive`], which the thread's loop calls after its medium made progress.
 
 use crate::buffers::Buffers;
@@ -72,8 +72,8 @@ impl MediumHandle {
         self.0.borrow().medium.in_flight()
     }
 
-    /// Whether clones of this handle exist, or futures made from it: somebody may still wait for what
-    /// only [`Self::drive`] brings.
+    /// Whether clones of this handle exist, or futures made from it: somebody may still wait for
+    /// what only [`Self::drive`] brings.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Rc::strong_count(&self.0) > 1
@@ -138,8 +138,9 @@ impl MediumHandle {
         ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
     }
 
-    /// Reads ranges (pairs of offset and length, as [`Self::read`] takes them), all at once, and returns
-    /// their bytes in order. Buffers of a whole transfer are used again when their bytes are dropped.
+    /// Reads ranges (pairs of offset and length, as [`Self::read`] takes them), all at once, and
+    /// returns their bytes in order. Buffers of a whole transfer are used again when their bytes
+    /// are dropped.
     ///
     /// # Errors
     /// The first error; nothing is under way any more then.

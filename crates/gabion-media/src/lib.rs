@@ -9,8 +9,8 @@
 //! ```
 //!
 //! - [`medium`]: the trait, operations and their three outcomes: done, failed, *unknown*.
-//! - [`buffer`]: owned, aligned, reference-counted memory that operations carry; [`buffers`]: some of it
-//!   that is used again.
+//! - [`buffer`]: owned, aligned, reference-counted memory that operations carry; [`buffers`]: some
+//!   of it that is used again.
 //! - [`handle`]: `async` reads, writes and flushes over any medium, without a runtime.
 //! - [`task`]: the small executor that drives such futures, in the server and in the simulator.
 //! - [`memory`]: byte-addressable regions (the ring of a log).

@@ -1,9 +1,9 @@
 //! The one trait of the data plane: positioned reads, writes and flushes that own their buffers.
 //!
-//! A driver calls [`Medium::submit`] with a batch and later [`Medium::poll`] for what ended. Nothing
-//! is ordered except by an explicit chain: an operation with [`Operation::then`] set is followed by
-//! the next of its batch only after it is done; if it ends otherwise, the rest of the chain ends as
-//! `Failed` without having started.
+//! A driver calls [`Medium::submit`] with a batch and later [`Medium::poll`] for what ended.
+//! Nothing is ordered except by an explicit chain: an operation with [`Operation::then`] set is
+//! followed by the next of its batch only after it is done; if it ends otherwise, the rest of the
+//! chain ends as `Failed` without having started.
 
 use crate::AlignedBuf;
 use alloc::collections::VecDeque;
@@ -77,8 +77,9 @@ pub struct Operation {
 pub enum Outcome {
     /// It took effect.
     Done,
-    /// It did not take effect and never will. A failed write may have changed any part of its range;
-    /// a failed flush makes nothing durable, and repeating it proves nothing (docs/faults.md E8).
+    /// It did not take effect and never will. A failed write may have changed any part of its
+    /// range; a failed flush makes nothing durable, and repeating it proves nothing (docs/faults.md
+    /// E8).
     Failed(Error),
     /// It may have taken effect, and may still do so later (connection lost). A write like this is
     /// never repeated at the same place.
@@ -121,8 +122,8 @@ pub trait Medium {
     /// What the medium needs and promises. Constant for its life.
     fn properties(&self) -> MediumProperties;
 
-    /// Takes a batch. An operation that breaks the medium's rules (range, alignment, length) ends as
-    /// `Failed`; nothing is refused here.
+    /// Takes a batch. An operation that breaks the medium's rules (range, alignment, length) ends
+    /// as `Failed`; nothing is refused here.
     fn submit(&mut self, batch: Vec<Operation>);
 
     /// Appends what ended since the last call. Never blocks.
@@ -151,8 +152,9 @@ impl<M: Medium> Medium for Rc<RefCell<M>> {
     }
 }
 
-/// The chains of a batch, for implementations of `submit`: operations of which each waits for the one
-/// before. An operation that nothing waits for and that waits for nothing is a chain of its own.
+/// The chains of a batch, for implementations of `submit`: operations of which each waits for the
+/// one before. An operation that nothing waits for and that waits for nothing is a chain of its
+/// own.
 pub fn chains(batch: Vec<Operation>) -> impl Iterator<Item = VecDeque<Operation>> {
     let mut operations = batch.into_iter();
     core::iter::from_fn(move || {

@@ -8,11 +8,11 @@
 //!      power cut:      any sectors of it                any sectors of it       it stays
 //! ```
 //!
-//! A [`SimulatedDisk`] is a cheap handle on one machine's disk: the test keeps it, injects faults and
-//! crashes, and makes [`SimulatedMedium`]s for what runs on the machine. After a crash the media made
-//! before it are dead: their operations never end. In *immediate* mode an operation takes effect when
-//! it is submitted; with *delays* each takes a random number of [`SimulatedDisk::tick`]s. All chance
-//! comes from seeds; the same calls give the same disk.
+//! A [`SimulatedDisk`] is a cheap handle on one machine's disk: the test keeps it, injects faults
+//! and crashes, and makes [`SimulatedMedium`]s for what runs on the machine. After a crash the
+//! media made before it are dead: their operations never end. In *immediate* mode an operation
+//! takes effect when it is submitted; with *delays* each takes a random number of
+//! [`SimulatedDisk::tick`]s. All chance comes from seeds; the same calls give the same disk.
 
 mod crash;
 mod faults;
@@ -97,7 +97,8 @@ impl SimulatedDisk {
         Self(Rc::new(RefCell::new(State::new(options, pages))))
     }
 
-    /// A new medium on this disk. Writes that a killed process left in flight land now at the latest.
+    /// A new medium on this disk. Writes that a killed process left in flight land now at the
+    /// latest.
     #[must_use]
     pub fn medium(&self) -> SimulatedMedium {
         let (id, properties) = self.0.borrow_mut().attach();
@@ -184,8 +185,8 @@ impl SimulatedDisk {
         self.0.borrow_mut().crash_power(seed);
     }
 
-    /// The process is killed. What had ended stays (unflushed as before); each write in flight lands
-    /// or not, or in part, now or before the next medium is made.
+    /// The process is killed. What had ended stays (unflushed as before); each write in flight
+    /// lands or not, or in part, now or before the next medium is made.
     pub fn crash_process(&self, seed: u64) {
         self.0.borrow_mut().crash_process(seed);
     }
@@ -226,8 +227,8 @@ impl SimulatedDisk {
         self.0.borrow().faults.to_come()
     }
 
-    /// Whether a flush failed since the power was last cut, and [`Self::forget_failed_flush`] was not called since: what
-    /// the mark beside a pool's file says.
+    /// Whether a flush failed since the power was last cut, and [`Self::forget_failed_flush`] was
+    /// not called since: what the mark beside a pool's file says.
     #[must_use]
     pub fn flush_had_failed(&self) -> bool {
         self.0.borrow().flush_had_failed
@@ -243,7 +244,8 @@ impl SimulatedDisk {
         self.0.borrow_mut().flush_had_failed = false;
     }
 
-    /// Makes every operation take `factor` times as many ticks (1 is normal). Immediate mode has none.
+    /// Makes every operation take `factor` times as many ticks (1 is normal). Immediate mode has
+    /// none.
     pub fn slow_down(&self, factor: u32) {
         self.0.borrow_mut().slow_factor = factor.max(1);
     }

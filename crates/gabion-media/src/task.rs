@@ -1,7 +1,7 @@
-//! A small executor for futures that stay on one thread: no timers, no I/O of its own, no allocation
-//! per wake. The server's loop runs every task that is ready ([`Executor::run_ready`]); the simulator
-//! chooses which one goes next ([`Executor::ready`], [`Executor::run_one`]), and that choice is all
-//! the nondeterminism there is.
+//! A small executor for futures that stay on one thread: no timers, no I/O of its own, no
+//! allocation per wake. The server's loop runs every task that is ready ([`Executor::run_ready`]);
+//! the simulator chooses which one goes next ([`Executor::ready`], [`Executor::run_one`]), and that
+//! choice is all the nondeterminism there is.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -44,8 +44,8 @@ impl Flag {
         was
     }
 
-    /// Takes the flag of a task that has ended out of the count, for good: wakers outlive their tasks, and what they
-    /// raised then would be lowered by nobody.
+    /// Takes the flag of a task that has ended out of the count, for good: wakers outlive their
+    /// tasks, and what they raised then would be lowered by nobody.
     fn end(&self) {
         if self.ready.swap(true, Ordering::AcqRel) {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -148,14 +148,14 @@ impl Executor {
         true
     }
 
-    /// Polls every task that is ready, once each, in ascending order; tasks woken meanwhile wait for
-    /// the next call. Returns how many ran.
+    /// Polls every task that is ready, once each, in ascending order; tasks woken meanwhile wait
+    /// for the next call. Returns how many ran.
     pub fn run_ready(&mut self) -> usize {
         self.run_ready_while(|| true)
     }
 
-    /// As [`Self::run_ready`], but no further task once `goes_on` says no, which is asked after each. At least one
-    /// runs, and the next call begins with those that had no turn.
+    /// As [`Self::run_ready`], but no further task once `goes_on` says no, which is asked after
+    /// each. At least one runs, and the next call begins with those that had no turn.
     pub fn run_ready_while(&mut self, mut goes_on: impl FnMut() -> bool) -> usize {
         if !self.has_ready() {
             return 0;

@@ -1,11 +1,12 @@
-//! Making a pool that holds files from its first moment: what a checkpoint of a replica is written into.
+//! Making a pool that holds files from its first moment: what a checkpoint of a replica is written
+//! into.
 //!
 //! ```text
 //!   begin ─► allocate ─► write_file ─► add_file ─► … ─► finish: flush ─► first checkpoint ─► superblock
 //! ```
 //!
-//! The superblock comes last, as at any creation ([`crate::create`]): until then the medium holds no pool,
-//! whatever was written into its slots.
+//! The superblock comes last, as at any creation ([`crate::create`]): until then the medium holds
+//! no pool, whatever was written into its slots.
 
 use crate::pool::Pool;
 use crate::recovery::{finish_creation, new_pool};
@@ -23,8 +24,8 @@ impl Creation {
     /// Plans the pool. Nothing is written.
     ///
     /// # Errors
-    /// Limit exceeded for a length out of bounds; invalid input when the medium is shorter or holds a
-    /// pool already; the medium's.
+    /// Limit exceeded for a length out of bounds; invalid input when the medium is shorter or holds
+    /// a pool already; the medium's.
     pub async fn begin(medium: &MediumHandle, config: &PoolConfig) -> Result<Self> {
         let superblock = Superblock::plan(config)?;
         let pool = new_pool(medium, &superblock).await?;
@@ -65,10 +66,12 @@ impl Creation {
     /// Flushes the files and makes the medium the pool that holds them.
     ///
     /// # Durability
-    /// Survives a power cut when it returns. A crash before, or an error, leaves no pool or the whole one.
+    /// Survives a power cut when it returns. A crash before, or an error, leaves no pool or the
+    /// whole one.
     ///
     /// # Errors
-    /// Limit exceeded when the state takes more than half an area of the placement log; the medium's.
+    /// Limit exceeded when the state takes more than half an area of the placement log; the
+    /// medium's.
     pub async fn finish(mut self, medium: &MediumHandle, opaque_snapshot: &[u8]) -> Result<()> {
         medium.flush().await?;
         finish_creation(medium, &self.superblock, &mut self.pool, opaque_snapshot).await

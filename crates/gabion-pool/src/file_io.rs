@@ -132,8 +132,8 @@ pub async fn read_file(
     Ok(cut_out(&bytes, offset, len))
 }
 
-/// Reads many ranges of files, all at once: pairs of a placement and a range as [`read_file`] takes them, of at
-/// least one byte. Each has a result of its own, with its errors.
+/// Reads many ranges of files, all at once: pairs of a placement and a range as [`read_file`] takes
+/// them, of at least one byte. Each has a result of its own, with its errors.
 pub async fn read_files(
     medium: &MediumHandle,
     geometry: &Geometry,
@@ -194,7 +194,8 @@ fn failed_read(placement: &FilePlacement, offset: u64, len: u64, error: Error) -
 /// Writes a whole file into its slots, then the slots' headers. `pool_id` and `geometry` are those
 /// of the pool that is written to; on a peer's namespace that is the peer's, and
 /// [`Geometry::namespace`]. `chunk_crcs` are the CRC32Cs of the file's chunks of 1 MiB; where the
-/// medium takes transfers of that length, each is one chunk, so its digest on the wire is the chunk's.
+/// medium takes transfers of that length, each is one chunk, so its digest on the wire is the
+/// chunk's.
 ///
 /// # Durability
 /// None before a flush that follows.
@@ -250,8 +251,8 @@ async fn write_all_of(medium: &MediumHandle, writes: Vec<OperationKind>) -> Resu
     result
 }
 
-/// The header blocks of a file's slots, as [`write_file`] writes them: `pool_id` names the pool that
-/// they are for.
+/// The header blocks of a file's slots, as [`write_file`] writes them: `pool_id` names the pool
+/// that they are for.
 ///
 /// # Errors
 /// Invalid input when the number of chunks is not that of the placement, or their checksums do not

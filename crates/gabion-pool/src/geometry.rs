@@ -12,11 +12,11 @@
 //!   namespace  [ extent 0 ][ extent 1 ]
 //! ```
 //!
-//! A region is a list of extents, so that a pool can grow while it runs: the slots of another extent
-//! are numbered on, and no slot ever moves. Headers stand together and outside the slots, so that
-//! adjacent slots are adjacent bytes and one transfer may span them. A remote host sees the region
-//! as a namespace in which the extents stand one behind the other: [`Geometry::namespace`] is the
-//! same arithmetic there.
+//! A region is a list of extents, so that a pool can grow while it runs: the slots of another
+//! extent are numbered on, and no slot ever moves. Headers stand together and outside the slots, so
+//! that adjacent slots are adjacent bytes and one transfer may span them. A remote host sees the
+//! region as a namespace in which the extents stand one behind the other: [`Geometry::namespace`]
+//! is the same arithmetic there.
 
 use alloc::format;
 use alloc::sync::Arc;

@@ -44,8 +44,8 @@ pub enum Seen {
         /// What is wrong.
         error: Error,
     },
-    /// Blocks that are neither zeros nor the beginning of a record: the rest of a damaged record, or
-    /// of one that a later one was written over.
+    /// Blocks that are neither zeros nor the beginning of a record: the rest of a damaged record,
+    /// or of one that a later one was written over.
     Other {
         /// Where they begin on the device.
         offset: u64,
@@ -54,8 +54,8 @@ pub enum Seen {
     },
 }
 
-/// Everything in one area of the placement log, in the order of its bytes: what counts, what is left
-/// of earlier epochs, and what is damaged.
+/// Everything in one area of the placement log, in the order of its bytes: what counts, what is
+/// left of earlier epochs, and what is damaged.
 pub struct AreaScan<'a> {
     reader: AreaReader<'a>,
     at: u64,

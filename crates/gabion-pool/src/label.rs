@@ -18,9 +18,10 @@
 //! | a ring | the block after its bytes | always |
 //! | a checkpoint | a file of its own, all of it | the directory is being made |
 //!
-//! A file gets its label before it gets its name. So a file that has one of these names and no label is somebody else's,
-//! whenever a crash came, and is neither written nor removed. The first two blocks of a pool would not do: a power cut
-//! while the superblock is written over the label would leave neither.
+//! A file gets its label before it gets its name. So a file that has one of these names and no
+//! label is somebody else's, whenever a crash came, and is neither written nor removed. The first
+//! two blocks of a pool would not do: a power cut while the superblock is written over the label
+//! would leave neither.
 
 use crate::PoolId;
 use alloc::vec::Vec;
@@ -69,7 +70,8 @@ pub struct Label {
     pub pool_id: PoolId,
     /// Bytes of the pool or the ring.
     pub len: u64,
-    /// Which of the rings that the pool has had: one more for each that is made in place of one that was lost.
+    /// Which of the rings that the pool has had: one more for each that is made in place of one
+    /// that was lost.
     pub number: u64,
 }
 

@@ -21,7 +21,8 @@
 //! - [`placement_log`]: the journal's records and operations, as bytes.
 //! - [`slots`]: every slot in exactly one state; the transitions stand in one place.
 //! - [`pool`]: the state of a pool and what may be done to it.
-//! - [`recovery`]: creation and opening; [`creation`]: of a pool that holds files from the first moment.
+//! - [`recovery`]: creation and opening; [`creation`]: of a pool that holds files from the first
+//!   moment.
 //! - [`file_io`]: reading and writing files through their placements.
 //! - [`label`]: whose a file is that does not say so itself: a ring, a pool that is being made.
 //! - [`inspect`]: looking at a pool that may be damaged, for tools; nothing is written.

@@ -27,14 +27,15 @@
 //!
 //! Why twice: only one commit is ever on its way, so a bad record is either the last one, torn and
 //! never acknowledged, or rot. With one copy, rot in the last record would look torn, and an
-//! acknowledged commit would be lost without a word. With two, any single fault is repaired, a crash
-//! in the middle leaves at most one whole copy, which then counts, and only when both are bad is the
-//! tail taken for torn. A snapshot is too long for that; it counts only once its *opening* commit,
-//! written after it was flushed, stands behind it. So a bad snapshot with an opening is rot, and a
-//! bad snapshot without one is a checkpoint that never finished, and the other area still holds.
+//! acknowledged commit would be lost without a word. With two, any single fault is repaired, a
+//! crash in the middle leaves at most one whole copy, which then counts, and only when both are bad
+//! is the tail taken for torn. A snapshot is too long for that; it counts only once its *opening*
+//! commit, written after it was flushed, stands behind it. So a bad snapshot with an opening is
+//! rot, and a bad snapshot without one is a checkpoint that never finished, and the other area
+//! still holds.
 //!
-//! A bad record that is followed by a whole one of the same epoch and a higher number is corruption,
-//! refused with its place (docs/faults.md E3, E4). Blind spot: a device that lost the
+//! A bad record that is followed by a whole one of the same epoch and a higher number is
+//! corruption, refused with its place (docs/faults.md E3, E4). Blind spot: a device that lost the
 //! last commit's only write without a trace.
 
 use crate::{Geometry, PoolId};
@@ -125,7 +126,8 @@ impl FilePlacement {
 /// Why a slot is in quarantine: what has to be drained before it is free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuarantineOrigin {
-    /// A write of this process had an unknown outcome, or what was written came back as something else.
+    /// A write of this process had an unknown outcome, or what was written came back as something
+    /// else.
     Local,
     /// It was granted in this session of the peer connection.
     Session(u64),

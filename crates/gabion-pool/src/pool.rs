@@ -1,10 +1,10 @@
 //! The state of a pool and what may be done to it. Nothing here waits or does I/O.
 //!
 //! A call changes the state at once and *stages* what has to survive. [`Pool::take_commit`] makes
-//! one record of everything staged; the caller writes and flushes it
-//! ([`crate::write_commit`]) and then calls [`Pool::committed`]. One commit is on its way at a time;
-//! what is staged meanwhile goes with the next: a group commit. Until its commit is confirmed, a
-//! change must not be shown to anybody else: a grant is not sent, an edit not acknowledged.
+//! one record of everything staged; the caller writes and flushes it ([`crate::write_commit`]) and
+//! then calls [`Pool::committed`]. One commit is on its way at a time; what is staged meanwhile
+//! goes with the next: a group commit. Until its commit is confirmed, a change must not be shown to
+//! anybody else: a grant is not sent, an edit not acknowledged.
 //!
 //! When a write of a commit fails, the pool is of no more use: nothing since the last good flush
 //! counts and a repeated flush proves nothing (docs/faults.md E8). Open it anew.
@@ -54,7 +54,8 @@ struct FileEntry {
 }
 
 /// One pool: slots, files and the placement log that makes them last.
-// A device has one. Only a test that tries every sequence of calls goes on from one state in several ways.
+// A device has one. Only a test that tries every sequence of calls goes on from one state in
+// several ways.
 #[cfg_attr(test, derive(Clone))]
 pub struct Pool {
     geometry: Geometry,
@@ -129,7 +130,8 @@ impl Pool {
         self.slots.state(slot)
     }
 
-    /// Bytes of memory that slots, files and what is staged take, about: nodes of trees are taken to be two thirds full.
+    /// Bytes of memory that slots, files and what is staged take, about: nodes of trees are taken
+    /// to be two thirds full.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         const NODE: usize = (size_of::<FileId>() + size_of::<FileEntry>()) * 3 / 2;
@@ -177,8 +179,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes allocated slots out of use because a local write into them failed or had an unknown outcome.
-    /// Staged.
+    /// Takes allocated slots out of use because a local write into them failed or had an unknown
+    /// outcome. Staged.
     ///
     /// # Errors
     /// Fenced, and nothing changes, when one of them is not allocated in that generation.
@@ -246,7 +248,8 @@ impl Pool {
         self.release_quarantined_but(drained, &BTreeSet::new())
     }
 
-    /// As [`Self::release_quarantined`], without slots that nothing is to be written to again in this process.
+    /// As [`Self::release_quarantined`], without slots that nothing is to be written to again in
+    /// this process.
     pub fn release_quarantined_but(
         &mut self,
         drained: Drained,
@@ -299,16 +302,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Puts a live file, of which a part rotted, into other slots, which are held as [`Self::add_file`] wants
-    /// them and hold the same bytes as were written first. Staged as a whole: a crash finds the file in the
-    /// old slots or in the new ones.
+    /// Puts a live file, of which a part rotted, into other slots, which are held as
+    /// [`Self::add_file`] wants them and hold the same bytes as were written first. Staged as a
+    /// whole: a crash finds the file in the old slots or in the new ones.
     ///
-    /// The old slots go into quarantine until the next start: what was written there came back as something
-    /// else. Nothing is written there meanwhile, so no reader of them need be waited for.
+    /// The old slots go into quarantine until the next start: what was written there came back as
+    /// something else. Nothing is written there meanwhile, so no reader of them need be waited for.
     ///
     /// # Errors
-    /// Not found when no such file is live; corruption when the placement is of another file of that number;
-    /// otherwise as [`Self::add_file`]. Nothing changes.
+    /// Not found when no such file is live; corruption when the placement is of another file of
+    /// that number; otherwise as [`Self::add_file`]. Nothing changes.
     pub fn replace_file(&mut self, placement: FilePlacement) -> Result<()> {
         placement.check(&self.geometry)?;
         let file = placement.file;
@@ -543,8 +546,9 @@ impl Pool {
         Ok(placed)
     }
 
-    /// Generations may be given out before a commit reserves them: of a pool whose superblock is not
-    /// written yet nothing outlives a crash, and its first checkpoint reserves what was given out.
+    /// Generations may be given out before a commit reserves them: of a pool whose superblock is
+    /// not written yet nothing outlives a crash, and its first checkpoint reserves what was given
+    /// out.
     pub(crate) fn give_out_at_once(&mut self) {
         self.reserve_generations();
         self.generation_limit = self.generation_reserved;

@@ -1,10 +1,10 @@
 //! Creation and opening of a pool.
 //!
-//! Creation writes the placement log first and the superblock last, so a device either holds a whole
-//! pool or none (docs/faults.md E16). Opening picks the newest area of the placement log whose
-//! snapshot and opening commit are whole, applies its commits, and repairs single bad copies.
-//! What is older than the chosen area is of no interest, however damaged. What is damaged and newer,
-//! or has something whole behind it, is refused with its place (docs/faults.md E3–E5).
+//! Creation writes the placement log first and the superblock last, so a device either holds a
+//! whole pool or none (docs/faults.md E16). Opening picks the newest area of the placement log
+//! whose snapshot and opening commit are whole, applies its commits, and repairs single bad copies.
+//! What is older than the chosen area is of no interest, however damaged. What is damaged and
+//! newer, or has something whole behind it, is refused with its place (docs/faults.md E3–E5).
 
 use crate::file_io::{read_span, write_commit};
 use crate::placement_log::{Operation, RECORD_VERSION, RecordHeader, RecordKind};
@@ -32,8 +32,8 @@ pub struct Recovered {
 /// Makes a pool with one region on an empty medium.
 ///
 /// # Durability
-/// When it returns without error the pool survives a power cut. Interrupted, or after an error, it leaves no pool or the
-/// whole one.
+/// When it returns without error the pool survives a power cut. Interrupted, or after an error, it
+/// leaves no pool or the whole one.
 ///
 /// # Errors
 /// Invalid input when the medium is too small or holds a pool already; limit exceeded when the
@@ -90,9 +90,9 @@ pub(crate) async fn finish_creation(
 pub enum Trust {
     /// Everything, after one flush.
     Readable,
-    /// Only what a flush is known to have covered. A process that ran since the machine started met a flush that
-    /// failed: what that should have covered may never reach the device, though reads see it and every later
-    /// flush succeeds (docs/faults.md E8). It is written again.
+    /// Only what a flush is known to have covered. A process that ran since the machine started met
+    /// a flush that failed: what that should have covered may never reach the device, though reads
+    /// see it and every later flush succeeds (docs/faults.md E8). It is written again.
     Flushed,
 }
 
@@ -106,17 +106,17 @@ pub enum Trust {
 /// Everything that the returned state rests on survives a power cut.
 ///
 /// # Errors
-/// Not found when the medium holds no complete pool; unsupported, naming both sides, when version or
-/// features are beyond this build; corruption, naming the place, when what is there is not what was
-/// written and no second copy helps; the medium's errors.
+/// Not found when the medium holds no complete pool; unsupported, naming both sides, when version
+/// or features are beyond this build; corruption, naming the place, when what is there is not what
+/// was written and no second copy helps; the medium's errors.
 pub async fn open(medium: &MediumHandle, trust: Trust) -> Result<Recovered> {
     let Image { mut recovered, repairs, last } = recover(medium).await?;
     for (offset, data) in repairs {
         medium.write_all(offset, data).await?;
     }
     if trust == Trust::Flushed {
-        // Each commit is flushed before the next one begins, so no other one is in doubt. One copy after the
-        // other: a power cut may damage the one that is being written.
+        // Each commit is flushed before the next one begins, so no other one is in doubt. One copy
+        // after the other: a power cut may damage the one that is being written.
         for offset in last.copies {
             medium.write_all(offset, last.bytes.clone()).await?;
             medium.flush().await?;

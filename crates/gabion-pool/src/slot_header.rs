@@ -1,5 +1,5 @@
-//! The header block of a slot: whose bytes the slot holds. It stands outside the file and is written
-//! after the file's bytes, so what a replica is sent never needs rewriting.
+//! The header block of a slot: whose bytes the slot holds. It stands outside the file and is
+//! written after the file's bytes, so what a replica is sent never needs rewriting.
 //!
 //! ```text
 //!   offset  bytes

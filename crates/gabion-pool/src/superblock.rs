@@ -54,13 +54,13 @@ const CRC_AT: usize = BLOCK_LEN - 4;
 /// Where area A of the placement log begins.
 const AREAS_AT: u64 = MIB;
 const AREA_LEN_MIN: u64 = 4 * MIB;
-/// An area has this part of a small pool, and no more than that of a larger one while this will do: it bounds the time
-/// to open the pool, as an area is searched whole for stray commits.
+/// An area has this part of a small pool, and no more than that of a larger one while this will do:
+/// it bounds the time to open the pool, as an area is searched whole for stray commits.
 const AREA_PART: u64 = 256;
 const AREA_LEN_USUAL: u64 = 256 * MIB;
-/// Of a pool over 384 GiB an area has this part. Half of it, which a checkpoint may have, is a 3,072nd: one 4,096th for
-/// key bounds that are longer than usual (the engine's `FILE_PER_BOUND`), and 1,365 bytes for each 16 MiB, where a file
-/// takes 850 with two keys of 256 bytes.
+/// Of a pool over 384 GiB an area has this part. Half of it, which a checkpoint may have, is a
+/// 3,072nd: one 4,096th for key bounds that are longer than usual (the engine's `FILE_PER_BOUND`),
+/// and 1,365 bytes for each 16 MiB, where a file takes 850 with two keys of 256 bytes.
 const AREA_PART_OF_LARGE: u64 = 1536;
 
 const _: () = assert!(EXTENTS_AT + EXTENTS_MAX * EXTENT_LEN <= CRC_AT);
@@ -123,8 +123,8 @@ pub struct Superblock {
     pub regions: Vec<Region>,
 }
 
-/// Bytes of an area of the placement log in a new pool of so many: its half holds a checkpoint of all that there is room
-/// for, unless files are far shorter than they usually are.
+/// Bytes of an area of the placement log in a new pool of so many: its half holds a checkpoint of
+/// all that there is room for, unless files are far shorter than they usually are.
 fn area_len(pool_len: u64) -> u64 {
     let small = (pool_len / AREA_PART / MIB * MIB).clamp(AREA_LEN_MIN, AREA_LEN_USUAL);
     let large = (pool_len.min(POOL_LEN_MAX) / AREA_PART_OF_LARGE).div_ceil(MIB) * MIB;
@@ -325,8 +325,8 @@ mod tests {
     use super::*;
     use gabion_base::units::GIB;
 
-    /// A file's description with tag and level, two keys of 256 bytes and 16 checksums among it, and its placement with
-    /// eight slots.
+    /// A file's description with tag and level, two keys of 256 bytes and 16 checksums among it,
+    /// and its placement with eight slots.
     const FILE_DESCRIBED_LEN: u64 = 750 + 100;
     const FILE_LEN: u64 = 16 * MIB;
     /// Bytes of data for each byte of a key bound over 256.

@@ -24,8 +24,8 @@ pub struct LocalState {
     pub oldest: LogPosition,
     /// The checksum that the last record's header states; 0 for an empty log.
     pub last_crc: u32,
-    /// Where its log ends and how much of it is durable, applied and flushed. A log that lost records
-    /// may end before what is flushed.
+    /// Where its log ends and how much of it is durable, applied and flushed. A log that lost
+    /// records may end before what is flushed.
     pub progress: Progress,
     /// What the log lost: remembered durably until the log reaches it again.
     pub lost: Option<Lost>,
@@ -68,8 +68,8 @@ pub struct MemberStatus {
 }
 
 /// What the node is to do. Actions are carried out in the order in which they come; one that takes
-/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow` or
-/// `AdoptTerm` never overtakes an earlier one.
+/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow`
+/// or `AdoptTerm` never overtakes an earlier one.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Send `frame` to its receiver over the connection `frame.connection`. When that connection is
@@ -127,8 +127,8 @@ pub enum Action {
         at: LogPosition,
     },
     /// The records that come before the next `AdoptTerm` are of terms that this head never knew (it
-    /// lost its disk): they lie in `spans`, which are made durable with the last of these terms. That need
-    /// not be waited for: until then a restart finds less.
+    /// lost its disk): they lie in `spans`, which are made durable with the last of these terms.
+    /// That need not be waited for: until then a restart finds less.
     Follow {
         /// The log that is meant.
         shard: ShardId,

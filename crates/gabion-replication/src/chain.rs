@@ -22,11 +22,11 @@
 //! ```
 //!
 //! Any other member that starts or reconnects says Hello, and gets NewTerm with the term that runs.
-//! Every committed record is in the winner's log: some member still holds it, and its (last term, end)
-//! is at most the winner's. If that member's last term is the winner's, it is a prefix of the winner's
-//! log (a term has one writer, logs are placed without gaps). If it is lower, the winner holds a
-//! record of a later term, which was written after all members had joined it with the head's log as
-//! theirs, committed records included.
+//! Every committed record is in the winner's log: some member still holds it, and its (last term,
+//! end) is at most the winner's. If that member's last term is the winner's, it is a prefix of the
+//! winner's log (a term has one writer, logs are placed without gaps). If it is lower, the winner
+//! holds a record of a later term, which was written after all members had joined it with the
+//! head's log as theirs, committed records included.
 //!
 //! Such a member is there only while disks keep what they made durable. A member whose segments are
 //! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every
@@ -35,32 +35,34 @@
 //! record). The head begins no term with a winner whose (last term, end) is below any of these; it
 //! says who lost what, to all.
 //!
-//! The argument then holds with the log that the member had in place of the one that it has: cut at the
-//! end of that record it is a log as any other, all of it committed, and the winner's (last term, end)
-//! is at least its own. The position alone would not do, as a log of an older term may be longer, with
-//! records that never committed. Nor does a rotten log win by what it lost: (last term, end) is of the
-//! records that are there, and no record is placed before all that precede it.
+//! The argument then holds with the log that the member had in place of the one that it has: cut at
+//! the end of that record it is a log as any other, all of it committed, and the winner's (last
+//! term, end) is at least its own. The position alone would not do, as a log of an older term may
+//! be longer, with records that never committed. Nor does a rotten log win by what it lost: (last
+//! term, end) is of the records that are there, and no record is placed before all that precede it.
 //!
-//! Until what was lost is durable again here, the member says that it needs the log from its durable
-//! end on, whatever its files hold: it may lose its ring and need the same once more, so nobody may trim
-//! it. A group of one has nobody to ask; its node refuses to open such a log.
+//! Until what was lost is durable again here, the member says that it needs the log from its
+//! durable end on, whatever its files hold: it may lose its ring and need the same once more, so
+//! nobody may trim it. A group of one has nobody to ask; its node refuses to open such a log.
 //!
-//! A member that got more log after its Hello (its predecessor still streams in the old term) answers
-//! NewTerm with a new Hello, and the head starts over; so nothing that a tail may have shown is cut.
+//! A member that got more log after its Hello (its predecessor still streams in the old term)
+//! answers NewTerm with a new Hello, and the head starts over; so nothing that a tail may have
+//! shown is cut.
 //!
 //! # Rules
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
 //!   receiver's term. An error from `handle_message` means: close that connection.
 //! - Records that do not continue the log (a bit flipped on the way) end the connection that
-//!   brought
-//!   them; the stream begins again at the end of the log. So does a read of log that the device
-//!   failed. Log that is rotten at its sender ends the sender's process, whose next start repairs it.
-//! - The head accepts writes when every member has joined and has its log. It goes on through a short
-//!   absence; a member that is out, behind, or acknowledges nothing for `timeout_ms` stops writes,
-//!   with a sentence that names it, until it is in place again.
-//! - Log is trimmed only below what every member has flushed (`flushed_min`), so that whoever returns
-//!   finds the rest at its predecessor. One that does not is told that it needs a full copy.
+//!   brought them; the stream begins again at the end of the log. So does a read of log that the
+//!   device failed. Log that is rotten at its sender ends the sender's process, whose next start
+//!   repairs it.
+//! - The head accepts writes when every member has joined and has its log. It goes on through a
+//!   short absence; a member that is out, behind, or acknowledges nothing for `timeout_ms` stops
+//!   writes, with a sentence that names it, until it is in place again.
+//! - Log is trimmed only below what every member has flushed (`flushed_min`), so that whoever
+//!   returns finds the rest at its predecessor. One that does not is told that it needs a full
+//!   copy.
 //! - The tail answers reads once it has what the head had when it joined, and from then on for the
 //!   life of its process: nothing commits without it.
 //!

@@ -19,9 +19,9 @@
 //!  64 body, then payload
 //! ```
 //!
-//! The payload of Records is outside the frame's checksum, as each record has its own, which the log
-//! checks when it places the record: one pass over the bytes, not two. The length is checked against
-//! the limit of the kind before memory is reserved: [`Frame::len_of`].
+//! The payload of Records is outside the frame's checksum, as each record has its own, which the
+//! log checks when it places the record: one pass over the bytes, not two. The length is checked
+//! against the limit of the kind before memory is reserved: [`Frame::len_of`].
 
 use crate::Message;
 use crate::message::{KIND_FORWARD, KIND_FORWARD_REPLY, KIND_RECORDS};
@@ -132,8 +132,8 @@ impl Frame {
         Ok(encoded)
     }
 
-    /// The length in bytes of the frame that begins with `prefix`, of which [`PREFIX_LEN`] bytes are
-    /// looked at; nothing while there are fewer.
+    /// The length in bytes of the frame that begins with `prefix`, of which [`PREFIX_LEN`] bytes
+    /// are looked at; nothing while there are fewer.
     ///
     /// # Errors
     /// Corruption when it is no frame, unsupported for another version, limit exceeded when it is

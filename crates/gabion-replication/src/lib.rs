@@ -13,8 +13,8 @@
 //!     ◄──── acks ────────────────────────────────┘
 //! ```
 //!
-//! - [`Protocol`]: the seam; [`begin`] gives a view its protocol. [`chain`]: the chain, whose module
-//!   text is the protocol. [`Alone`]: a group of one.
+//! - [`Protocol`]: the seam; [`begin`] gives a view its protocol. [`chain`]: the chain, whose
+//!   module text is the protocol. [`Alone`]: a group of one.
 //! - [`GroupView`]: term, configuration and members.
 //! - [`message`] and [`frame`]: what members say, and how it lies in bytes.
 //! - [`spans`]: which term wrote which part of a log; where two logs part.

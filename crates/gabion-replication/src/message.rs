@@ -128,8 +128,8 @@ pub struct Lease {
     pub lasts_ms: u32,
 }
 
-/// Committed records that were durable in a log and that it does not have any more: its segments are
-/// rotten (docs/faults.md E4).
+/// Committed records that were durable in a log and that it does not have any more: its segments
+/// are rotten (docs/faults.md E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Where the first of them begins.
@@ -167,14 +167,14 @@ pub struct MemberState {
     pub spans: Spans,
     /// What its log lost and has not got back.
     pub lost: Option<Lost>,
-    /// Its ring was lost: records of terms below this one that it had acknowledged may be gone here. [`ANY_TERM`] until it
-    /// has heard whether others have them.
+    /// Its ring was lost: records of terms below this one that it had acknowledged may be gone
+    /// here. [`ANY_TERM`] until it has heard whether others have them.
     pub gap: Option<Term>,
 }
 
 impl MemberState {
-    /// The least that the log of a group must reach that this member is to follow: the tip of its own,
-    /// or what it lost.
+    /// The least that the log of a group must reach that this member is to follow: the tip of its
+    /// own, or what it lost.
     #[must_use]
     pub fn known_tip(&self) -> (Term, LogPosition) {
         let tip = self.spans.tip();

@@ -49,8 +49,8 @@ pub trait Protocol: Send {
     /// The connection is gone. One that has been replaced meanwhile is ignored.
     fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64);
 
-    /// A frame arrived over `connection` of `peer`. Group, configuration and term are checked before
-    /// its content counts.
+    /// A frame arrived over `connection` of `peer`. Group, configuration and term are checked
+    /// before its content counts.
     ///
     /// # Errors
     /// When the frame cannot be meant for this replica or breaks the protocol; the node closes the
@@ -80,8 +80,8 @@ pub trait Protocol: Send {
     /// [`Action::Place`] up to `end`.
     fn handle_placed(&mut self, shard: ShardId, end: LogPosition, last_crc: u32);
 
-    /// The records of an [`Action::Place`] do not continue the log, which ends at `end` with a record
-    /// of this checksum.
+    /// The records of an [`Action::Place`] do not continue the log, which ends at `end` with a
+    /// record of this checksum.
     fn handle_rejected(&mut self, shard: ShardId, end: LogPosition, last_crc: u32, reason: &Error);
 
     /// The log here survives a power cut below `durable`.
@@ -101,7 +101,8 @@ pub trait Protocol: Send {
     /// Sends one of the node's own kinds, behind everything that was sent to this member before.
     ///
     /// # Errors
-    /// Unavailable when there is no connection to it; invalid input for a kind of the protocol's own.
+    /// Unavailable when there is no connection to it; invalid input for a kind of the protocol's
+    /// own.
     fn send(&mut self, to: ReplicaId, message: Message) -> Result<()>;
 
     /// Changes the word that the next greeting has of a ring that was lost.

@@ -1,16 +1,17 @@
 //! Which term wrote which part of a log, and where two logs part.
 //!
-//! A log is a list of spans, each the work of one term. The first record of a term begins at the next
-//! 4 KiB boundary after the end of the log that the term took over (docs/replication.md, "Spans").
+//! A log is a list of spans, each the work of one term. The first record of a term begins at the
+//! next 4 KiB boundary after the end of the log that the term took over (docs/replication.md,
+//! "Spans").
 //!
 //! ```text
 //!   term 1            gap    term 3                       term 4 (open)
 //!   [0 ─────── 5000)  ....   [8192 ──────────── 20000) .. [20480 ───────►
 //! ```
 //!
-//! Two rules make term and position enough to compare logs, as in Raft's log matching: within a term
-//! there is one writer, whose log every other member's is a prefix of; and nobody places a record of a
-//! term before its log up to that term's start equals the head's.
+//! Two rules make term and position enough to compare logs, as in Raft's log matching: within a
+//! term there is one writer, whose log every other member's is a prefix of; and nobody places a
+//! record of a term before its log up to that term's start equals the head's.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -24,7 +25,8 @@ pub const OPEN: LogPosition = LogPosition(u64::MAX);
 pub const POSITION_MAX: LogPosition = LogPosition(1 << 62);
 /// Most spans in one list. A list shrinks as the log is trimmed.
 pub const SPANS_MAX: usize = 16_384;
-/// Terms that can be: the highest whose files have numbers has no successor, so nobody may be in it.
+/// Terms that can be: the highest whose files have numbers has no successor, so nobody may be in
+/// it.
 pub(crate) const TERMS: core::ops::Range<u64> = 1..TERM_MAX.get();
 /// Bytes of an encoded span.
 const SPAN_LEN: usize = 24;
@@ -48,8 +50,8 @@ impl Spans {
     /// A list of spans.
     ///
     /// # Errors
-    /// Corruption when terms do not rise, or a span does not begin at the first block boundary after
-    /// the one before; limit exceeded over [`SPANS_MAX`].
+    /// Corruption when terms do not rise, or a span does not begin at the first block boundary
+    /// after the one before; limit exceeded over [`SPANS_MAX`].
     pub fn new(spans: Vec<Span>) -> Result<Self> {
         if spans.len() > SPANS_MAX {
             return Err(Error::limit(format!(
@@ -150,9 +152,9 @@ impl Spans {
         common
     }
 
-    /// This list for a log that follows it and is the same up to `common`, with the spans that it had. Where
-    /// this list has forgotten the span in which that log ends, it stays in front: its term is what the
-    /// log is compared by until it has records of a later one.
+    /// This list for a log that follows it and is the same up to `common`, with the spans that it
+    /// had. Where this list has forgotten the span in which that log ends, it stays in front: its
+    /// term is what the log is compared by until it has records of a later one.
     #[must_use]
     pub fn followed_from(&self, had: &Self, common: LogPosition) -> Self {
         let mut spans = self.clone();
@@ -172,9 +174,10 @@ impl Spans {
         common < oldest && self.0.first().is_none_or(|first| first.start > common)
     }
 
-    /// Forgets spans that end before the log's last record before `oldest`, but never the last one that holds
-    /// records of a log that ends at `end`: its term is what the log is compared by, also when all is trimmed,
-    /// or when all that is kept turns out to be rotten, here or at a member to which this log is compared.
+    /// Forgets spans that end before the log's last record before `oldest`, but never the last one
+    /// that holds records of a log that ends at `end`: its term is what the log is compared by,
+    /// also when all is trimmed, or when all that is kept turns out to be rotten, here or at a
+    /// member to which this log is compared.
     pub fn trim(&mut self, oldest: LogPosition, end: LogPosition) {
         let has_records = |s: &Span| s.start < end && s.start < s.end;
         let last = self.0.iter().rposition(has_records).unwrap_or(0);

@@ -10,9 +10,9 @@
 //!       4 addresses (members, clients, NVMe, memory): varint length and UTF-8, empty if unknown
 //! ```
 //!
-//! Two numbers order views. `config` counts memberships, and `term` counts tenures of a writer; only
-//! a change of writer fences (DESIGN: "Terms and configurations are two numbers"). A replica takes a
-//! view that is newer than its own and never goes back.
+//! Two numbers order views. `config` counts memberships, and `term` counts tenures of a writer;
+//! only a change of writer fences (DESIGN: "Terms and configurations are two numbers"). A replica
+//! takes a view that is newer than its own and never goes back.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -1,9 +1,9 @@
 //! Folding the operands of one key in one stripe, as a job meets them: from new to old.
 //!
-//! What they are added to comes last, if it comes at all. Two become one at once unless something may expire between
-//! the times at which they were written; then both are kept, up to [`APART_MAX`], beyond which the newest are
-//! written as they are. So a job's memory does not grow with the operands, and nothing is lost: what is
-//! written apart is folded by a later job.
+//! What they are added to comes last, if it comes at all. Two become one at once unless something
+//! may expire between the times at which they were written; then both are kept, up to
+//! [`APART_MAX`], beyond which the newest are written as they are. So a job's memory does not grow
+//! with the operands, and nothing is lost: what is written apart is folded by a later job.
 
 use crate::counter::{Base, Operand};
 use crate::entry::{Entry, EntryKind, Trailer};
@@ -48,7 +48,8 @@ impl Fold {
         self.is_cut
     }
 
-    /// Whether a value may be there for an operand written at `older_ms` and gone for one written at `newer_ms`.
+    /// Whether a value may be there for an operand written at `older_ms` and gone for one written
+    /// at `newer_ms`.
     fn may_expire_between(&self, older_ms: u64, newer_ms: u64) -> bool {
         older_ms < newer_ms
             && self

@@ -6,19 +6,21 @@
 //!   files          └── 1 ──────┘ └─── 2 ────┘└── 3 ──┘└── 4 ──┘        also where nothing else is
 //! ```
 //!
-//! A file ends before an entry or a range delete that would take it over `output_len`, and before every key in the
-//! recipe's `cuts`; a stretch of range deletes without entries, too. Of range deletes it has an eighth of
-//! `output_len` at most, as whoever opens it holds them in memory, several times as long.
+//! A file ends before an entry or a range delete that would take it over `output_len`, and before
+//! every key in the recipe's `cuts`; a stretch of range deletes without entries, too. Of range
+//! deletes it has an eighth of `output_len` at most, as whoever opens it holds them in memory,
+//! several times as long.
 //!
-//! Where the recipe says so (`parted_from`), a file ends before the last of so many tombstones in a row, if it holds other
-//! entries too, and after them.
+//! Where the recipe says so (`parted_from`), a file ends before the last of so many tombstones in a
+//! row, if it holds other entries too, and after them.
 //!
 //! All lie within the bounds of the inputs, and so touch no file that is none of them.
 //!
-//! One edit names them all. How many there will be is reckoned when a job is picked, from bytes that may pack worse than
-//! they did, and of a flush not at all. So files become longer where there are too many: when an eighth of the edit is
-//! left, twice as long, then four times, as what is left is halved, and when nothing is left none ends any more. That
-//! follows from the recipe and the files before, and is the same at every replica.
+//! One edit names them all. How many there will be is reckoned when a job is picked, from bytes
+//! that may pack worse than they did, and of a flush not at all. So files become longer where there
+//! are too many: when an eighth of the edit is left, twice as long, then four times, as what is
+//! left is halved, and when nothing is left none ends any more. That follows from the recipe and
+//! the files before, and is the same at every replica.
 
 use super::parting::{OwnBounds, Parting, bounds_touch};
 use super::{JobInputs, JobOutput};
@@ -59,7 +61,8 @@ pub(super) struct Outputs<'a> {
     room: usize,
     /// What is left of it.
     room_left: usize,
-    /// Longest file: the recipe's `output_len`, or more, so that the edit can name all that are to come.
+    /// Longest file: the recipe's `output_len`, or more, so that the edit can name all that are to
+    /// come.
     output_len: u64,
     /// Tombstones in a row that were written last.
     tombstones: u32,
@@ -69,18 +72,19 @@ pub(super) struct Outputs<'a> {
     parts: u64,
 }
 
-/// Longest description of a file whose bounds are no longer than usual: 1,024 checksums of chunks, four stretches that
-/// are deleted, and all other fields.
+/// Longest description of a file whose bounds are no longer than usual: 1,024 checksums of chunks,
+/// four stretches that are deleted, and all other fields.
 const DESCRIBED_LEN_MOST: usize = 12 * 1024;
-/// Of the room in an edit so much is left when files become longer, and that much is theirs who are open then.
+/// Of the room in an edit so much is left when files become longer, and that much is theirs who are
+/// open then.
 const ROOM_TIGHT_PART: usize = 8;
 const ROOM_KEPT_LEN: usize = 4 * DESCRIBED_LEN_MOST;
-/// Files become no longer than this for their edit's sake: with the rest of what they hold they are below the longest
-/// that can be.
+/// Files become no longer than this for their edit's sake: with the rest of what they hold they are
+/// below the longest that can be.
 pub(crate) const OUTPUT_LEN_MOST: u64 = FILE_LEN_MAX / 8 * 3;
 
-/// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits and
-/// its share of the index.
+/// Bytes that an entry adds to a file besides key and value, at most: lengths, trailer, filter bits
+/// and its share of the index.
 pub(crate) const ENTRY_OVERHEAD_LEN: u64 = 48;
 
 /// A file has this part of its length of range deletes, at most, or one.
@@ -88,7 +92,8 @@ pub(super) const RANGES_PART: u64 = 8;
 
 /// How the open file ends before a key.
 enum Ending {
-    /// It cannot: the next key is the same, or bounds between the two would be too long for what it has.
+    /// It cannot: the next key is the same, or bounds between the two would be too long for what it
+    /// has.
     Nowhere,
     /// As it is.
     Here,
@@ -146,7 +151,8 @@ impl<'a> Outputs<'a> {
         self.add(entry, sink)
     }
 
-    /// Whether the open file is to end before `key`, with which `len` bytes come, so many of them of a range delete.
+    /// Whether the open file is to end before `key`, with which `len` bytes come, so many of them
+    /// of a range delete.
     #[inline]
     fn wants_end(&mut self, key: &[u8], len: u64, ranges_len: u64) -> bool {
         let cuts = &self.recipe.cuts;
@@ -156,7 +162,8 @@ impl<'a> Outputs<'a> {
         }
         let Some(builder) = &self.builder else { return false };
         let output_len = self.output_len;
-        // Or files would hold nothing but what they have in common, and be more than the recipe reserves.
+        // Or files would hold nothing but what they have in common, and be more than the recipe
+        // reserves.
         let carried_len =
             if self.carried_len > output_len / RANGES_PART { self.carried_len } else { 0 };
         let is_long = builder.estimated_len() + len > output_len + carried_len;
@@ -165,9 +172,9 @@ impl<'a> Outputs<'a> {
         passed || is_long || has_ranges
     }
 
-    /// Whether the open file is to end before an entry for the sake of tombstones: it follows enough of them, or is, among
-    /// others, the last that makes them enough. No more often than the recipe has files for, as what expires becomes
-    /// tombstones too.
+    /// Whether the open file is to end before an entry for the sake of tombstones: it follows
+    /// enough of them, or is, among others, the last that makes them enough. No more often than the
+    /// recipe has files for, as what expires becomes tombstones too.
     #[inline]
     fn parts_before(&mut self, is_tombstone: bool) -> bool {
         let (from, before) = (self.recipe.parted_from, self.tombstones);
@@ -224,7 +231,8 @@ impl<'a> Outputs<'a> {
         key == self.last_key || bounds_touch(&self.last_key, key)
     }
 
-    /// How the open file, which has nothing after `last`, ends before `key` where usual bounds would touch.
+    /// How the open file, which has nothing after `last`, ends before `key` where usual bounds
+    /// would touch.
     fn parted(&self, last: &[u8], key: &[u8]) -> Ending {
         let len = self.builder.as_ref().map_or(0, SstBuilder::estimated_len);
         let parting = Parting::of_file(last, key, len);
@@ -246,11 +254,13 @@ impl<'a> Outputs<'a> {
         self.within.as_ref().map_or(0, |(lower, upper)| lower.len() + 2 * upper.len())
     }
 
-    /// Takes what an edit says of a file off the room that is left, and lets the next be longer where that is little.
+    /// Takes what an edit says of a file off the room that is left, and lets the next be longer
+    /// where that is little.
     fn describe(&mut self, meta: &FileMeta) {
         let len = Edit::ADDED_OVERHEAD_LEN + meta.encoded_len();
         self.room_left = self.room_left.saturating_sub(len);
-        // Or ends would stop before files are longer: one is asked for these, and its own may be as long as these were.
+        // Or ends would stop before files are longer: one is asked for these, and its own may be as
+        // long as these were.
         let bounds_len = self.within_len() + meta.smallest.len() + meta.largest.len();
         let (tight, kept) = (self.room / ROOM_TIGHT_PART, ROOM_KEPT_LEN + bounds_len);
         let left = self.room_left.saturating_sub(kept);
@@ -285,7 +295,8 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    /// Takes up the range deletes that begin at `upto` or before, or all, and ends files where that is due.
+    /// Takes up the range deletes that begin at `upto` or before, or all, and ends files where that
+    /// is due.
     async fn take_ranges(
         &mut self,
         upto: Option<&[u8]>,
@@ -405,8 +416,8 @@ impl<'a> Outputs<'a> {
         sink.finished(file).await
     }
 
-    /// Narrows the bounds of a file that has ended to its own and to those of the inputs. Where these are long, bounds
-    /// that were cut would reach out of them, to where other files may be.
+    /// Narrows the bounds of a file that has ended to its own and to those of the inputs. Where
+    /// these are long, bounds that were cut would reach out of them, to where other files may be.
     fn bound(&mut self, meta: &mut FileMeta) {
         core::mem::take(&mut self.bounds).narrow(meta);
         if let Some((lower, upper)) = &self.within {
@@ -418,7 +429,8 @@ impl<'a> Outputs<'a> {
 /// Checks that a file that could not end has a length which it may have.
 ///
 /// # Errors
-/// Invalid input, as the same job fails again: of a limit that is exceeded, who runs jobs thinks that more slots help.
+/// Invalid input, as the same job fails again: of a limit that is exceeded, who runs jobs thinks
+/// that more slots help.
 pub(super) fn check_len_of_one(len: u64) -> Result<()> {
     const LEN_MAX: u64 = FILE_LEN_MAX / 2;
     if len <= LEN_MAX {
@@ -443,8 +455,9 @@ fn open_output(
             recipe.output_count, recipe.output_first
         )));
     }
-    // Room for the whole file: a buffer that grows is copied into one of twice its length, both of which are there then,
-    // and its fresh pages are touched twice. Those that the file does not come to are never touched.
+    // Room for the whole file: a buffer that grows is copied into one of twice its length, both of
+    // which are there then, and its fresh pages are touched twice. Those that the file does not
+    // come to are never touched.
     let capacity = output_len.min(OUTPUT_LEN_MOST) as usize + 64 * 1024;
     let (id, buffer) = (FileId::sst(number), sink.buffer(capacity));
     Ok(SstBuilder::in_buffer(&recipe.sst, group, id, recipe.term, buffer))

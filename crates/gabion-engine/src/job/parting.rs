@@ -1,21 +1,25 @@
-//! Where one file ends and the next begins among keys that are alike for longer than bounds of files usually are.
+//! Where one file ends and the next begins among keys that are alike for longer than bounds of
+//! files usually are.
 //!
-//! Bounds of files stand in edits, in the memory of every replica and in recipes, so they are cut to 256 bytes. Files
-//! could then not be told apart that end and begin within keys of which the first 256 bytes are the same, and would
-//! grow until they are too long. So such bounds get as many bytes as it takes, and the file that ends pays for them:
+//! Bounds of files stand in edits, in the memory of every replica and in recipes, so they are cut
+//! to 256 bytes. Files could then not be told apart that end and begin within keys of which the
+//! first 256 bytes are the same, and would grow until they are too long. So such bounds get as many
+//! bytes as it takes, and the file that ends pays for them:
 //!
 //! ```text
 //!   … P a x x x │ P c y y y …        P: the common prefix
 //!     upper: P a y │ lower: P c      at or after the one key; after that, and at or before the other
 //! ```
 //!
-//! A range delete that goes on behind the file is cut at the next key that there can be, so that it covers whatever lies deeper
-//! down between the two parts: `upper` and a zero byte. What has a key longer than keys may be cannot be read again, so where
-//! `upper` is as long as that it is the next number up of the same bytes or fewer: every key in between is longer still.
-//! That is the one place where a range delete ends behind its file's bound (`range_delete::ends_within`).
+//! A range delete that goes on behind the file is cut at the next key that there can be, so that it
+//! covers whatever lies deeper down between the two parts: `upper` and a zero byte. What has a key
+//! longer than keys may be cannot be read again, so where `upper` is as long as that it is the next
+//! number up of the same bytes or fewer: every key in between is longer still. That is the one
+//! place where a range delete ends behind its file's bound (`range_delete::ends_within`).
 //!
-//! For each byte of bounds over the 256 a file must have 4 KiB. So files end where they should for keys of 2 KiB, and
-//! at 510 MiB at most for the longest; the bounds in an edit have a 4,096th of the bytes that its job writes.
+//! For each byte of bounds over the 256 a file must have 4 KiB. So files end where they should for
+//! keys of 2 KiB, and at 510 MiB at most for the longest; the bounds in an edit have a 4,096th of
+//! the bytes that its job writes.
 
 use crate::entry::ENGINE_KEY_LEN_MAX;
 use crate::file::{FILE_LEN_MAX, FileMeta, lower_bound_of, upper_bound_of};
@@ -29,8 +33,8 @@ pub(crate) const FILE_PER_BOUND: u64 = 4096;
 // The longest bounds are within what a file may have.
 const _: () = assert!(2 * ENGINE_KEY_LEN_MAX as u64 * FILE_PER_BOUND < FILE_LEN_MAX / 2);
 
-/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would touch,
-/// as bounds are cut to 256 bytes.
+/// Whether the bounds of a file that ends with `last` and of one that begins with `first` would
+/// touch, as bounds are cut to 256 bytes.
 pub(crate) fn bounds_touch(last: &[u8], first: &[u8]) -> bool {
     let cut = last.len() > EDIT_KEY_BOUND_LEN_MAX || first.len() > EDIT_KEY_BOUND_LEN_MAX;
     cut && upper_bound_of(last) >= lower_bound_of(first)
@@ -46,19 +50,20 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// How a file of so many bytes can be parted between `last` and `first`; none where it is not worth bounds so long.
+    /// How a file of so many bytes can be parted between `last` and `first`; none where it is not
+    /// worth bounds so long.
     pub(crate) fn of_file(last: &[u8], first: &[u8], file_len: u64) -> Option<Self> {
         Self::between(last, first).filter(|it| it.is_worth(file_len))
     }
 
-    /// Where the other half of a range delete begins that is cut after `upper`: the next key, which is at or before the first
-    /// of the next file.
+    /// Where the other half of a range delete begins that is cut after `upper`: the next key, which
+    /// is at or before the first of the next file.
     pub(crate) fn next_to(&self) -> Vec<u8> {
         next_key(&self.upper).expect("an engine key begins with its keyspace, not with 0xff")
     }
 
-    /// Bounds for a file that ends with `last` and one that begins with `first`, as short as they can be; none where
-    /// `first` is not after `last`.
+    /// Bounds for a file that ends with `last` and one that begins with `first`, as short as they
+    /// can be; none where `first` is not after `last`.
     fn between(last: &[u8], first: &[u8]) -> Option<Self> {
         if last >= first {
             return None;

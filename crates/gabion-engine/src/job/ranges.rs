@@ -11,8 +11,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{GroupId, Result, SequenceNumber};
 
-/// All that the inputs have, as far as the recipe's snapshots tell them apart. Reads the ends of the files that
-/// have range deletes.
+/// All that the inputs have, as far as the recipe's snapshots tell them apart. Reads the ends of
+/// the files that have range deletes.
 pub(super) async fn of_inputs(
     inputs: &JobInputs,
     group: GroupId,
@@ -36,7 +36,8 @@ pub(super) async fn of_inputs(
 
 type Files = [(u8, Arc<FileMeta>)];
 
-/// The input files without those of which all is hidden: they need not be read. And how long those are.
+/// The input files without those of which all is hidden: they need not be read. And how long those
+/// are.
 pub(super) fn without_hidden<'a>(
     inputs: &'a JobInputs,
     ranges: &Fragments,
@@ -55,8 +56,8 @@ pub(super) fn without_hidden<'a>(
     (Cow::Owned(files), hidden_len)
 }
 
-/// Whether one range delete covers all keys of a file, is newer than all that it holds, and is seen by all who see any
-/// of that.
+/// Whether one range delete covers all keys of a file, is newer than all that it holds, and is seen
+/// by all who see any of that.
 fn hides_all(ranges: &Fragments, stripes: WithinStripes<'_>, meta: &FileMeta) -> bool {
     let fragments = ranges.as_slice();
     let at = fragments.partition_point(|fragment| *fragment.end <= *meta.smallest);
@@ -67,7 +68,8 @@ fn hides_all(ranges: &Fragments, stripes: WithinStripes<'_>, meta: &FileMeta) ->
     covers && newest > Some(meta.largest_sequence)
 }
 
-/// What has to stay, by the rule for tombstones. What was cleared with its keyspace hides nothing more.
+/// What has to stay, by the rule for tombstones. What was cleared with its keyspace hides nothing
+/// more.
 pub(super) fn kept(recipe: &Recipe, ranges: &Fragments) -> Fragments {
     let stripes = WithinStripes(&recipe.snapshots);
     ranges.only(|start, sequence| {

@@ -1,8 +1,8 @@
 //! What a job is given: slots for its files, and numbers to name them by.
 //!
-//! Outputs are reckoned by inputs, as no job knows before it ends what it drops and how well the rest packs. What
-//! counts is how long an input would be if it were written as the recipe says, which is its length only where it is
-//! stored like that:
+//! Outputs are reckoned by inputs, as no job knows before it ends what it drops and how well the
+//! rest packs. What counts is how long an input would be if it were written as the recipe says,
+//! which is its length only where it is stored like that:
 //!
 //! ```text
 //!   input                        usually as long as                        at most as long as
@@ -13,12 +13,14 @@
 //!                                are packed, four times its length
 //! ```
 //!
-//! So a job that reads files of zstd or LZ4, and writes such as are not packed, is given as many slots as it will
-//! fill. Files of one codec that are merged may pack worse than before, when rows that resemble one another come
-//! apart, small entries may be given filters of many more bits than before, and values may be long beside a file: a job
-//! that was given too little for that fails, and is tried again with all that it can take, or all that are free. When these are too few as well it waits until there are more, and
-//! smaller ones go on. What makes the tree longer for good leaves slots for what makes it shorter, as a put does.
-//! File numbers cost nothing: each recipe has as many as its job can need.
+//! So a job that reads files of zstd or LZ4, and writes such as are not packed, is given as many
+//! slots as it will fill. Files of one codec that are merged may pack worse than before, when rows
+//! that resemble one another come apart, small entries may be given filters of many more bits than
+//! before, and values may be long beside a file: a job that was given too little for that fails,
+//! and is tried again with all that it can take, or all that are free. When these are too few as
+//! well it waits until there are more, and smaller ones go on. What makes the tree longer for good
+//! leaves slots for what makes it shorter, as a put does. File numbers cost nothing: each recipe
+//! has as many as its job can need.
 
 use super::outputs::RANGES_PART;
 use crate::file::FileMeta;
@@ -31,28 +33,30 @@ use gabion_base::units::SLOT_LEN;
 /// How many slots are set aside for a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Estimate {
-    /// As many as it takes with values that are small beside a file and pack as they did; a job that needs more fails.
+    /// As many as it takes with values that are small beside a file and pack as they did; a job
+    /// that needs more fails.
     #[default]
     Usual,
-    /// Up to what it can take: all that are free, if that is twice as many as usual, and as many as are known to be
-    /// wanted.
+    /// Up to what it can take: all that are free, if that is twice as many as usual, and as many as
+    /// are known to be wanted.
     Ample {
         /// More than a job had that failed.
         at_least: u64,
     },
 }
 
-/// Bytes that an entry takes in a file that is not packed, besides key and value: lengths, trailer, filter bits, its
-/// share of restart points, index and the ends of blocks. With entries as long as a block it is 70, two hundredths of
-/// them, for which there is room elsewhere.
+/// Bytes that an entry takes in a file that is not packed, besides key and value: lengths, trailer,
+/// filter bits, its share of restart points, index and the ends of blocks. With entries as long as
+/// a block it is 70, two hundredths of them, for which there is room elsewhere.
 const ENTRY_LEN: u64 = 16;
-/// The same at most: lengths 11, trailer 8, restart point and count 8, filter 4, the end of its block 5, its place in
-/// the index 27.
+/// The same at most: lengths 11, trailer 8, restart point and count 8, filter 4, the end of its
+/// block 5, its place in the index 27.
 const ENTRY_LEN_MOST: u64 = 64;
-/// Bytes that an entry takes in a file that is not packed, besides its value, at least: three lengths and a trailer.
+/// Bytes that an entry takes in a file that is not packed, besides its value, at least: three
+/// lengths and a trailer.
 const ENTRY_LEN_LEAST: u64 = 11;
-/// A codec makes of what another packed at most so many times its length, usually: zstd makes of rows of JSON 0.6 of
-/// what LZ4 does, and of what has no repetitions but few symbols a third.
+/// A codec makes of what another packed at most so many times its length, usually: zstd makes of
+/// rows of JSON 0.6 of what LZ4 does, and of what has no repetitions but few symbols a third.
 const REPACKED: u64 = 4;
 /// The rest of a file: its ends.
 const FILE_LEN: u64 = 64 * 1024;
@@ -115,7 +119,8 @@ pub(crate) struct Outgoing {
 pub(crate) struct Room {
     /// All that are free.
     pub(crate) free: u64,
-    /// So many are to be left by jobs that make the tree longer: for flushes, and for jobs that make it shorter.
+    /// So many are to be left by jobs that make the tree longer: for flushes, and for jobs that
+    /// make it shorter.
     pub(crate) kept: u64,
     pub(crate) estimate: Estimate,
 }
@@ -176,8 +181,9 @@ impl Outgoing {
         self.usual
     }
 
-    /// How many of a room's slots a job may take: all, but where it may make the tree longer for good, no more than
-    /// what it gives back and what is not kept for flushes and for jobs that make room.
+    /// How many of a room's slots a job may take: all, but where it may make the tree longer for
+    /// good, no more than what it gives back and what is not kept for flushes and for jobs that
+    /// make room.
     pub(crate) fn limit(self, room: Room) -> u64 {
         let grows = self.usual > self.read.saturating_add(self.read / 8);
         let may_grow = self.is_packed && room.estimate != Estimate::Usual;
@@ -217,7 +223,8 @@ impl Outgoing {
         }
     }
 
-    /// Slots that a job takes usually, with files that end at `output_len` and at so many cuts besides.
+    /// Slots that a job takes usually, with files that end at `output_len` and at so many cuts
+    /// besides.
     pub(crate) const fn slots_usual(self, output_len: u64, cuts: u64) -> u64 {
         let len = self.usual.saturating_add(self.usual / 32 + FILE_LEN);
         let as_full_files = len.div_ceil(output_len).saturating_mul(output_len.div_ceil(SLOT_LEN));
@@ -233,9 +240,9 @@ impl Outgoing {
         self.most.saturating_add(FILE_LEN).div_ceil(SLOT_LEN).saturating_add(of_files)
     }
 
-    /// How many files can come out of it: two neighbours are together longer than `output_len`, or the first entry of
-    /// the second would have gone into the first, in which it is reckoned as if it were not packed, and the first
-    /// with its bounds; a cut is the exception.
+    /// How many files can come out of it: two neighbours are together longer than `output_len`, or
+    /// the first entry of the second would have gone into the first, in which it is reckoned as if
+    /// it were not packed, and the first with its bounds; a cut is the exception.
     pub(crate) const fn files_max(self, output_len: u64, cuts: u64) -> u64 {
         let full = self.most.saturating_add(FILE_LEN) / output_len;
         full.saturating_mul(3).saturating_add(cuts + 3)
@@ -255,7 +262,8 @@ fn usual_len(file: &FileMeta, codec: Compression) -> u64 {
     }
 }
 
-/// How long a file is when nothing of it can be packed, and its keys and values are as bad as can be for its index.
+/// How long a file is when nothing of it can be packed, and its keys and values are as bad as can
+/// be for its index.
 fn len_most(file: &FileMeta) -> u64 {
     entries_len(file, 2, ENTRY_LEN_MOST).max(file.len)
 }
@@ -267,7 +275,8 @@ const fn entries_len(file: &FileMeta, keys: u64, overhead: u64) -> u64 {
     keys.saturating_add(file.raw_value_bytes).saturating_add(entries)
 }
 
-/// Whether a file is packed: also one of a build that did not tell, which is shorter than its entries.
+/// Whether a file is packed: also one of a build that did not tell, which is shorter than its
+/// entries.
 fn is_packed(file: &FileMeta) -> bool {
     file.compression != Compression::None || file.len < entries_len(file, 0, ENTRY_LEN_LEAST)
 }

@@ -1,4 +1,5 @@
-//! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are cut.
+//! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are
+//! cut.
 
 use super::*;
 use crate::entry::{ENGINE_KEY_LEN_MAX, Trailer};
@@ -44,9 +45,9 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
 
 type Entries = Vec<(Vec<u8>, Trailer, Vec<u8>)>;
 
-/// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires. Deletes, cleared
-/// and expired entries are left out. Goes from old to new, as no reader of the engine does. A range delete is an
-/// entry here, of its start, with its end as the value.
+/// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires.
+/// Deletes, cleared and expired entries are left out. Goes from old to new, as no reader of the
+/// engine does. A range delete is an entry here, of its start, with its end as the value.
 fn seen(
     entries: &[&Entries],
     at: SequenceNumber,
@@ -151,7 +152,8 @@ fn any_range(key: &mut Vec<u8>, kind: u64) -> Vec<u8> {
     end
 }
 
-/// A delete, a number, something else, either of them expiring, or an operand that is written at `at_ms`.
+/// A delete, a number, something else, either of them expiring, or an operand that is written at
+/// `at_ms`.
 fn any_entry(sequence: u64, kind: u64, at_ms: u64) -> (EntryKind, Vec<u8>) {
     let value = match sequence % 3 {
         0 => "text".to_string(),
@@ -207,7 +209,8 @@ proptest! {
         let above_from_ms = operands.map(|(.., stored)| Operand::decode(stored).unwrap().at_ms).min();
         recipe.merging = Some(Merging { expiries: expiries(&[&entries, &below]), above_from_ms });
         let kept = keep(&recipe, &entries);
-        // A snapshot may judge by any time before the job, everyone after it by the job's or a later one.
+        // A snapshot may judge by any time before the job, everyone after it by the job's or a
+        // later one.
         let snapshots_at = snapshots.iter().flat_map(|at| (0..=NOW_MS).map(|now_ms| (*at, now_ms)));
         let newest_at = (NOW_MS..25).map(|now_ms| (SequenceNumber(100), now_ms));
         for (at, now_ms) in snapshots_at.chain(newest_at) {
@@ -480,8 +483,8 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
     assert_eq!(ranges_of(&again, &again.0[0].meta), halves[0]);
 }
 
-/// A job that more slots do not help must not be told as one that they help: it would write a file of 1 GiB for each try.
-/// docs/faults.md: P16
+/// A job that more slots do not help must not be told as one that they help: it would write a file
+/// of 1 GiB for each try. docs/faults.md: P16
 #[test]
 fn what_no_file_can_hold_is_not_said_to_want_slots() {
     assert!(outputs::check_len_of_one(FILE_LEN_MAX / 2).is_ok());

@@ -18,8 +18,8 @@ const MOVES_MAX: usize = 64;
 const LONG_BOUNDS_LEN_MAX: u64 = EDIT_LEN_MAX as u64 / 2;
 
 impl Picker<'_> {
-    /// The job that takes `chosen`, newest first or by key, one level down, as it is where `may_move`
-    /// and nothing is in the way.
+    /// The job that takes `chosen`, newest first or by key, one level down, as it is where
+    /// `may_move` and nothing is in the way.
     pub(super) fn complete(
         &self,
         level: u8,
@@ -68,10 +68,11 @@ impl Picker<'_> {
             && !self.is_to_be_packed(level, file, outputs)
     }
 
-    /// The move, one level down, of the first of `files`, which are disjoint and ascend by key, and of
-    /// those behind it up to the first that cannot be moved, or to one that no more than `len_over`
-    /// bytes come before. They go in one edit, since each takes its way through the log and the jobs
-    /// behind it wait; fewer where their bounds are long. None if the first cannot be moved.
+    /// The move, one level down, of the first of `files`, which are disjoint and ascend by key, and
+    /// of those behind it up to the first that cannot be moved, or to one that no more than
+    /// `len_over` bytes come before. They go in one edit, since each takes its way through the log
+    /// and the jobs behind it wait; fewer where their bounds are long. None if the first cannot be
+    /// moved.
     pub(super) fn pick_moves(
         &self,
         level: u8,
@@ -102,9 +103,9 @@ impl Picker<'_> {
         })
     }
 
-    /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew in
-    /// its place: once in its life, as it then has the bottom's codec. Not without room for it: a
-    /// move needs none.
+    /// Whether a file that would come to rest at the bottom, at `level`, as it is, is written anew
+    /// in its place: once in its life, as it then has the bottom's codec. Not without room for it:
+    /// a move needs none.
     fn is_to_be_packed(&self, level: u8, file: &Arc<FileMeta>, outputs: OutputLen) -> bool {
         self.config.bottom_compression.is_some_and(|codec| file.compression != codec)
             && self.fits([file], self.config.codecs().at_bottom(), &mut Vec::new(), outputs).is_ok()
@@ -134,8 +135,8 @@ fn bounds(files: &[Arc<FileMeta>]) -> Option<(&[u8], &[u8])> {
     Some((smallest, largest))
 }
 
-/// So many of the oldest files, which are of one run, and, again and again, all that overlap what has
-/// been taken: nothing older than a file that moves down may stay above it.
+/// So many of the oldest files, which are of one run, and, again and again, all that overlap what
+/// has been taken: nothing older than a file that moves down may stay above it.
 pub(super) fn overlapping_set(
     oldest_first: &[Arc<FileMeta>],
     together: usize,

@@ -1,7 +1,7 @@
-//! What a job may write and its edit name: no more than there are slots for, and no more than an edit
-//! can hold. A job whose edit would be too long is not picked, as long as there is another. Then it
-//! is, with files that are longer, and so fewer. If that does not do either, it has fewer cuts: each
-//! costs a key and a file, however long files are.
+//! What a job may write and its edit name: no more than there are slots for, and no more than an
+//! edit can hold. A job whose edit would be too long is not picked, as long as there is another.
+//! Then it is, with files that are longer, and so fewer. If that does not do either, it has fewer
+//! cuts: each costs a key and a file, however long files are.
 
 use super::pick::{NoPick, OutputLen};
 use super::shape::Picker;
@@ -43,15 +43,15 @@ impl Picker<'_> {
         if has_room(len, cuts.len()) { Ok(len) } else { Err(NoPick::NoRoom) }
     }
 
-    /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes, so
-    /// that its edit holds all that it has to name: as long as files usually are, or, where they may
-    /// be longer, twice that, four times, and so on. Where no such length will do, every second of
-    /// `cuts` goes, again and again: without them outputs overlap more of the level below, and are
-    /// merged with more of it. None if the edit would be too long without any: were the files merged,
-    /// nobody could be told.
+    /// How long the outputs of a job are to be at most that merges `files` into `usual_len` bytes,
+    /// so that its edit holds all that it has to name: as long as files usually are, or, where they
+    /// may be longer, twice that, four times, and so on. Where no such length will do, every second
+    /// of `cuts` goes, again and again: without them outputs overlap more of the level below, and
+    /// are merged with more of it. None if the edit would be too long without any: were the files
+    /// merged, nobody could be told.
     ///
-    /// What is merged may pack worse than is reckoned here. Then files become longer as they are written
-    /// (`job::outputs`), so an edit that does not fit is not made.
+    /// What is merged may pack worse than is reckoned here. Then files become longer as they are
+    /// written (`job::outputs`), so an edit that does not fit is not made.
     pub(super) fn output_len<'f>(
         &self,
         files: impl Iterator<Item = &'f Arc<FileMeta>>,
@@ -91,7 +91,8 @@ impl Picker<'_> {
         cuts
     }
 
-    /// The least length of outputs at which an edit holds all that a job with so many cuts has to name.
+    /// The least length of outputs at which an edit holds all that a job with so many cuts has to
+    /// name.
     fn length_with(
         &self,
         inputs: &Named,
@@ -123,7 +124,8 @@ struct Named {
     removed_len: u64,
     /// Descriptions with tag and level, but for checksums of chunks and what is long of bounds.
     described_len: u64,
-    /// Bytes of the longest two bounds of a file, where they are longer than usual, and of all such files.
+    /// Bytes of the longest two bounds of a file, where they are longer than usual, and of all such
+    /// files.
     long_most: u64,
     long_files_len: u64,
     /// Bytes of the first and the last key of all.
@@ -162,7 +164,8 @@ impl Named {
         let outputs = full.saturating_add(full / 8 + 2).saturating_add(cuts);
         let each = self.described_len / self.count.max(1) + size_of::<u32>() as u64;
         let crcs_len = (usual_len / CHUNK_LEN).saturating_mul(size_of::<u32>() as u64);
-        // As long as those of the inputs, and between the same keys; each has its price, but for the ends.
+        // As long as those of the inputs, and between the same keys; each has its price, but for
+        // the ends.
         let parted = self.long_files_len.div_ceil(output_len).saturating_mul(self.long_most);
         let bounds_len = parted.min(self.long_files_len / FILE_PER_BOUND);
         let bounds_len = bounds_len.saturating_add(self.hull_len);

@@ -1,5 +1,5 @@
-//! Picks what is gone: files of which all is deleted, range deletes that hide nothing any more, values
-//! that have expired.
+//! Picks what is gone: files of which all is deleted, range deletes that hide nothing any more,
+//! values that have expired.
 
 use super::pick::{NoPick, OutputLen, Pick, Picked, first_pick, or_longer};
 use super::shape::Picker;
@@ -17,9 +17,9 @@ impl Picker<'_> {
     /// Files that can go without being read:
     ///
     /// - of which every entry is below `floor`, in the user keyspace, and seen by no snapshot;
-    /// - of which all is deleted by a range delete in a file above them, and seen by no snapshot. What
-    ///   such a file hides of deeper levels, the range delete hides too, and goes on to until nothing
-    ///   of it is left;
+    /// - of which all is deleted by a range delete in a file above them, and seen by no snapshot.
+    ///   What such a file hides of deeper levels, the range delete hides too, and goes on to until
+    ///   nothing of it is left;
     /// - that hold nothing but tombstones, with nothing older of their range below them that stays.
     ///
     /// # Errors
@@ -67,10 +67,10 @@ impl Picker<'_> {
         gone
     }
 
-    /// When no level is over its target: a file with range deletes goes a level down, or, where nothing
-    /// deeper is left of its range, is written anew without them. One that holds enough besides waits
-    /// for its turn with its level, unless room is short. One of which a snapshot, the oldest of all,
-    /// keeps all range deletes waits for that.
+    /// When no level is over its target: a file with range deletes goes a level down, or, where
+    /// nothing deeper is left of its range, is written anew without them. One that holds enough
+    /// besides waits for its turn with its level, unless room is short. One of which a snapshot,
+    /// the oldest of all, keeps all range deletes waits for that.
     pub(crate) fn pick_ranges(&self, oldest_snapshot: SequenceNumber) -> Picked {
         or_longer(|outputs| self.pick_due_ranges(oldest_snapshot, outputs))
     }
@@ -108,9 +108,9 @@ impl Picker<'_> {
     }
 
     /// When room is short: a file to be written anew where it lies, without what has expired by
-    /// `now_ms`. Below L0, and with nothing of its range deeper down, where nothing has to hide what
-    /// is dropped. By then half of the time has passed in which its entries expire, so each is taken
-    /// a few times at most.
+    /// `now_ms`. Below L0, and with nothing of its range deeper down, where nothing has to hide
+    /// what is dropped. By then half of the time has passed in which its entries expire, so each is
+    /// taken a few times at most.
     pub(crate) fn pick_expired(&self, now_ms: u64) -> Picked {
         let is_due = |level, file: &Arc<FileMeta>| {
             let half_ms = half_expired_ms(file);

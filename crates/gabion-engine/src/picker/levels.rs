@@ -1,8 +1,8 @@
 //! Picks by the levels' scores: from the level that is furthest over its target downwards.
 //!
-//! While writers wait for L0 it goes first, whatever the scores. A level that a bulk load has filled
-//! may be a hundred times over its target, and would keep them waiting for as many jobs. So may the
-//! deepest, when it is full and its target falls to a tenth.
+//! While writers wait for L0 it goes first, whatever the scores. A level that a bulk load has
+//! filled may be a hundred times over its target, and would keep them waiting for as many jobs. So
+//! may the deepest, when it is full and its target falls to a tenth.
 
 use super::down::overlapping_set;
 use super::pick::{NoPick, OutputLen, Picked, first_pick, or_longer};
@@ -14,9 +14,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter::successors;
 
-/// Files of a level, those with the least overlap, of which one is picked, at most: each that cannot
-/// go down may have thousands below it to look at, and one that only an edit's length keeps back goes
-/// when cuts are thinned out.
+/// Files of a level, those with the least overlap, of which one is picked, at most: each that
+/// cannot go down may have thousands below it to look at, and one that only an edit's length keeps
+/// back goes when cuts are thinned out.
 const CANDIDATES_TRIED_MAX: usize = 64;
 
 impl Picker<'_> {
@@ -89,7 +89,8 @@ impl Picker<'_> {
         if level == 0 { self.pick_l0(outputs) } else { self.pick_below_l0(level, outputs) }
     }
 
-    /// The job that takes the oldest run of L0, or as much of L0 as one job takes, to the level below.
+    /// The job that takes the oldest run of L0, or as much of L0 as one job takes, to the level
+    /// below.
     pub(super) fn pick_l0(&self, outputs: OutputLen) -> Picked {
         let files = self.version.level(0);
         if self.is_l0_busy() {
@@ -165,8 +166,8 @@ impl Picker<'_> {
         Ok(per_mille(overlap, self.weight(level, file)))
     }
 
-    /// The job that takes a file one level down, of which it overlaps `overlap` thousandths of what it
-    /// counts for: with those behind it where they can move.
+    /// The job that takes a file one level down, of which it overlaps `overlap` thousandths of what
+    /// it counts for: with those behind it where they can move.
     fn pick_file(
         &self,
         level: u8,

@@ -14,8 +14,8 @@ pub struct Pick {
     pub inputs: Vec<(u8, Arc<FileMeta>)>,
     /// Where the outputs go.
     pub output_level: u8,
-    /// Longest output in bytes: `sst_len` of the configuration, but where an edit could not name all that there would
-    /// be.
+    /// Longest output in bytes: `sst_len` of the configuration, but where an edit could not name
+    /// all that there would be.
     pub output_len: u64,
     /// Keys before which an output ends.
     pub cuts: Vec<Vec<u8>>,

@@ -1,9 +1,10 @@
-//! Picks the jobs of a compaction on demand: everything in a range of keys goes, level after level, to the
-//! level where it comes to rest, and nothing that is deleted or cleared is left there, nor a file of another codec than
-//! the tree has for its bottom now.
+//! Picks the jobs of a compaction on demand: everything in a range of keys goes, level after level,
+//! to the level where it comes to rest, and nothing that is deleted or cleared is left there, nor a
+//! file of another codec than the tree has for its bottom now.
 //!
-//! Each step follows from the version, the files that are busy and the position, and raises the position:
-//! so it ends, also while writers add to the range. What they add after it began may stay above.
+//! Each step follows from the version, the files that are busy and the position, and raises the
+//! position: so it ends, also while writers add to the range. What they add after it began may stay
+//! above.
 
 use super::pick::{OutputLen, Pick};
 use super::shape::Picker;
@@ -41,8 +42,8 @@ pub(crate) enum RangeStep {
 }
 
 impl Picker<'_> {
-    /// Where a compaction of `from..=to` begins; nothing if no file holds any of it. `next_file` is the
-    /// next number that a file would be given.
+    /// Where a compaction of `from..=to` begins; nothing if no file holds any of it. `next_file` is
+    /// the next number that a file would be given.
     #[must_use]
     pub(crate) fn begin_range(
         &self,

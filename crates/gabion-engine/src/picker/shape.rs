@@ -107,9 +107,9 @@ impl<'a> Picker<'a> {
         codecs.upper
     }
 
-    /// Slots with which no level is ever stuck, whatever shape the tree takes: a file and what it overlaps
-    /// one level below, which the cuts keep within bounds, or a MemTable's file and L1, or all there is. All of them as
-    /// long as they become where codecs are undone.
+    /// Slots with which no level is ever stuck, whatever shape the tree takes: a file and what it
+    /// overlaps one level below, which the cuts keep within bounds, or a MemTable's file and L1, or
+    /// all there is. All of them as long as they become where codecs are undone.
     #[must_use]
     pub(crate) fn slots_needed(&self, estimate: Estimate) -> u64 {
         let below = (GRANDPARENT_OVERLAP_FILES + 2) * self.config.sst_len;
@@ -123,8 +123,8 @@ impl<'a> Picker<'a> {
         outgoing.slots(self.config.sst_len, CUTS_USUAL, estimate)
     }
 
-    /// Bytes that all levels come to when they are written anew, and what that makes of those of the level that grows
-    /// most.
+    /// Bytes that all levels come to when they are written anew, and what that makes of those of
+    /// the level that grows most.
     fn grown(&self) -> (u64, Growth) {
         let codecs = self.config.codecs();
         let (mut all, mut growth) = (0_u64, Growth::default());
@@ -146,11 +146,13 @@ impl<'a> Picker<'a> {
         self.busy.contains(&file.id)
     }
 
-    /// Bytes that a level below L0 aims at: what the options say, or less, so that each level aims at no more than
-    /// its part of all that the tree holds, the multiplier to the next level down. What was replaced and lies deeper
-    /// is then about a ninth of the tree, however much of the deepest level is in use (RocksDB's dynamic level sizes,
-    /// Dong et al., CIDR 2017, section 3.1). There the deepest level is always the last; here it is the deepest that
-    /// was ever reached, and when it is full its files are moved on, as they are, and it becomes a level between.
+    /// Bytes that a level below L0 aims at: what the options say, or less, so that each level aims
+    /// at no more than its part of all that the tree holds, the multiplier to the next level down.
+    /// What was replaced and lies deeper is then about a ninth of the tree, however much of the
+    /// deepest level is in use (RocksDB's dynamic level sizes, Dong et al., CIDR 2017, section
+    /// 3.1). There the deepest level is always the last; here it is the deepest that was ever
+    /// reached, and when it is full its files are moved on, as they are, and it becomes a level
+    /// between.
     #[must_use]
     pub fn level_target(&self, level: u8) -> u64 {
         let part = self.part(level).map_or(u64::MAX, |part| part.max(self.config.sst_len));
@@ -166,9 +168,9 @@ impl<'a> Picker<'a> {
         Some(all / u64::from(self.config.level_multiplier).saturating_pow(u32::from(steps)))
     }
 
-    /// The level below: the next, but for L0 the first that is in use or whose part of the tree is worth a level of
-    /// its own, so that nothing is written anew for levels that will be empty again. No less than a step of levels
-    /// below what L1 may hold is.
+    /// The level below: the next, but for L0 the first that is in use or whose part of the tree is
+    /// worth a level of its own, so that nothing is written anew for levels that will be empty
+    /// again. No less than a step of levels below what L1 may hold is.
     pub(super) fn below(&self, level: u8) -> u8 {
         if level > 0 {
             return level + 1;
@@ -181,9 +183,9 @@ impl<'a> Picker<'a> {
         (1..self.version.level_count()).find(is_used).unwrap_or(1)
     }
 
-    /// Bytes of what a file's tombstones may delete below its level: as many as values have on average, for each that is
-    /// more than the file's other entries. Where as many are deleted as are put it is nothing, or the levels above the
-    /// deepest would hold less.
+    /// Bytes of what a file's tombstones may delete below its level: as many as values have on
+    /// average, for each that is more than the file's other entries. Where as many are deleted as
+    /// are put it is nothing, or the levels above the deepest would hold less.
     fn deleted_len(&self, level: u8, file: &FileMeta) -> u64 {
         let surplus = file.deletes.saturating_sub(file.entries.saturating_sub(file.deletes));
         if surplus == 0 {
@@ -247,8 +249,8 @@ impl<'a> Picker<'a> {
     }
 
     /// Bytes that compactions have yet to rewrite to bring every level to its aim: for each level
-    /// the excess over its aim, passed on to the next. By what tombstones count for a level may be further over its aim
-    /// than it is long.
+    /// the excess over its aim, passed on to the next. By what tombstones count for a level may be
+    /// further over its aim than it is long.
     #[must_use]
     pub fn debt(&self) -> u64 {
         let runs = self.version.runs().len() as u64;

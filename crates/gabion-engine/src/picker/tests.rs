@@ -84,7 +84,8 @@ fn the_oldest_file_of_l0_moves_down_alone_when_nothing_overlaps_it() {
     assert_eq!(picked(&reached_through_another, &[]), "Compaction 0:6 0:5 0:4 to 1 bottommost");
 }
 
-/// As [`picked`], where the upper codec is LZ4, the bottom's zstd, and so is that of the files `packed`.
+/// As [`picked`], where the upper codec is LZ4, the bottom's zstd, and so is that of the files
+/// `packed`.
 fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String {
     let all = version(files);
     let files = all.files().map(|(level, file)| {
@@ -144,7 +145,8 @@ fn below_l0_the_file_with_the_least_overlap_per_byte_goes_first() {
     assert_eq!(picked(&busy_below, &[8, 5]), "Compaction 1:2 2:6 to 2 bottommost");
 }
 
-/// As [`picked`], where values take 10 KiB and these files have so many entries, and so many tombstones among them.
+/// As [`picked`], where values take 10 KiB and these files have so many entries, and so many
+/// tombstones among them.
 fn picked_with_deletes(files: &[&str], entries: &[(u64, u64, u64)]) -> String {
     let all = version(files);
     let files = all.files().map(|(level, file)| {
@@ -230,7 +232,8 @@ fn the_level_that_is_furthest_over_its_aim_goes_first() {
     assert!(pick.starts_with("Compaction 0:9"), "{pick}");
 }
 
-/// Files of 160 MiB, so many on each level from L1 on, and what each of these levels then aims at, in MiB.
+/// Files of 160 MiB, so many on each level from L1 on, and what each of these levels then aims at,
+/// in MiB.
 fn aims(files: &[usize]) -> Vec<u64> {
     let mut all = Vec::new();
     for (level, count) in (1..).zip(files) {

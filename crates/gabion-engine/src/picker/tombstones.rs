@@ -1,5 +1,5 @@
-//! Tombstones that hide nothing, or little besides what they delete: files of nothing else are dropped, others are merged
-//! with what they delete before their level is over its aim.
+//! Tombstones that hide nothing, or little besides what they delete: files of nothing else are
+//! dropped, others are merged with what they delete before their level is over its aim.
 //!
 //! ```text
 //!   L0   [† † † † †]───────────────┐ merged down, level by level        †  tombstone
@@ -7,15 +7,16 @@
 //!   L6   [· · · · · · · · ·]◄──────┘    [· † · † †] written anew
 //! ```
 //!
-//! Whoever looks for the first key of a range passes the tombstones before it, and what they hide, one by one. Where a
-//! file has many, at least about as many as there are other entries below it in its range, they hide most of that, and a
-//! merge writes less than it drops. What random deletes of a large tree leave is not like that and waits for its
-//! level's turn: to merge it would be to write the tree anew for each MemTable. (RocksDB's CompactOnDeletionCollector
-//! and Pebble's tombstone-dense compactions look at the file alone.)
+//! Whoever looks for the first key of a range passes the tombstones before it, and what they hide,
+//! one by one. Where a file has many, at least about as many as there are other entries below it in
+//! its range, they hide most of that, and a merge writes less than it drops. What random deletes of
+//! a large tree leave is not like that and waits for its level's turn: to merge it would be to
+//! write the tree anew for each MemTable. (RocksDB's CompactOnDeletionCollector and Pebble's
+//! tombstone-dense compactions look at the file alone.)
 //!
-//! How many entries a file has within a part of its range is guessed from the first bytes in which its bounds differ.
-//! What such a merge writes goes into short files, so that the next, of a queue from which ever more is taken at its
-//! front, need not write them all anew.
+//! How many entries a file has within a part of its range is guessed from the first bytes in which
+//! its bounds differ. What such a merge writes goes into short files, so that the next, of a queue
+//! from which ever more is taken at its front, need not write them all anew.
 
 use super::down::overlapping_set;
 use super::pick::{NoPick, OutputLen, Pick, Picked, first_pick};
@@ -37,14 +38,16 @@ const TOMBSTONE_PER: u64 = 16 * KIB;
 const DENSE_PART: u64 = 4;
 /// Or, where nothing lies below it and room is short, this part.
 const DENSE_PART_URGENT: u64 = 16;
-/// Bytes that may be written anew for each tombstone: what a reader passes in some 20 ns each is not worth more.
+/// Bytes that may be written anew for each tombstone: what a reader passes in some 20 ns each is
+/// not worth more.
 const BYTES_PER_TOMBSTONE: u64 = 4 * KIB;
 /// What is left is written into files of this part of the usual length.
 const SHORT_PART: u64 = 8;
 /// Unless it comes to more usual lengths than this.
 const SHORT_INPUTS: u64 = 16;
 
-/// Tombstones that make it worth while to do something about them, where they are dense: see [`TOMBSTONE_PER`].
+/// Tombstones that make it worth while to do something about them, where they are dense: see
+/// [`TOMBSTONE_PER`].
 pub(crate) const fn tombstones_worth(config: &TreeConfig) -> u64 {
     let count = config.memtable_len / TOMBSTONE_PER;
     if count == 0 { 1 } else { count }
@@ -54,8 +57,9 @@ pub(crate) const fn tombstones_worth(config: &TreeConfig) -> u64 {
 const DROP_FILES_MAX: usize = 10_000;
 
 impl Picker<'_> {
-    /// The files that `is_gone` tells, and those that hold nothing but tombstones above nothing that stays, but for those
-    /// of jobs under way. From old to new, so that what a file hides goes no later than the file, however few one edit takes.
+    /// The files that `is_gone` tells, and those that hold nothing but tombstones above nothing
+    /// that stays, but for those of jobs under way. From old to new, so that what a file hides goes
+    /// no later than the file, however few one edit takes.
     pub(super) fn gone_with_tombstones(
         &self,
         is_gone: impl Fn(&FileMeta) -> bool,
@@ -75,9 +79,9 @@ impl Picker<'_> {
         gone
     }
 
-    /// The merge of a file that is dense in tombstones with what it deletes, one level down, or, where
-    /// nothing lies below it, with itself. Those that a snapshot, the oldest of all, would keep at the
-    /// bottom wait for that.
+    /// The merge of a file that is dense in tombstones with what it deletes, one level down, or,
+    /// where nothing lies below it, with itself. Those that a snapshot, the oldest of all, would
+    /// keep at the bottom wait for that.
     pub(crate) fn pick_tombstones(&self, oldest_snapshot: SequenceNumber) -> Picked {
         let nothing = BTreeSet::new();
         let pick = |level, at, file: &Arc<FileMeta>| {
@@ -169,7 +173,8 @@ impl Picker<'_> {
         within
     }
 
-    /// Whether so many tombstones between two keys, newer than all files, hide most of what these have there.
+    /// Whether so many tombstones between two keys, newer than all files, hide most of what these
+    /// have there.
     pub(crate) fn are_worth(&self, tombstones: u64, first: &[u8], last: &[u8]) -> bool {
         let mut within = self.counts_below(0, first, last);
         for file in self.version.level(0) {
@@ -178,7 +183,8 @@ impl Picker<'_> {
         within.are_deleted_by(tombstones)
     }
 
-    /// Whether nothing older than a level's file `at` this place holds anything of its range, those `but` left out.
+    /// Whether nothing older than a level's file `at` this place holds anything of its range, those
+    /// `but` left out.
     fn is_lowest(&self, level: u8, at: usize, but: &BTreeSet<FileId>) -> bool {
         let file = &self.version.level(level)[at];
         let stays = |older: &FileMeta| !but.contains(&older.id);
@@ -218,7 +224,8 @@ impl Within {
     }
 }
 
-/// Which part of a file's range lies between two keys, in thousandths, if keys are spread evenly over it.
+/// Which part of a file's range lies between two keys, in thousandths, if keys are spread evenly
+/// over it.
 fn per_mille_within(file: &FileMeta, first: &[u8], last: &[u8]) -> u64 {
     let (smallest, largest) = (&file.smallest[..], &file.largest[..]);
     if first > largest || last < smallest {
@@ -249,7 +256,8 @@ impl<'a> Scale<'a> {
         Self { smallest, largest, common: pairs.take_while(|(a, b)| a == b).count() }
     }
 
-    /// A place that rises with the key. Digits, where both ends have them, are those of a decimal number.
+    /// A place that rises with the key. Digits, where both ends have them, are those of a decimal
+    /// number.
     fn place(&self, key: &[u8]) -> u128 {
         let mut place = 0_u128;
         for at in self.common..self.common + SCALE_LEN {

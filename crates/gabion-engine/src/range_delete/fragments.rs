@@ -41,8 +41,8 @@ impl Fragment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragments(Vec<Fragment>);
 
-/// Which of the range deletes that cover a key somebody can still tell apart: of those between two neighbouring
-/// snapshots, the newest.
+/// Which of the range deletes that cover a key somebody can still tell apart: of those between two
+/// neighbouring snapshots, the newest.
 #[derive(Clone, Copy)]
 pub(crate) struct WithinStripes<'a>(pub(crate) &'a [SequenceNumber]);
 
@@ -103,8 +103,8 @@ impl Fragments {
         parts: impl Iterator<Item = (&'a Arc<[u8]>, &'a Arc<[u8]>, SequenceNumber)>,
         choose: impl Fn(&BTreeSet<SequenceNumber>, &mut Vec<SequenceNumber>),
     ) -> Self {
-        // What begins and what ends at a key. One number may begin where the same number ends, as parts of one
-        // range delete come from several files.
+        // What begins and what ends at a key. One number may begin where the same number ends, as
+        // parts of one range delete come from several files.
         type Ends = (Vec<SequenceNumber>, Vec<SequenceNumber>);
         let mut ends: BTreeMap<&Arc<[u8]>, Ends> = BTreeMap::new();
         for (start, end, sequence) in parts {
@@ -208,7 +208,8 @@ impl Fragments {
         }
     }
 
-    /// The first key that is covered, and one at or after the last: that itself, or what is not covered any more.
+    /// The first key that is covered, and one at or after the last: that itself, or what is not
+    /// covered any more.
     #[must_use]
     pub fn bounds(&self) -> Option<(&[u8], &[u8])> {
         let (first, last) = (self.0.first()?, self.0.last()?);
@@ -231,8 +232,8 @@ impl Fragments {
         (all.fragments > 0).then_some(all)
     }
 
-    /// The widest stretches without a gap, by key. As wide is taken what differs most in the eight bytes behind those
-    /// that all have in common; of equals, the first.
+    /// The widest stretches without a gap, by key. As wide is taken what differs most in the eight
+    /// bytes behind those that all have in common; of equals, the first.
     fn widest(&self) -> Vec<Deleted> {
         let Some((first, last)) = self.0.first().zip(self.0.last()) else { return Vec::new() };
         let common = first.start.iter().zip(last.end.iter()).take_while(|(a, b)| a == b).count();

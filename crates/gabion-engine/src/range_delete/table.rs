@@ -4,8 +4,9 @@
 //!   runs     [ 8 range deletes ][ 4 ][ 1 ]   + 1  ─►  [ 8 ][ 4 ][ 2 ]       each with its fragments
 //! ```
 //!
-//! As with the sorted runs of a log-structured tree, a run takes in those behind it that are no larger: each range
-//! delete is cut into fragments anew once for each doubling, and a look-up searches a run for each.
+//! As with the sorted runs of a log-structured tree, a run takes in those behind it that are no
+//! larger: each range delete is cut into fragments anew once for each doubling, and a look-up
+//! searches a run for each.
 
 use super::RangeDelete;
 use super::fragments::{Fragments, Stretch};

@@ -13,8 +13,8 @@ use gabion_media::AlignedBuf;
 const ENTRY_HEADER_LEN_MAX: usize = 15;
 const TRAILER_LEN: usize = 8;
 
-/// Bytes at the front of an aligned buffer that grows ahead of what is written. What is behind them may be of an
-/// earlier use.
+/// Bytes at the front of an aligned buffer that grows ahead of what is written. What is behind them
+/// may be of an earlier use.
 pub(super) struct Area {
     buf: AlignedBuf,
     len: usize,
@@ -140,7 +140,8 @@ impl BlockWriter {
         self.last_key.extend_from_slice(unshared);
     }
 
-    /// Appends the restart points and returns where the body starts. The next entry begins a new one.
+    /// Appends the restart points and returns where the body starts. The next entry begins a new
+    /// one.
     pub(super) fn finish(&mut self, area: &mut Area) -> usize {
         for &restart in &self.restarts {
             area.extend(&restart.to_le_bytes());
@@ -181,8 +182,8 @@ pub(super) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
     at
 }
 
-/// A body that was checked against its checksum. Nothing else is trusted: whatever the bytes, a view
-/// answers or errs, and reads nothing outside.
+/// A body that was checked against its checksum. Nothing else is trusted: whatever the bytes, a
+/// view answers or errs, and reads nothing outside.
 #[derive(Clone, Copy)]
 pub(super) struct BlockView<'a> {
     entries: &'a [u8],
@@ -245,7 +246,8 @@ impl<'a> BlockView<'a> {
         Ok((at, &self.entries[parts.unshared], parts.trailer))
     }
 
-    /// Where to begin a linear search: the last restart point before (key, trailer), or the first one.
+    /// Where to begin a linear search: the last restart point before (key, trailer), or the first
+    /// one.
     fn last_restart_before(&self, key: &[u8], trailer: Trailer) -> Result<usize> {
         let mut low = 0;
         let mut high = self.restarts.len() / 4;
@@ -365,9 +367,9 @@ fn long_header(header: &[u8]) -> Option<(usize, usize, usize, usize)> {
 
 /// A position in a body that the caller keeps: the entry there, its key put together.
 ///
-/// It goes forwards by parsing the next entry. An entry does not say where the one before it begins, so
-/// backwards it parses from the last restart point before it, and keeps what it met for the next steps:
-/// every entry is parsed once per way through the body.
+/// It goes forwards by parsing the next entry. An entry does not say where the one before it
+/// begins, so backwards it parses from the last restart point before it, and keeps what it met for
+/// the next steps: every entry is parsed once per way through the body.
 pub(super) struct BlockCursor {
     key: Vec<u8>,
     trailer: Trailer,
@@ -396,7 +398,8 @@ struct Parsed {
 }
 
 /// Bytes of keys kept ahead of a cursor that goes backwards, or one key's. With the default restart
-/// interval less is needed even for long keys; without a limit a crafted body could ask for gigabytes.
+/// interval less is needed even for long keys; without a limit a crafted body could ask for
+/// gigabytes.
 const BEFORE_LEN_MAX: usize = 1 << 20;
 
 impl Before {
@@ -475,7 +478,8 @@ impl BlockCursor {
         Ok(true)
     }
 
-    /// To the entry of `body` before the one here, or to the last from past it; false at the beginning.
+    /// To the entry of `body` before the one here, or to the last from past it; false at the
+    /// beginning.
     pub(super) fn retreat(&mut self, body: &[u8]) -> Result<bool> {
         if self.start == 0 || self.end == 0 {
             self.valid = false;
@@ -502,7 +506,8 @@ impl BlockCursor {
         Ok(true)
     }
 
-    /// Parses the entries from the last restart point before the entry here, which is not the first.
+    /// Parses the entries from the last restart point before the entry here, which is not the
+    /// first.
     fn parse_before(&mut self, body: &[u8]) -> Result<()> {
         self.before.clear();
         let mut at = BlockView::parse(body)?.last_restart_before_offset(self.start)?;

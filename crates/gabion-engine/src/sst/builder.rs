@@ -1,7 +1,7 @@
 //! Builds one SST in one aligned buffer, from which it is written, shipped and resent.
 //!
-//! The bytes depend on the arguments alone. A value is copied once, into its place; nothing is reserved
-//! for an entry but the hash of its key.
+//! The bytes depend on the arguments alone. A value is copied once, into its place; nothing is
+//! reserved for an entry but the hash of its key.
 
 use super::block::{Area, BlockWriter, common_prefix_len};
 use super::codec::Compressor;
@@ -53,8 +53,8 @@ pub struct SstBuilder {
     ranges_len: usize,
 }
 
-/// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass over
-/// the finished file would fetch it from memory once more.
+/// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass
+/// over the finished file would fetch it from memory once more.
 #[derive(Default)]
 struct Chunks {
     /// Of the chunks that are whole.
@@ -99,8 +99,8 @@ impl SstBuilder {
         Self::in_buffer(options, group, id, term, buffer)
     }
 
-    /// The same in `buffer`, whatever it holds: one with room for the whole file need not be copied as it grows, and
-    /// one that was used before costs no page faults.
+    /// The same in `buffer`, whatever it holds: one with room for the whole file need not be copied
+    /// as it grows, and one that was used before costs no page faults.
     ///
     /// # Panics
     /// As [`SstBuilder::new`].
@@ -148,8 +148,8 @@ impl SstBuilder {
         }
     }
 
-    /// Adds the next fragment of range deletes, which begins behind the one before; how it lies to the entries does not
-    /// matter.
+    /// Adds the next fragment of range deletes, which begins behind the one before; how it lies to
+    /// the entries does not matter.
     ///
     /// # Panics
     /// When it is none, or not behind the one before: the callers' cut rules exclude that.
@@ -187,9 +187,9 @@ impl SstBuilder {
     /// Adds the next entry in tree order: keys ascending, versions of a key from new to old.
     ///
     /// # Panics
-    /// When the entry is not after the last one, a key or value is over its limit, an expiring put is shorter than
-    /// its expiry, an operand than its head, or the file would reach 2 GiB: the callers' merge and cut rules exclude
-    /// all of these.
+    /// When the entry is not after the last one, a key or value is over its limit, an expiring put
+    /// is shorter than its expiry, an operand than its head, or the file would reach 2 GiB: the
+    /// callers' merge and cut rules exclude all of these.
     pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
         assert!(value.len() <= STORED_LEN_MAX, "{}: value of {} bytes", self.id, value.len());
@@ -249,8 +249,8 @@ impl SstBuilder {
         }
     }
 
-    /// Bytes that the file would have if it were finished now, or a few hundred more: never fewer. A
-    /// function of the entries and options alone, so that a cut rule may rest on it.
+    /// Bytes that the file would have if it were finished now, or a few hundred more: never fewer.
+    /// A function of the entries and options alone, so that a cut rule may rest on it.
     #[must_use]
     pub fn estimated_len(&self) -> u64 {
         let properties = &self.properties;
@@ -436,7 +436,8 @@ impl SstBuilder {
     }
 }
 
-/// Makes `out` a key after `last` and before `next` that is shorter than `last`; false if none is easily had.
+/// Makes `out` a key after `last` and before `next` that is shorter than `last`; false if none is
+/// easily had.
 fn shorten(out: &mut Vec<u8>, last: &[u8], next: &[u8]) -> bool {
     let common = common_prefix_len(last, next);
     // last < next: either `last` ends here, or its byte is smaller.

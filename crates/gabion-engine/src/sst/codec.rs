@@ -5,10 +5,11 @@
 //! it. The bytes of a block depend on its body and the codec alone: not on the blocks before it,
 //! though what compresses them is the same, nor on the processor.
 //!
-//! LZ4 for what is soon written again, as it costs little; zstd for the bottom, where most bytes lie and stay
-//! (RocksDB's wiki, "Compression"). Rows of JSON in blocks of 4 KiB take 0.50 of their bytes with LZ4 and 0.31 with
-//! zstd, for five times the time, in and out; levels above 3 gain a twentieth of that for four to sixty times the
-//! time in (`cargo bench -p gabion-engine --bench codecs`).
+//! LZ4 for what is soon written again, as it costs little; zstd for the bottom, where most bytes
+//! lie and stay (RocksDB's wiki, "Compression"). Rows of JSON in blocks of 4 KiB take 0.50 of their
+//! bytes with LZ4 and 0.31 with zstd, for five times the time, in and out; levels above 3 gain a
+//! twentieth of that for four to sixty times the time in (`cargo bench -p gabion-engine --bench
+//! codecs`).
 
 use super::zstd;
 use super::{BLOCK_TRAILER_LEN, reader::corrupt};
@@ -21,12 +22,14 @@ use gabion_base::units::{COMPRESSION_RATIO_MAX, SST_BLOCK_LEN_MAX};
 use gabion_base::{Error, FileId, Result};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-/// Raw blocks up to this length may be compressed at any ratio: what a reader reserves for one is small.
+/// Raw blocks up to this length may be compressed at any ratio: what a reader reserves for one is
+/// small.
 const ANY_RATIO_LEN_MAX: usize = 64 * 1024;
 /// Bytes before what is compressed: the raw length.
 const RAW_LEN: usize = 4;
 
-/// How data blocks are to be stored. A block that its codec makes less than an eighth shorter stays as it is.
+/// How data blocks are to be stored. A block that its codec makes less than an eighth shorter stays
+/// as it is.
 ///
 /// As text, on command lines and in what tools say: `none`, `lz4`, `zstd` (level 3), `zstd:9`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +39,9 @@ pub enum Compression {
     None,
     /// LZ4: some 2 GB/s in, 5 GB/s out, on one processor.
     Lz4,
-    /// Zstandard at a level from 1 to [`Compression::ZSTD_LEVEL_MAX`]: a third smaller than LZ4 where not half is
-    /// noise, some 450 MB/s in at level 3 and 1 GB/s out. Each level up costs more time in for less gain, and none
-    /// out.
+    /// Zstandard at a level from 1 to [`Compression::ZSTD_LEVEL_MAX`]: a third smaller than LZ4
+    /// where not half is noise, some 450 MB/s in at level 3 and 1 GB/s out. Each level up costs
+    /// more time in for less gain, and none out.
     Zstd {
         /// The level.
         level: u8,
@@ -67,8 +70,9 @@ impl Compression {
         }
     }
 
-    /// What a recipe says: the encoder's name, the version of its output, and its level. The version is
-    /// raised whenever the bytes of `tests/engine/golden_sst.rs` change with the encoder.
+    /// What a recipe says: the encoder's name, the version of its output, and its level. The
+    /// version is raised whenever the bytes of `tests/engine/golden_sst.rs` change with the
+    /// encoder.
     const fn codec(self) -> (&'static [u8], u16, u16) {
         match self {
             Self::None => (b"none", 1, 0),
@@ -256,7 +260,8 @@ fn raw_len_max(stored_len: usize) -> usize {
     SST_BLOCK_LEN_MAX.min(ANY_RATIO_LEN_MAX.max(stored_len * COMPRESSION_RATIO_MAX))
 }
 
-/// Undoes `codec` for the stored block at `offset`, whose checksum was checked, into `raw`, whose old content goes.
+/// Undoes `codec` for the stored block at `offset`, whose checksum was checked, into `raw`, whose
+/// old content goes.
 ///
 /// # Errors
 /// Corruption, naming file and offset.

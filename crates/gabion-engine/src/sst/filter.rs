@@ -1,5 +1,5 @@
-//! A blocked Bloom filter: all bits of a key lie in one line of 64 bytes, so a look-up touches one cache
-//! line (the scheme of RocksDB's "fast local Bloom"). Part of the format:
+//! A blocked Bloom filter: all bits of a key lie in one line of 64 bytes, so a look-up touches one
+//! cache line (the scheme of RocksDB's "fast local Bloom"). Part of the format:
 //!
 //! ```text
 //!  hash(key)   h = SEED ^ length × K0; for each 8 bytes w of the key (little-endian, the last padded with
@@ -10,10 +10,10 @@
 //!                                                        bit p >> 23 of the line; p = p × 0x9e3779b9
 //! ```
 //!
-//! Wrong answers to absent keys, counted: 8 bits per key 2.3 %, 10 (6 probes) 1.0 %, 12 0.41 %, 16 (11 probes) 0.09 %,
-//! 20 0.022 %, 24 0.007 %, 32 0.0005 %. From 16 bits on one or two probes fewer would be right up to a tenth less often
-//! wrong, as lines are not equally full; that is not worth another format. An absent key ends at its second probe, on
-//! average, however many there are.
+//! Wrong answers to absent keys, counted: 8 bits per key 2.3 %, 10 (6 probes) 1.0 %, 12 0.41 %, 16
+//! (11 probes) 0.09 %, 20 0.022 %, 24 0.007 %, 32 0.0005 %. From 16 bits on one or two probes fewer
+//! would be right up to a tenth less often wrong, as lines are not equally full; that is not worth
+//! another format. An absent key ends at its second probe, on average, however many there are.
 
 use alloc::vec::Vec;
 
@@ -90,8 +90,8 @@ pub(super) fn prefetch(body: &[u8], hash: u64) {
     crate::skip_list::prefetch(body.as_ptr().wrapping_add(line * LINE_LEN));
 }
 
-/// Whether a key with this hash may have been among those that `body` was built from. A body that makes no
-/// sense answers yes.
+/// Whether a key with this hash may have been among those that `body` was built from. A body that
+/// makes no sense answers yes.
 #[inline]
 pub(super) fn may_contain(body: &[u8], hash: u64) -> bool {
     let Some((&probes, bits)) = body.split_last() else { return true };
@@ -135,7 +135,8 @@ mod tests {
         (20_000..20_000 + thousands * 1_000).filter(|&n| may_contain(&body, hash_of(n))).count()
     }
 
-    /// The bounds are a third and more off what is seen with these keys, which are the same in every run.
+    /// The bounds are a third and more off what is seen with these keys, which are the same in
+    /// every run.
     #[test]
     fn about_one_absent_key_in_a_hundred_passes_and_one_in_eleven_hundred_with_six_bits_more() {
         for (bits, thousands, bounds) in

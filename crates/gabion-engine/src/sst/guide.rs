@@ -1,8 +1,8 @@
 //! What an open file's index is searched by: eight bytes of each separator, side by side.
 //!
-//! A binary search through an index block touches a line of memory for its restart point and one for its key at
-//! every step. Nearly always eight bytes behind what all separators begin with decide, and those of a whole
-//! file are a few kilobytes in one piece.
+//! A binary search through an index block touches a line of memory for its restart point and one
+//! for its key at every step. Nearly always eight bytes behind what all separators begin with
+//! decide, and those of a whole file are a few kilobytes in one piece.
 
 use super::block::{BlockCursor, common_prefix_len};
 use super::reader::BlockHandle;
@@ -16,8 +16,8 @@ use gabion_base::{Error, Result};
 pub(super) struct Guide {
     /// What all separators begin with.
     prefix: Box<[u8]>,
-    /// The next eight bytes of each as a number, zeros behind its end. Ascending; a smaller rank is a smaller
-    /// separator, of equal ranks nothing follows.
+    /// The next eight bytes of each as a number, zeros behind its end. Ascending; a smaller rank is
+    /// a smaller separator, of equal ranks nothing follows.
     ranks: Vec<u64>,
     /// Where the block of each lies, behind the one before.
     handles: Vec<BlockHandle>,
@@ -27,8 +27,8 @@ impl Guide {
     /// `handle` makes one of a separator's value.
     ///
     /// # Errors
-    /// Corruption when the index is not one, its separators are seen to be out of order, or a block does not lie
-    /// behind the one before; that of `handle`.
+    /// Corruption when the index is not one, its separators are seen to be out of order, or a block
+    /// does not lie behind the one before; that of `handle`.
     pub(super) fn of(index: &[u8], handle: impl Fn(&[u8]) -> Result<BlockHandle>) -> Result<Self> {
         let prefix = common_prefix(index)?;
         let (mut ranks, mut handles) = (Vec::new(), Vec::new());
@@ -70,15 +70,15 @@ impl Guide {
         self.handles.binary_search_by_key(&block.offset, |handle| handle.offset).ok()
     }
 
-    /// Where the block of the first separator at or after any entry of `key` lies, or that there is none; nothing if
-    /// eight bytes do not tell.
+    /// Where the block of the first separator at or after any entry of `key` lies, or that there is
+    /// none; nothing if eight bytes do not tell.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<Option<BlockHandle>> {
         self.place(key).map(|at| self.handle(at))
     }
 
-    /// Which is the first separator at or after any entry of `key`, their number if there is none; nothing if
-    /// eight bytes do not tell.
+    /// Which is the first separator at or after any entry of `key`, their number if there is none;
+    /// nothing if eight bytes do not tell.
     #[inline]
     pub(super) fn place(&self, key: &[u8]) -> Option<usize> {
         Some(match key.strip_prefix(&*self.prefix) {
@@ -96,7 +96,8 @@ impl Guide {
     }
 }
 
-/// What all separators of an index begin with, if they are in order: what the first and the last have in common.
+/// What all separators of an index begin with, if they are in order: what the first and the last
+/// have in common.
 fn common_prefix(index: &[u8]) -> Result<Box<[u8]>> {
     let mut walk = BlockCursor::new();
     walk.enter(index)?;

@@ -1,5 +1,6 @@
 //! Looking at a file part by part, for tools: a part that is damaged hides no other. Readers take
-//! [`SstReader`](super::SstReader), which refuses a file unless all of it that is not data is whole.
+//! [`SstReader`](super::SstReader), which refuses a file unless all of it that is not data is
+//! whole.
 
 use super::block::BlockCursor;
 use super::codec::decompress;

@@ -1,7 +1,9 @@
-//! [`SstIter`]: a cursor for readers over an open SST, through the block cache. The one for jobs is in `scan`.
+//! [`SstIter`]: a cursor for readers over an open SST, through the block cache. The one for jobs is
+//! in `scan`.
 //!
-//! A reader of one entry is after one block. Who goes on from block to block is likely to go further, so the cursor
-//! then takes several in hand: what it waits for of the cache, of memory or of the device, it waits for once.
+//! A reader of one entry is after one block. Who goes on from block to block is likely to go
+//! further, so the cursor then takes several in hand: what it waits for of the cache, of memory or
+//! of the device, it waits for once.
 
 use super::block::BlockCursor;
 use super::reader::{BlockHandle, SstReader, read_exactly};
@@ -15,16 +17,17 @@ use core::ops::Range;
 use gabion_base::{Error, FileId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
-/// Blocks that a cursor for readers looks for in the cache at once, at most, to have them in hand; one read of the
-/// device may bring more. What is waited for of memory and locks is waited for once for all of them. The first step
-/// from a block to the next looks one ahead, each further one twice as many, so that a short scan fetches little that
-/// it does not come to.
+/// Blocks that a cursor for readers looks for in the cache at once, at most, to have them in hand;
+/// one read of the device may bring more. What is waited for of memory and locks is waited for once
+/// for all of them. The first step from a block to the next looks one ahead, each further one twice
+/// as many, so that a short scan fetches little that it does not come to.
 const AHEAD_MAX: usize = 8;
 /// Bytes of a block in hand of which the memory is asked for before the cursor comes to it.
 const PREFETCH_LEN: usize = 8 << 10;
-/// What a cursor that goes on to a block that is not in the cache reads at once, in bytes of blocks that follow each
-/// other: the block with one or two more at first, then twice as much each time, as long as nothing but the last read
-/// tells how far it will go (as RocksDB's automatic readahead does).
+/// What a cursor that goes on to a block that is not in the cache reads at once, in bytes of blocks
+/// that follow each other: the block with one or two more at first, then twice as much each time,
+/// as long as nothing but the last read tells how far it will go (as RocksDB's automatic readahead
+/// does).
 const READ_AHEAD_LEN: Range<u32> = 8 << 10..128 << 10;
 
 /// A cursor for readers. Owns what it reads from, so `S` is `&Source`, `Rc<Source>` or the like.
@@ -79,8 +82,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         self.advance().await
     }
 
-    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key` no newer
-    /// than `sequence`, or the newest of the next key. At no entry if there is none.
+    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key`
+    /// no newer than `sequence`, or the newest of the next key. At no entry if there is none.
     ///
     /// # Errors
     /// As [`SstIter::seek_to_first`].
@@ -125,8 +128,9 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         }
     }
 
-    /// As [`SstIter::advance`] without waiting: `None` when the next block is not in memory or there is none. It is
-    /// at no entry then, at its block's end, and only [`SstIter::advance`] may follow, or a seek.
+    /// As [`SstIter::advance`] without waiting: `None` when the next block is not in memory or
+    /// there is none. It is at no entry then, at its block's end, and only [`SstIter::advance`] may
+    /// follow, or a seek.
     #[inline]
     pub(crate) fn try_advance(&mut self) -> Option<Result<()>> {
         loop {
@@ -155,7 +159,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         let Some(block) = self.ahead.pop() else { return Ok(false) };
         self.at += 1;
         self.block = block;
-        // Whoever looks at values waits for memory more than for anything else, and here there is time for it.
+        // Whoever looks at values waits for memory more than for anything else, and here there is
+        // time for it.
         if let Some(next) = self.ahead.last() {
             for line in next[..next.len().min(PREFETCH_LEN)].chunks(LINE_LEN) {
                 crate::skip_list::prefetch(line.as_ptr());
@@ -198,7 +203,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
     /// As [`SstIter::seek_to_first`].
     pub async fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         let at = self.reader.place_of_block(key, Trailer::FIRST);
-        // In this block or the one before: a separator may be after the target without an entry that is.
+        // In this block or the one before: a separator may be after the target without an entry
+        // that is.
         let Some(handle) = self.load(at).await? else { return self.seek_to_last().await };
         if let Err(error) = self.cursor.seek(&self.block, key, Trailer::FIRST) {
             self.leave();
@@ -209,8 +215,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
 
     /// Goes to the entry before; at no entry before the first, and stays there.
     ///
-    /// Costs no more than [`SstIter::advance`] where it goes on backwards: each block's entries are parsed
-    /// once. After a step forwards it parses from the last restart point before the entry.
+    /// Costs no more than [`SstIter::advance`] where it goes on backwards: each block's entries are
+    /// parsed once. After a step forwards it parses from the last restart point before the entry.
     ///
     /// # Errors
     /// As [`SstIter::seek_to_first`].
@@ -280,7 +286,8 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         Ok(Some(handle))
     }
 
-    /// Before the first entry of the block behind the one here, which is not in hand, or at no entry if there is none.
+    /// Before the first entry of the block behind the one here, which is not in hand, or at no
+    /// entry if there is none.
     async fn enter_next(&mut self) -> Result<()> {
         let at = (self.at + 1).min(self.reader.block_count());
         let read_len = (2 * self.read_len).clamp(READ_AHEAD_LEN.start, READ_AHEAD_LEN.end);
@@ -296,8 +303,9 @@ impl<S: FileSource, C: ReadCache> SstIter<S, C> {
         self.entered(handle, entered)
     }
 
-    /// Reads a block, at whose place the cursor is, and in the same read those behind it that end within `len` bytes,
-    /// which then are in hand. What is wrong with those is no error here: they are read again when their turn comes.
+    /// Reads a block, at whose place the cursor is, and in the same read those behind it that end
+    /// within `len` bytes, which then are in hand. What is wrong with those is no error here: they
+    /// are read again when their turn comes.
     async fn read_ahead(&mut self, handle: BlockHandle, len: u32) -> Result<Bytes> {
         let mut handles = Vec::new();
         while let Some(next) = self.reader.block_at(self.at + 1 + handles.len())

@@ -11,8 +11,8 @@
 //!  └──────────────┴───┴──────────────┴────────┴───────┴────────────┴────────┴───────┘
 //! ```
 //!
-//! Numbers are little-endian. Parts adjoin without gaps, so every byte is under a checksum, save the zeros
-//! up to the next 4 KiB, which are checked for being zero.
+//! Numbers are little-endian. Parts adjoin without gaps, so every byte is under a checksum, save
+//! the zeros up to the next 4 KiB, which are checked for being zero.
 //!
 //! **Block** (data, filter, index, properties): a body and 5 bytes.
 //!
@@ -23,9 +23,9 @@
 //!                                       2 (data only): │ raw length u32 │ Zstandard frame │
 //! ```
 //!
-//! A compressed body is kept when it is at least an eighth shorter, the raw length is at most 4 MiB and either the
-//! raw length is at most 64 KiB or the ratio at most 64, so that a reader bounds what it reserves. A frame says how
-//! long its content is and has neither dictionary nor checksum.
+//! A compressed body is kept when it is at least an eighth shorter, the raw length is at most 4 MiB
+//! and either the raw length is at most 64 KiB or the ratio at most 64, so that a reader bounds
+//! what it reserves. A frame says how long its content is and has neither dictionary nor checksum.
 //!
 //! **Data and index bodies**: entries in tree order, then restart points.
 //!
@@ -35,20 +35,21 @@
 //! ```
 //!
 //! A key is the first `shared` bytes of the key before it and the unshared bytes; every
-//! `restart_interval` entries the whole key stands there, for binary search. A data block ends once its
-//! body has `block_len` bytes; an entry whose key and value have as many by themselves begins a new one,
-//! so that small neighbours are read without it.
+//! `restart_interval` entries the whole key stands there, for binary search. A data block ends once
+//! its body has `block_len` bytes; an entry whose key and value have as many by themselves begins a
+//! new one, so that small neighbours are read without it.
 //!
-//! An index entry is a separator, (key, trailer) at or after every entry of its block and before every
-//! entry of the next, with the value `offset u32 │ length u32` of the block (5 trailing bytes included). A
-//! separator whose key is not an entry's has the trailer 2^64 − 1. A file that holds nothing but range deletes has no
-//! data block, and the body of its index has no bytes. The range deletes lie in the properties, which a reader keeps.
+//! An index entry is a separator, (key, trailer) at or after every entry of its block and before
+//! every entry of the next, with the value `offset u32 │ length u32` of the block (5 trailing bytes
+//! included). A separator whose key is not an entry's has the trailer 2^64 − 1. A file that holds
+//! nothing but range deletes has no data block, and the body of its index has no bytes. The range
+//! deletes lie in the properties, which a reader keeps.
 //!
-//! In a file that was made for a bulk load every entry has the sequence number 0, which no write has, and so have the
-//! properties. What its edit says counts for all of them (`load.rs`).
+//! In a file that was made for a bulk load every entry has the sequence number 0, which no write
+//! has, and so have the properties. What its edit says counts for all of them (`load.rs`).
 //!
-//! **Filter body**: a blocked Bloom filter over the distinct engine keys (one cache line per key, as
-//! RocksDB's); see `sst/filter.rs`. Without a filter it is the byte 0 alone.
+//! **Filter body**: a blocked Bloom filter over the distinct engine keys (one cache line per key,
+//! as RocksDB's); see `sst/filter.rs`. Without a filter it is the byte 0 alone.
 //!
 //! ```text
 //!  │ line of 64 bytes × n │ probes u8 │

@@ -8,23 +8,24 @@ use gabion_base::units::{KIB, MIB};
 use gabion_base::{Error, Result};
 
 /// Options of an SST. Encoded as typed fields, all critical: `1` version u16, `2` block length u32,
-/// `3` restart intervals of data and index u32 × 2, `4` codec (version u16, level u16, name), `5` filter
-/// (kind u8: 1 is Bloom's; bits per key u32).
+/// `3` restart intervals of data and index u32 × 2, `4` codec (version u16, level u16, name), `5`
+/// filter (kind u8: 1 is Bloom's; bits per key u32).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstOptions {
-    /// Bytes at which a data block ends; 512 B to 1 MiB, 4,096 by default. A read from disk fetches one
-    /// block; larger ones compress better and need a smaller index (about 28 bytes per block).
+    /// Bytes at which a data block ends; 512 B to 1 MiB, 4,096 by default. A read from disk fetches
+    /// one block; larger ones compress better and need a smaller index (about 28 bytes per block).
     pub block_len: u32,
-    /// Entries from one whole key of a data block to the next; 1 to 1,024, 16 by default. Fewer: faster
-    /// look-ups, less prefix compression.
+    /// Entries from one whole key of a data block to the next; 1 to 1,024, 16 by default. Fewer:
+    /// faster look-ups, less prefix compression.
     pub restart_interval: u32,
     /// The same for the index; 4 by default, as it is searched at each read and held in memory.
     pub index_restart_interval: u32,
-    /// Compression of data blocks; none by default. A tree may have another for what lies at its bottom:
-    /// [`TreeConfig::bottom_compression`](crate::TreeConfig::bottom_compression).
+    /// Compression of data blocks; none by default. A tree may have another for what lies at its
+    /// bottom: [`TreeConfig::bottom_compression`](crate::TreeConfig::bottom_compression).
     pub compression: Compression,
-    /// Bits of the Bloom filter per key; 0 (no filter) to 32, 10 by default: about 1 % of the look-ups of
-    /// absent keys then read a block in vain. A tree has more of them in files above its bottom:
+    /// Bits of the Bloom filter per key; 0 (no filter) to 32, 10 by default: about 1 % of the
+    /// look-ups of absent keys then read a block in vain. A tree has more of them in files above
+    /// its bottom:
     /// [`TreeConfig::upper_filter_bits_extra`](crate::TreeConfig::upper_filter_bits_extra).
     pub filter_bits_per_key: u32,
     /// Version of the file format; [`FORMAT_VERSION`] by default and the only one.
@@ -53,7 +54,8 @@ impl SstOptions {
     /// Checks each option against its limits.
     ///
     /// # Errors
-    /// Invalid input, naming the option, its value and its limits; unsupported for another format version.
+    /// Invalid input, naming the option, its value and its limits; unsupported for another format
+    /// version.
     pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: u32, low: u64, high: u64| {
             if (low..=high).contains(&u64::from(value)) {
@@ -92,7 +94,8 @@ impl SstOptions {
         put_field(out, 5, FIELD_CRITICAL, &filter);
     }
 
-    /// Decodes what [`SstOptions::encode`] made. A replica that cannot follow a recipe learns it here.
+    /// Decodes what [`SstOptions::encode`] made. A replica that cannot follow a recipe learns it
+    /// here.
     ///
     /// # Errors
     /// Corruption; unsupported for an unknown version, compression or critical field.

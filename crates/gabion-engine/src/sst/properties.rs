@@ -1,4 +1,5 @@
-//! What a file says of itself, for checks against the edit, tools and recovery. Typed fields, in order:
+//! What a file says of itself, for checks against the edit, tools and recovery. Typed fields, in
+//! order:
 //!
 //! ```text
 //!  1 entries u64, deletes u64, key bytes u64, value bytes u64
@@ -49,8 +50,8 @@ pub struct Properties {
 const WHAT: &str = "SST properties";
 
 impl Properties {
-    /// Whether the entries have no sequence numbers of their own, as no write has number 0: the file was made for a
-    /// load, and its edit gives them theirs ([`crate::load`]).
+    /// Whether the entries have no sequence numbers of their own, as no write has number 0: the
+    /// file was made for a load, and its edit gives them theirs ([`crate::load`]).
     pub(crate) fn is_unnumbered(&self) -> bool {
         self.largest_sequence == SequenceNumber::ZERO
     }

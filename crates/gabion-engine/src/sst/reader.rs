@@ -18,7 +18,8 @@ use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, FileId, GroupId, Result, SequenceNumber};
 use gabion_media::{Buf as _, Bytes};
 
-/// An open file. Holds index, guide and filter (about 2 % of the file); shared between threads as `Arc`.
+/// An open file. Holds index, guide and filter (about 2 % of the file); shared between threads as
+/// `Arc`.
 pub struct SstReader {
     group: GroupId,
     id: FileId,
@@ -29,7 +30,8 @@ pub struct SstReader {
     guide: Guide,
     filter: Bytes,
     properties: Properties,
-    /// The sequence number of every entry of a file that was loaded, as its edit has it; 0 for other files.
+    /// The sequence number of every entry of a file that was loaded, as its edit has it; 0 for
+    /// other files.
     loaded_at: SequenceNumber,
 }
 
@@ -57,8 +59,8 @@ impl SstReader {
     /// Opens a file: two reads at its end, every checksum of them checked.
     ///
     /// # Errors
-    /// Corruption when footer, filter, index or properties are not those of this file, or not what its edit
-    /// says; unsupported for an unknown format version; what the source reports.
+    /// Corruption when footer, filter, index or properties are not those of this file, or not what
+    /// its edit says; unsupported for an unknown format version; what the source reports.
     pub async fn open(source: &impl FileSource, group: GroupId, meta: &FileMeta) -> Result<Self> {
         let id = meta.id;
         let Some(footer_at) = meta.len.checked_sub(FOOTER_LEN as u64) else {
@@ -164,14 +166,15 @@ impl SstReader {
         &self.properties.ranges
     }
 
-    /// Whether a reader at `sequence` sees any entry of a file that was loaded; of other files each entry tells.
+    /// Whether a reader at `sequence` sees any entry of a file that was loaded; of other files each
+    /// entry tells.
     #[inline]
     pub(super) fn is_loaded_by(&self, sequence: SequenceNumber) -> bool {
         self.loaded_at <= sequence
     }
 
-    /// Bytes of memory held: the blocks of the device in which filter, index and properties lie, what guides through
-    /// the index, and range deletes.
+    /// Bytes of memory held: the blocks of the device in which filter, index and properties lie,
+    /// what guides through the index, and range deletes.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         let ranges = self.properties.ranges.as_slice();
@@ -199,8 +202,9 @@ impl SstReader {
         filter::prefetch(&self.filter, hash);
     }
 
-    /// The newest entry of exactly `key` that a reader at `read_sequence` sees. The value shares the memory
-    /// of its block. Completes at the first poll when the block is cached or the filter says no.
+    /// The newest entry of exactly `key` that a reader at `read_sequence` sees. The value shares
+    /// the memory of its block. Completes at the first poll when the block is cached or the filter
+    /// says no.
     ///
     /// Range deletes are not looked for: see [`SstReader::ranges`].
     ///
@@ -276,8 +280,8 @@ impl SstReader {
         self.guide.len()
     }
 
-    /// The place among the file's blocks of the one in which (key, trailer) or the first entry after it lies; their
-    /// number if there is none.
+    /// The place among the file's blocks of the one in which (key, trailer) or the first entry
+    /// after it lies; their number if there is none.
     pub(super) fn place_of_block(&self, key: &[u8], trailer: Trailer) -> Result<usize> {
         if let Some(at) = self.guide.place(key) {
             return Ok(at);
@@ -303,8 +307,8 @@ impl SstReader {
         &self.index
     }
 
-    /// Where the block begins in which the first entry at or after every entry of `key` lies, if there is
-    /// one. From the index alone.
+    /// Where the block begins in which the first entry at or after every entry of `key` lies, if
+    /// there is one. From the index alone.
     pub(crate) fn offset_of(&self, key: &[u8]) -> Result<Option<u64>> {
         let handle = self.find_block(key, Trailer::FIRST)?;
         Ok(handle.map(|handle| u64::from(handle.offset)))

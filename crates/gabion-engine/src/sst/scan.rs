@@ -16,8 +16,8 @@ use gabion_base::units::BLOCK_LEN;
 use gabion_base::{FileId, Result};
 use gabion_media::Bytes;
 
-/// A cursor for jobs: every entry of a key range once, in order. Reads past the cache, one piece ahead of what it
-/// parses, and parses blocks where they lie.
+/// A cursor for jobs: every entry of a key range once, in order. Reads past the cache, one piece
+/// ahead of what it parses, and parses blocks where they lie.
 pub struct SstScan<'a, S: FileSource> {
     reader: Arc<SstReader>,
     from: Vec<u8>,
@@ -48,9 +48,9 @@ enum Block {
 }
 
 impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
-    /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no entry
-    /// until the first [`SstScan::advance`]. Each read covers `read_len` bytes of the device (256 KiB to 1
-    /// MiB is good); two such pieces are in memory at a time.
+    /// A scan of the entries whose engine keys lie in `from..to`, or from `from` to the end, at no
+    /// entry until the first [`SstScan::advance`]. Each read covers `read_len` bytes of the device
+    /// (256 KiB to 1 MiB is good); two such pieces are in memory at a time.
     #[must_use]
     pub fn new(
         reader: Arc<SstReader>,
@@ -232,8 +232,8 @@ impl<'a, S: FileSource + Clone + 'a> SstScan<'a, S> {
 /// A read that has begun.
 type Read<'a> = Pin<Box<dyn Future<Output = Result<Bytes>> + 'a>>;
 
-/// A file's bytes in pieces, one of which is on its way while the one before it is parsed: a device that works
-/// while the merge does, for one box a piece.
+/// A file's bytes in pieces, one of which is on its way while the one before it is parsed: a device
+/// that works while the merge does, for one box a piece.
 struct Stream<'a, S: FileSource> {
     source: S,
     file: FileId,
@@ -252,8 +252,8 @@ enum Ahead<'a> {
 }
 
 impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
-    /// Where a block lies in the piece here, having gone to the one in which it ends. A block that lies in several is
-    /// put together in `joined` instead.
+    /// Where a block lies in the piece here, having gone to the one in which it ends. A block that
+    /// lies in several is put together in `joined` instead.
     async fn find(
         &mut self,
         handle: BlockHandle,
@@ -326,7 +326,8 @@ impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
         Ok(())
     }
 
-    /// The piece that begins at `at`. It ends at a block of the device, so that it is one transfer and no more.
+    /// The piece that begins at `at`. It ends at a block of the device, so that it is one transfer
+    /// and no more.
     fn read(&self, at: u32) -> Read<'a> {
         let room = self.read_len.saturating_sub(at % BLOCK_LEN as u32).max(1);
         let len = self.end.saturating_sub(at).min(room);

@@ -285,9 +285,8 @@ proptest! {
         }
     }
 
-    /// Bodies are changed and their checksums made good again, as an attacker with the format at hand
-    /// would: answers may be wrong then, but nothing panics or runs away.
-    /// docs/faults.md: P2
+    /// Bodies are changed and their checksums made good again, as an attacker with the format at
+    /// hand would: answers may be wrong then, but nothing panics or runs away. docs/faults.md: P2
     #[test]
     fn crafted_files_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
@@ -384,7 +383,8 @@ fn blocks_of(file: &FinishedFile) -> Vec<(usize, usize)> {
     blocks
 }
 
-/// The bytes of a file whose index names its blocks as `change` leaves their handles, with good checksums.
+/// The bytes of a file whose index names its blocks as `change` leaves their handles, with good
+/// checksums.
 fn with_other_index(file: &FinishedFile, change: impl FnOnce(&mut [[u8; 8]])) -> Vec<u8> {
     let mut image = file.bytes.to_vec();
     let blocks = blocks_of(file);
@@ -440,7 +440,8 @@ fn an_index_whose_blocks_do_not_follow_each_other_or_are_not_all_is_corrupt() {
     );
 }
 
-/// Reads everything in every way. Each answer must be right or an error; returns whether there was an error.
+/// Reads everything in every way. Each answer must be right or an error; returns whether there was
+/// an error.
 fn errs_or_is_right(source: &Memory, meta: &FileMeta, rows: &[Row]) -> bool {
     let Ok(reader) = open(source, meta) else { return true };
     let mut erred = false;
@@ -595,7 +596,8 @@ fn the_largest_keys_and_values_survive() {
         }
         assert!(file.meta.largest.len() <= 256);
         if compression != Compression::None {
-            // The small block of zeros is compressed far beyond 1 : 64; what is over 4 MiB is not at all.
+            // The small block of zeros is compressed far beyond 1 : 64; what is over 4 MiB is not
+            // at all.
             assert!(file.meta.len < (8 << 20) + (8 << 20) + (3 << 20) + 300_000);
         }
     }

@@ -1,10 +1,13 @@
-//! Zstandard, with contexts that are used again: with a new one a block of 4 KiB takes 13 µs to decompress, else 4.
+//! Zstandard, with contexts that are used again: with a new one a block of 4 KiB takes 13 µs to
+//! decompress, else 4.
 //!
-//! A frame depends on its content and the level alone, whatever the context did before (the library's one hash that
-//! is salted with it permutes rows and changes no choice); `codec/tests.rs` holds it to that.
+//! A frame depends on its content and the level alone, whatever the context did before (the
+//! library's one hash that is salted with it permutes rows and changes no choice); `codec/tests.rs`
+//! holds it to that.
 //!
-//! An encoder is one file's. Decoders are wanted by any thread for one block at a time, so those that are idle wait in
-//! [`IDLE`], which is neither a clock nor a source of chance: a decoder forgets each block.
+//! An encoder is one file's. Decoders are wanted by any thread for one block at a time, so those
+//! that are idle wait in [`IDLE`], which is neither a clock nor a source of chance: a decoder
+//! forgets each block.
 
 use crate::idle::Idle;
 use alloc::boxed::Box;
@@ -12,7 +15,8 @@ use alloc::vec::Vec;
 use gabion_base::{Error, Result};
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-/// Most decoders that are kept while nobody uses them: one for each thread that reads at once. Each takes 94 KiB.
+/// Most decoders that are kept while nobody uses them: one for each thread that reads at once. Each
+/// takes 94 KiB.
 const IDLE_MAX: usize = 16;
 
 #[cfg(not(all(test, loom)))]
@@ -28,8 +32,9 @@ fn take() -> Option<Box<DCtx<'static>>> {
     IDLE.take().or_else(|| DCtx::try_create().map(Box::new))
 }
 
-/// Decompresses a frame into the capacity of `raw`, whose old content goes: nothing is reserved, whatever the frame
-/// says. Returns the length; none when it is no whole frame, or longer than that capacity.
+/// Decompresses a frame into the capacity of `raw`, whose old content goes: nothing is reserved,
+/// whatever the frame says. Returns the length; none when it is no whole frame, or longer than that
+/// capacity.
 ///
 /// # Errors
 /// Limit exceeded when there is no memory for a decoder.
@@ -49,8 +54,8 @@ pub(super) fn output_len_max(raw_len: usize) -> usize {
 pub(super) struct Encoder(CCtx<'static>);
 
 impl Encoder {
-    /// An encoder for a level that was checked. Frames have the length of their content and no checksum, as blocks have
-    /// theirs: these are the library's defaults.
+    /// An encoder for a level that was checked. Frames have the length of their content and no
+    /// checksum, as blocks have theirs: these are the library's defaults.
     pub(super) fn new(level: u8) -> Self {
         let mut context = CCtx::create();
         let level = CParameter::CompressionLevel(i32::from(level));

@@ -1,9 +1,10 @@
-//! Deletes in the MemTable that is being filled, as far as whoever reads in order would pass many of them: it is sealed
-//! early then, so that flush and compaction take them away.
+//! Deletes in the MemTable that is being filled, as far as whoever reads in order would pass many
+//! of them: it is sealed early then, so that flush and compaction take them away.
 //!
-//! A queue from which the first key is taken again and again, for ever, leaves tombstones at its front, in ascending
-//! order. A few such runs are followed, key by key; deletes in no order make none that is long. Others are looked for
-//! when deletes have come to rest ([`Tree::has_dense_deletes`]).
+//! A queue from which the first key is taken again and again, for ever, leaves tombstones at its
+//! front, in ascending order. A few such runs are followed, key by key; deletes in no order make
+//! none that is long. Others are looked for when deletes have come to rest
+//! ([`Tree::has_dense_deletes`]).
 //!
 //! Known to the head alone, as seals are records of the log.
 
@@ -14,8 +15,8 @@ use alloc::vec::Vec;
 
 /// Runs that are followed at a time: of as many queues.
 const RUNS: usize = 4;
-/// A MemTable is sealed for a run of so many times the tombstones that are worth a compaction: 8,192 where MemTables have
-/// 16 MiB, which a reader passes in less than half a millisecond.
+/// A MemTable is sealed for a run of so many times the tombstones that are worth a compaction:
+/// 8,192 where MemTables have 16 MiB, which a reader passes in less than half a millisecond.
 const SEAL_TIMES: u64 = 8;
 /// And no other than one of which this part, at least, are deletes of the run.
 const SEAL_PART: u64 = 8;
@@ -43,7 +44,8 @@ impl DeleteRuns {
         self.wants_seal
     }
 
-    /// The run that goes on with this key: the one that ends next before it, or else the shortest, which begins anew.
+    /// The run that goes on with this key: the one that ends next before it, or else the shortest,
+    /// which begins anew.
     fn run_of(&mut self, key: &[u8]) -> usize {
         let ends_before = |at: &usize| self.runs[*at].count > 0 && self.runs[*at].last[..] <= *key;
         let next = (0..RUNS).filter(ends_before).max_by_key(|at| &self.runs[*at].last);
@@ -90,8 +92,9 @@ impl Tree {
         self.active.deletes() as u64
     }
 
-    /// Whether the MemTable that is being filled has so many deletes in a row, of most of what files have there, that it is
-    /// worth a flush and a compaction. Costs a look at each of its entries, if it has as many deletes at all.
+    /// Whether the MemTable that is being filled has so many deletes in a row, of most of what
+    /// files have there, that it is worth a flush and a compaction. Costs a look at each of its
+    /// entries, if it has as many deletes at all.
     #[must_use]
     pub fn has_dense_deletes(&self) -> bool {
         let least = tombstones_worth(&self.config);
@@ -102,7 +105,8 @@ impl Tree {
         longest.is_some_and(|(first, last, count)| self.are_worth(count, &first, &last))
     }
 
-    /// From how many tombstones in a row on a flush gives them files of their own: few stretches can be as long.
+    /// From how many tombstones in a row on a flush gives them files of their own: few stretches
+    /// can be as long.
     pub(super) fn parted_from(&self, deletes: usize) -> u32 {
         const STRETCHES: u64 = PARTS / 2;
         let deletes = deletes as u64;

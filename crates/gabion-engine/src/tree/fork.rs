@@ -1,8 +1,9 @@
 //! A tree of its own that holds what a view shows: how a checkpoint begins.
 //!
-//! Files are shared, and kept by the fork as a reader keeps them. Of MemTables only those entries count
-//! that the view sees; its log begins at 0 and holds nothing, so they are to be flushed before the fork is
-//! what a pool is made of ([`Tree::next_flush`] to [`Tree::apply_edit`], then [`Tree::snapshot`]).
+//! Files are shared, and kept by the fork as a reader keeps them. Of MemTables only those entries
+//! count that the view sees; its log begins at 0 and holds nothing, so they are to be flushed
+//! before the fork is what a pool is made of ([`Tree::next_flush`] to [`Tree::apply_edit`], then
+//! [`Tree::snapshot`]).
 
 use super::{Sealed, Tree, state_of};
 use crate::config::TreeConfig;
@@ -15,12 +16,13 @@ use alloc::vec::Vec;
 use gabion_base::{Error, Frontier, GroupId, MemTableId, Result, SequenceNumber};
 
 impl Tree {
-    /// The tree that `view` shows, with no edit and no log of its own. Whoever writes goes on meanwhile: what
-    /// it adds to the view's MemTables is left out.
+    /// The tree that `view` shows, with no edit and no log of its own. Whoever writes goes on
+    /// meanwhile: what it adds to the view's MemTables is left out.
     ///
     /// # Errors
-    /// Invalid input for a configuration of another shape, and for a view that ends before its floor: what the fork
-    /// wrote next would be taken for cleared; corruption when a file holds what the view does not see.
+    /// Invalid input for a configuration of another shape, and for a view that ends before its
+    /// floor: what the fork wrote next would be taken for cleared; corruption when a file holds
+    /// what the view does not see.
     pub fn fork(view: &SharedView, config: TreeConfig, group: GroupId) -> Result<Self> {
         config.validate()?;
         let (shape, upto) = (&view.pin.0, view.point.sequence);
@@ -64,7 +66,8 @@ impl Tree {
             let frontier = Frontier::ZERO;
             self.sealed.push_back(Sealed { table, frontier, last_sequence });
         }
-        // Sequence numbers without entries, as of clears and of what was shadowed, belong to the last.
+        // Sequence numbers without entries, as of clears and of what was shadowed, belong to the
+        // last.
         if let Some(last) = self.sealed.back_mut() {
             last.last_sequence = upto;
             self.flushed.sequence = SequenceNumber::ZERO;

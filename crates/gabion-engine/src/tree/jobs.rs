@@ -295,14 +295,14 @@ impl Tree {
         self.jobs.idle = None;
     }
 
-    /// File numbers below this one are taken: by an edit in the log that is not applied here yet, or by
-    /// a file that no edit names.
+    /// File numbers below this one are taken: by an edit in the log that is not applied here yet,
+    /// or by a file that no edit names.
     pub fn reserve_files(&mut self, next_file: u64) {
         self.jobs.reserved = self.jobs.reserved.max(next_file);
     }
 
-    /// The number of the next file that is made in `term`: behind all that were given, and not before
-    /// the term's own.
+    /// The number of the next file that is made in `term`: behind all that were given, and not
+    /// before the term's own.
     pub(super) fn next_number(&self, term: Term) -> u64 {
         self.jobs.reserved.max(self.next_file).max(FileId::first_number(term))
     }
@@ -330,7 +330,8 @@ impl Tree {
     /// the log*, which need not be applied here yet.
     ///
     /// # Errors
-    /// Invalid input when the flush of the MemTable is not under way; what [`Edit::validate`] reports.
+    /// Invalid input when the flush of the MemTable is not under way; what [`Edit::validate`]
+    /// reports.
     pub fn finish_job(&self, output: JobOutput, number: u64) -> Result<Edit> {
         let recipe = output.recipe;
         let flushed = match recipe.memtables.last() {

@@ -19,9 +19,9 @@ impl KeyEstimate {
 }
 
 impl Tree {
-    /// About how many keys of users there are: a look at each MemTable and file, at none of their entries. What was set
-    /// again counts until a compaction drops the older value; in files a delete is taken to hide one entry, in MemTables it
-    /// counts as one.
+    /// About how many keys of users there are: a look at each MemTable and file, at none of their
+    /// entries. What was set again counts until a compaction drops the older value; in files a
+    /// delete is taken to hide one entry, in MemTables it counts as one.
     #[must_use]
     pub fn key_estimate(&self) -> KeyEstimate {
         let mut estimate = KeyEstimate::default();

@@ -23,11 +23,13 @@ pub struct Loaded {
 }
 
 impl Tree {
-    /// Gives the next `count` sequence numbers, of which `first` is the first, to no write of the log: one is a load's,
-    /// and those of writes past the log are gone with the process that had them.
+    /// Gives the next `count` sequence numbers, of which `first` is the first, to no write of the
+    /// log: one is a load's, and those of writes past the log are gone with the process that had
+    /// them.
     ///
     /// # Errors
-    /// Corruption when `first` does not follow the last write; limit exceeded past the last there is.
+    /// Corruption when `first` does not follow the last write; limit exceeded past the last there
+    /// is.
     pub fn skip_sequences(&mut self, first: SequenceNumber, count: u32) -> Result<()> {
         self.check_next(first)?;
         check_last(first, u64::from(count))?;
@@ -37,13 +39,15 @@ impl Tree {
         Ok(())
     }
 
-    /// The edit that shows what was loaded, all of it at once. `number` follows that of the last edit appended to
-    /// the log, and `version` is what the tree has once that is applied. Each file goes as deep as nothing of its range
-    /// lies there or above, but not directly above a level of which it overlaps more than a job would be cut for: its
-    /// own job would rewrite all of that at once.
+    /// The edit that shows what was loaded, all of it at once. `number` follows that of the last
+    /// edit appended to the log, and `version` is what the tree has once that is applied. Each file
+    /// goes as deep as nothing of its range lies there or above, but not directly above a level of
+    /// which it overlaps more than a job would be cut for: its own job would rewrite all of that at
+    /// once.
     ///
-    /// All that was written before the load's sequence number must be in files by then, in `version`, and no
-    /// compaction may be under way: older entries must not stay above the load's, nor newer ones get below.
+    /// All that was written before the load's sequence number must be in files by then, in
+    /// `version`, and no compaction may be under way: older entries must not stay above the load's,
+    /// nor newer ones get below.
     ///
     /// # Errors
     /// What [`Edit::validate`] reports, for one files of several terms.
@@ -109,9 +113,9 @@ impl Tree {
     }
 }
 
-/// The deepest level at which nothing of the file's range lies, nor above it, and no more than so many bytes in the
-/// level below it; L0 where there is none. From a level further up, as out of L0, it goes down in parts that overlap no
-/// more than that.
+/// The deepest level at which nothing of the file's range lies, nor above it, and no more than so
+/// many bytes in the level below it; L0 where there is none. From a level further up, as out of L0,
+/// it goes down in parts that overlap no more than that.
 fn deepest(version: &Version, file: &FileMeta, overlap_max: u64) -> u8 {
     let is_wide = |level: &u8| {
         let below = version.overlapping(level + 1, &file.smallest, &file.largest);

@@ -6,8 +6,8 @@
 //!   below     deeper levels                    what expires when?      ─┴► which operands become one
 //! ```
 //!
-//! Nothing of it changes under the job in a way that matters: what is written while it runs was written at its group
-//! time or later, and what goes from level to level below it stays below it.
+//! Nothing of it changes under the job in a way that matters: what is written while it runs was
+//! written at its group time or later, and what goes from level to level below it stays below it.
 
 use super::Tree;
 use crate::expiry::ExpirySpan;
@@ -17,7 +17,8 @@ use crate::recipe::Merging;
 use gabion_base::FileId;
 
 impl Tree {
-    /// For a flush. All files lie below its MemTable, and the older MemTables whose flushes are under way.
+    /// For a flush. All files lie below its MemTable, and the older MemTables whose flushes are
+    /// under way.
     pub(super) fn merging_of_flush(&self, table: &MemTable) -> Option<Merging> {
         let tables = || self.sealed.iter().map(|sealed| &sealed.table).chain([&self.active]);
         let newer = || tables().filter(|other| other.id() > table.id());

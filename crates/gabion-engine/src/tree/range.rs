@@ -23,10 +23,10 @@ struct Range {
 }
 
 impl Tree {
-    /// Asks for all engine keys in `from..=to`, or to the end, to be compacted: what is in files then goes
-    /// down, by ordinary jobs out of [`Tree::next_compaction`], to one level where it can rest, and what
-    /// was deleted, replaced or has expired is gone. What MemTables hold is left out; whoever wants it compacted has it
-    /// flushed first.
+    /// Asks for all engine keys in `from..=to`, or to the end, to be compacted: what is in files
+    /// then goes down, by ordinary jobs out of [`Tree::next_compaction`], to one level where it can
+    /// rest, and what was deleted, replaced or has expired is gone. What MemTables hold is left
+    /// out; whoever wants it compacted has it flushed first.
     ///
     /// Known to the primary alone, and forgotten with the process. Returns the range's number for
     /// [`Tree::is_compacted`].

@@ -51,8 +51,8 @@ impl Log {
     }
 
     /// Makes this log a follower of one with the spans `list`: cuts what that one does not have,
-    /// and takes over its spans, also those that lie ahead. Its own are kept of what that one has trimmed and this one has
-    /// not: a restart begins there. Returns where this log now ends and is
+    /// and takes over its spans, also those that lie ahead. Its own are kept of what that one has
+    /// trimmed and this one has not: a restart begins there. Returns where this log now ends and is
     /// to be sent from. The caller must not have applied anything beyond, and keeps [`Self::spans`]
     /// in its durable state before it acknowledges anything.
     ///
@@ -175,11 +175,12 @@ impl Log {
     /// of the segments that can go. The caller has made the anchor there durable before; after a
     /// restart from that anchor it also drops what older segments a crash may have left.
     ///
-    /// In a group of one it need not have been drained: it never will be, and the log counts as durable up to there.
+    /// In a group of one it need not have been drained: it never will be, and the log counts as
+    /// durable up to there.
     ///
     /// # Errors
-    /// Invalid input when `below` is not taken yet, or not durable here; in a group of one, when it is not and a drain is
-    /// under way.
+    /// Invalid input when `below` is not taken yet, or not durable here; in a group of one, when it
+    /// is not and a drain is under way.
     pub fn trim(&mut self, below: LogPosition) -> Result<Range<u64>> {
         let at = below.get();
         let may_skip = self.config.kind == LogKind::Private && self.drains.is_idle();

@@ -263,7 +263,8 @@ fn a_log_of_the_other_kind_is_refused_with_a_word_on_what_each_kind_is() {
     }
 }
 
-/// The same of a short header, and of the long one before it in a build that does not know short ones.
+/// The same of a short header, and of the long one before it in a build that does not know short
+/// ones.
 #[test]
 fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none() {
     let config = alone(CONFIG());
@@ -312,8 +313,8 @@ fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none
     }
 }
 
-/// A ring that an older life of the group filled, at the same places in the same term: a disk was put back from a copy,
-/// and its ring was not.
+/// A ring that an older life of the group filled, at the same places in the same term: a disk was
+/// put back from a copy, and its ring was not.
 #[test]
 fn records_of_another_life_of_the_log_are_never_taken_for_its_own() {
     for config in [config(64 << 10, 2), alone(config(64 << 10, 2))] {
@@ -333,7 +334,8 @@ fn records_of_another_life_of_the_log_are_never_taken_for_its_own() {
     }
 }
 
-/// A segment may end with the block in which the last record does, closer behind it than a long header is long.
+/// A segment may end with the block in which the last record does, closer behind it than a long
+/// header is long.
 #[test]
 fn a_short_record_at_the_end_of_what_is_there_is_found() {
     struct UpTo<'a>(&'a Disk, usize);
@@ -467,8 +469,8 @@ fn a_kill_loses_no_record_that_is_half_in_a_segment_and_half_in_the_ring() {
     assert_eq!(take_recovered(&mut log, &disk), all);
 }
 
-/// E1: the block in which such a record begins is drained whole once more, so nothing takes its place in a full ring.
-/// docs/faults.md: E1
+/// E1: the block in which such a record begins is drained whole once more, so nothing takes its
+/// place in a full ring. docs/faults.md: E1
 #[test]
 fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part() {
     let config = config(16 << 10, 2);
@@ -499,9 +501,9 @@ fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part(
     assert_eq!(take_recovered(&mut log, &disk), all[..drained]);
 }
 
-/// E4: a power cut left an older lap of the ring, and a segment lost a record that this lap has. All that follows the
-/// record would have to be drained once more, and that is more than the ring holds.
-/// docs/faults.md: E4
+/// E4: a power cut left an older lap of the ring, and a segment lost a record that this lap has.
+/// All that follows the record would have to be drained once more, and that is more than the ring
+/// holds. docs/faults.md: E4
 #[test]
 fn what_an_older_lap_of_the_ring_has_alone_counts_as_far_as_the_ring_holds_what_follows() {
     let config = config(16 << 10, 2);

@@ -4,8 +4,8 @@
 //! segments, as the kill of a process leaves both: what segments have is taken from there, and the
 //! log ends at a record that only the ring had.
 //!
-//! `cargo test` takes one bit in [`SAMPLE`], and all of twelve short records in `faults`; the tests that are ignored take
-//! all.
+//! `cargo test` takes one bit in [`SAMPLE`], and all of twelve short records in `faults`; the tests
+//! that are ignored take all.
 
 use crate::common::*;
 use gabion_base::{ErrorKind, LogPosition, Term};
@@ -21,8 +21,8 @@ const LEN: usize = 128 << 10;
 /// A prime, so that all bits of a byte and all fields of a record have their turn.
 const SAMPLE: usize = 8_009;
 
-/// A log that fills most of its segments: records of many lengths, pads between segments; the last quarter is not
-/// flushed.
+/// A log that fills most of its segments: records of many lengths, pads between segments; the last
+/// quarter is not flushed.
 fn filled(config: LogConfig, ring: &SharedRing) -> (Disk, Vec<Record>, LogPosition) {
     let mut log = new_log(config, ring);
     let mut disk = Disk::new(config.segment_len);
@@ -45,7 +45,8 @@ fn filled(config: LogConfig, ring: &SharedRing) -> (Disk, Vec<Record>, LogPositi
     drain(&mut log, &mut disk, true);
     assert!(all.len() > 100, "{} records", all.len());
     assert_eq!(disk.now.len(), LEN / (32 << 10), "every segment has records");
-    // What the records behind the flush say of it: it ends with a record, in a block that was whole.
+    // What the records behind the flush say of it: it ends with a record, in a block that was
+    // whole.
     let durable = all.last().unwrap().header.durable;
     assert!(durable.get() as usize > LEN / 2, "{durable}");
     (disk, all, durable)
@@ -94,7 +95,8 @@ fn flip(config: LogConfig, step: usize) {
     assert!(corruption > end && end > inert && inert > 0, "{counts:?}");
 }
 
-/// A log that fills most of its ring: the first half is drained, of which the first half again is flushed.
+/// A log that fills most of its ring: the first half is drained, of which the first half again is
+/// flushed.
 fn half_drained(config: LogConfig, ring: &SharedRing) -> (Disk, Vec<Record>, LogPosition) {
     let mut log = new_log(config, ring);
     let mut disk = Disk::new(config.segment_len);

@@ -73,7 +73,8 @@ fn lines() -> Vec<String> {
     lines
 }
 
-/// The first batches of a log that is sent to nobody: the first says that those behind it have short headers.
+/// The first batches of a log that is sent to nobody: the first says that those behind it have
+/// short headers.
 fn short_lines() -> Vec<String> {
     let config = alone(config(8192, 2));
     let ring = SharedRing::new(config.ring_len);

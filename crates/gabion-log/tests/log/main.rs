@@ -1,4 +1,5 @@
-//! The log through its public API, in one program: it is linked once, and its tests run side by side.
+//! The log through its public API, in one program: it is linked once, and its tests run side by
+//! side.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 mod common;

@@ -265,7 +265,8 @@ impl Cluster {
 
     fn depose(&mut self) {
         let old = self.head;
-        // A log is cut within its ring and no further back (`adopt_spans` says so): who lags more pulls first.
+        // A log is cut within its ring and no further back (`adopt_spans` says so): who lags more
+        // pulls first.
         let end = self.members[old].log.end().get();
         for i in (0..3).filter(|&i| i != old) {
             if end - self.members[i].log.end().get() > CONFIG().ring_len / 2 {
@@ -363,8 +364,8 @@ fn a_record_of_another_term_is_refused_and_says_why() {
     assert_eq!(replica.adopt_spans(&stranger).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A term began here and wrote nothing, all before it is trimmed, and the next head knows nothing of that
-/// term: the logs are the same up to where the last record ends.
+/// A term began here and wrote nothing, all before it is trimmed, and the next head knows nothing
+/// of that term: the logs are the same up to where the last record ends.
 #[test]
 fn a_trimmed_log_still_knows_the_term_of_its_last_record() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
@@ -394,7 +395,8 @@ fn a_trimmed_log_still_knows_the_term_of_its_last_record() {
     assert_eq!(replica.spans(), &head.spans()[1..]);
 }
 
-/// The head has trimmed past a term, of which it says nothing any more when it begins anew; a member that follows has not.
+/// The head has trimmed past a term, of which it says nothing any more when it begins anew; a
+/// member that follows has not.
 #[test]
 fn a_member_that_has_trimmed_less_than_the_head_whose_spans_it_takes_is_found_again_after_a_kill() {
     let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));

@@ -1,9 +1,9 @@
 //! The initiator: namespace 1 of a remote subsystem as a [`Medium`].
 //!
 //! Order of calls: [`Initiator::connect`], then [`Initiator::progress`] whenever a transport became
-//! ready and some times a second; once [`Initiator::state`] is ready, the methods of [`Medium`], each
-//! followed by `progress`. There is no way back from a failure: drop it and connect anew, after what
-//! a write of unknown outcome asks for.
+//! ready and some times a second; once [`Initiator::state`] is ready, the methods of [`Medium`],
+//! each followed by `progress`. There is no way back from a failure: drop it and connect anew,
+//! after what a write of unknown outcome asks for.
 //!
 //! ```text
 //!   both: ICReq ─► ICResp     admin: Connect ─► CAP ─► CC.EN ─► CSTS.RDY ─► Identify ─► queues
@@ -42,8 +42,8 @@ const READY_POLL_MS: u64 = 10;
 /// write out all of its cache and do nothing else meanwhile. A target that is gone is noticed
 /// earlier, by the keep-alives of the admin queue.
 const FLUSH_PATIENCE: u64 = 6;
-/// How many times as long a command may wait while others are answered: longer than any link takes for
-/// what a queue holds.
+/// How many times as long a command may wait while others are answered: longer than any link takes
+/// for what a queue holds.
 const LOST_PATIENCE: u64 = 60;
 /// Deepest I/O queue.
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
@@ -257,8 +257,8 @@ impl<T: Transport> Initiator<T> {
         (self.admin.wire().transport(), self.io.wire().transport())
     }
 
-    /// Says that the write which will be submitted with this tag has data with this CRC32C. When one
-    /// PDU carries the whole write its digest is this value and the bytes are not read for it.
+    /// Says that the write which will be submitted with this tag has data with this CRC32C. When
+    /// one PDU carries the whole write its digest is this value and the bytes are not read for it.
     /// A wrong value makes the target refuse the write as damaged.
     pub fn note_crc(&mut self, tag: u64, crc: u32) {
         self.known_crcs.insert(tag, crc);

@@ -1,5 +1,5 @@
-//! The target: a subsystem with one namespace of 4 KiB blocks, the connections to it, and the grants
-//! that say where a host may write.
+//! The target: a subsystem with one namespace of 4 KiB blocks, the connections to it, and the
+//! grants that say where a host may write.
 //!
 //! ```text
 //!   TCP accept ─► TargetConnection ──progress──► Subsystem: hosts, controllers, grants, closed?
@@ -12,8 +12,8 @@
 //! Order of calls per connection: [`TargetConnection::progress`] when its transport became ready,
 //! after [`TargetConnection::complete_io`], after [`Subsystem::close`], and some times a second;
 //! after it, [`TargetConnection::poll_io`] until there is nothing; once
-//! [`TargetConnection::is_finished`], drop it. A connection is never dropped before that: the driver
-//! may still be writing for it.
+//! [`TargetConnection::is_finished`], drop it. A connection is never dropped before that: the
+//! driver may still be writing for it.
 //!
 //! A fence is [`Subsystem::close`], then waiting until
 //! [`Subsystem::in_flight`] is 0. From then on nothing of an earlier host can change the namespace.
@@ -61,8 +61,8 @@ const _: () = assert!(BLOCK_LEN << TRANSFER_ORDER == TRANSFER_LEN_MAX);
 pub struct TargetConfig {
     /// The subsystem's name; a host that asks for another is refused.
     pub subsystem_nqn: String,
-    /// Names of the hosts that may connect before anything is granted to them; of others, only those
-    /// that [`Subsystem::admit`] names may.
+    /// Names of the hosts that may connect before anything is granted to them; of others, only
+    /// those that [`Subsystem::admit`] names may.
     pub allowed_hosts: Vec<String>,
     /// Bytes of the namespace, a multiple of 4,096.
     pub namespace_len: u64,
@@ -87,8 +87,8 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// Queues of 128 entries, 4 of them for each of 8 hosts, both digests, transfers of 1 MiB in one
-    /// piece, 8 MiB of data per connection.
+    /// Queues of 128 entries, 4 of them for each of 8 hosts, both digests, transfers of 1 MiB in
+    /// one piece, 8 MiB of data per connection.
     #[must_use]
     pub fn new(
         subsystem_nqn: String,
@@ -238,8 +238,8 @@ impl Subsystem {
         self.grants.insert(host_nqn, range);
     }
 
-    /// Takes a range back, whoever may write there. A write that is not handed to the driver yet is refused; one that is may
-    /// still land: see [`Self::in_flight`].
+    /// Takes a range back, whoever may write there. A write that is not handed to the driver yet is
+    /// refused; one that is may still land: see [`Self::in_flight`].
     pub fn revoke(&mut self, range: Range<u64>) {
         self.grants.remove(range);
     }

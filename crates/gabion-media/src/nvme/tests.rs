@@ -175,7 +175,8 @@ impl World {
         Self::with(cuts, initiator_config(), target_config())
     }
 
-    /// Submits a batch, tagged from 0 on, of which each operation is to follow the one before or not, and runs.
+    /// Submits a batch, tagged from 0 on, of which each operation is to follow the one before or
+    /// not, and runs.
     pub(super) fn submit(&mut self, kinds: impl IntoIterator<Item = OperationKind>, then: bool) {
         let batch = kinds.into_iter().zip(0..).map(|(kind, tag)| Operation { tag, kind, then });
         self.initiator.submit(batch.collect());

@@ -29,9 +29,9 @@ impl OperationClass {
 /// What happens to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with an I/O error. A write may leave any of its sectors; after a flush, writes not yet
-    /// durable may never be, though later reads see them and the next medium's flush succeeds. Those of this one fail, as
-    /// those of a real one do.
+    /// It fails with an I/O error. A write may leave any of its sectors; after a flush, writes not
+    /// yet durable may never be, though later reads see them and the next medium's flush succeeds.
+    /// Those of this one fail, as those of a real one do.
     Fail,
     /// A write finds no room: it fails with 'no space', and some beginning of it is there.
     NoSpace,

@@ -37,14 +37,15 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The effects in order. Boundary `k` lies before effect `k`; the last boundary is their number.
+    /// The effects in order. Boundary `k` lies before effect `k`; the last boundary is their
+    /// number.
     #[must_use]
     pub fn effects(&self) -> &[Recorded] {
         &self.effects
     }
 
-    /// What a flush that fails as the next effect makes of the unflushed writes: the same in the disk
-    /// and in the replay.
+    /// What a flush that fails as the next effect makes of the unflushed writes: the same in the
+    /// disk and in the replay.
     pub(super) const fn failure_variant(&self) -> u64 {
         self.effects.len() as u64 + 2
     }

@@ -142,8 +142,8 @@ impl Way {
         Ok(())
     }
 
-    /// Makes a pool while a call fails, and perhaps cuts the power then. Returns whether there is a pool; where there is none
-    /// one can be made.
+    /// Makes a pool while a call fails, and perhaps cuts the power then. Returns whether there is a
+    /// pool; where there is none one can be made.
     fn fails(&self, call: Call, cut: Option<u64>) -> bool {
         let disk = SimulatedDisk::new(DiskOptions::immediate(POOL_LEN));
         disk.plan(call.class, call.nth, call.fault);
@@ -181,8 +181,8 @@ impl Way {
     }
 }
 
-/// The superblock's copies are what is written last, each flushed before the next: only when a call for one of them
-/// failed may there be a pool, and when it was for the second one there is.
+/// The superblock's copies are what is written last, each flushed before the next: only when a call
+/// for one of them failed may there be a pool, and when it was for the second one there is.
 /// docs/faults.md: E8, E10, E16
 #[test]
 fn a_creation_of_which_any_call_fails_says_which_and_leaves_no_pool_or_a_whole_one() {
@@ -281,8 +281,8 @@ fn another_version_or_a_future_feature_is_refused_and_both_sides_named() {
     Rig::open(with_superblock(|block| block[32] = 4)).expect("compatible features are ignored");
 }
 
-/// A superblock whose region was grown: an extent of four slots, and behind a gap one of so many that
-/// begins there.
+/// A superblock whose region was grown: an extent of four slots, and behind a gap one of so many
+/// that begins there.
 fn of_two_extents(offset: u64, slots: u32) -> Superblock {
     let mut plan = Superblock::plan_with_area(&config(), 16 * 4096).unwrap();
     let first = plan.regions[0].geometry.extents().next().unwrap();
@@ -334,7 +334,8 @@ fn extents_that_overlap_or_leave_the_pool_are_refused() {
     other.geometry = Geometry::new(6 * MIB, 1);
     plan.regions.push(other);
     assert!(refused(&plan).message().contains("does not fit after"));
-    // The table says that a region has more extents than there is room for, none, or that they descend.
+    // The table says that a region has more extents than there is room for, none, or that they
+    // descend.
     let of_bytes = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut block = of_two_extents(40 * MIB, 1).encode();
         change(&mut block);

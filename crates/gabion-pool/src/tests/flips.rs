@@ -49,8 +49,8 @@ fn sample() -> SimulatedDisk {
 }
 
 /// Flips every bit of what is in use and, of the zeros behind it, one bit in each `zeros_step`
-/// bytes, of both superblocks and both areas. Each is repaired from the second copy, of no interest,
-/// or refused; the pool never says something else.
+/// bytes, of both superblocks and both areas. Each is repaired from the second copy, of no
+/// interest, or refused; the pool never says something else.
 fn flip_bits(zeros_step: u64) {
     let disk = sample();
     let expected = state(&disk).unwrap();

@@ -1,9 +1,9 @@
 //! Random operations against a model, with a crash at every write boundary (docs/faults.md E1, E2).
 //!
 //! The model knows states of slots and files as plain maps and nothing of the pool's code. At each
-//! `take` it is copied: the copy is what the pool must be after a crash once that commit is flushed.
-//! Before, it must be the copy before. Several lives follow each other on the same disk, so that what
-//! an interrupted commit or checkpoint left behind is in the way of the next.
+//! `take` it is copied: the copy is what the pool must be after a crash once that commit is
+//! flushed. Before, it must be the copy before. Several lives follow each other on the same disk,
+//! so that what an interrupted commit or checkpoint left behind is in the way of the next.
 
 use super::*;
 use crate::recovery::recover;

@@ -9,14 +9,16 @@
 //!   secondary: grants, jobs of its own, edits that remove, readers that leave, new sessions, kills
 //! ```
 //!
-//! The world follows the rules of those who use a pool and no others: a slot is written by whom it was
-//! given to, grants are told when they are durable, a session is opened when nothing of older ones is in
-//! flight. What it knows of slots is who may write into which use of one, and whose bytes lie there.
+//! The world follows the rules of those who use a pool and no others: a slot is written by whom it
+//! was given to, grants are told when they are durable, a session is opened when nothing of older
+//! ones is in flight. What it knows of slots is who may write into which use of one, and whose
+//! bytes lie there.
 //!
-//! In each state: no slot has parts of two files; what is handed out is written by nobody else, and holds
-//! nothing that a reader or a restart would still want; what is live, retired or durable has its own bytes;
-//! whatever comes a second time, or once its time is over, changes nothing; and from there every slot can
-//! become free again, with and without a restart, also one into which a file was written by half.
+//! In each state: no slot has parts of two files; what is handed out is written by nobody else, and
+//! holds nothing that a reader or a restart would still want; what is live, retired or durable has
+//! its own bytes; whatever comes a second time, or once its time is over, changes nothing; and from
+//! there every slot can become free again, with and without a restart, also one into which a file
+//! was written by half.
 
 use super::*;
 use crate::placement_log::{Operation, RecordHeader};
@@ -48,7 +50,8 @@ enum File {
     Written(Placed, Writer),
     /// Its bytes landed, and its placement is on its way to the pool.
     Whole(Placed, Writer),
-    /// The pool took its placement, or will refuse it: whatever comes of it now comes again or too late.
+    /// The pool took its placement, or will refuse it: whatever comes of it now comes again or too
+    /// late.
     Over,
 }
 
@@ -547,7 +550,8 @@ impl World {
                 let repeated = placement(id(file).number, &[placed]);
                 let place = pool.placement(id(file));
                 let is_there = live && place.as_deref() == Some(&repeated);
-                // A slot that is held takes a file, but none that was placed before; see `File::Over`.
+                // A slot that is held takes a file, but none that was placed before; see
+                // `File::Over`.
                 if is_there || live || retired || !self.is_held(placed) {
                     assert_eq!(
                         pool.add_file(repeated).is_ok(),
@@ -571,8 +575,8 @@ impl World {
         assert_eq!(all(&pool), before, "what was refused changed something");
     }
 
-    /// All that is under way ends, and every slot is free again, but those in which a job's write of unknown
-    /// outcome may land until the next start, or something rotted.
+    /// All that is under way ends, and every slot is free again, but those in which a job's write
+    /// of unknown outcome may land until the next start, or something rotted.
     fn check_end(mut self, restarts: bool) {
         if restarts {
             self.take(Step::Restart { kept: false });
@@ -603,8 +607,8 @@ impl World {
         }
     }
 
-    /// The state as far as it decides what can happen next. Generations, sessions and files count by being
-    /// the same or not.
+    /// The state as far as it decides what can happen next. Generations, sessions and files count
+    /// by being the same or not.
     fn key(&self) -> Vec<u8> {
         let mut names = Names { session: self.session, ..Names::default() };
         let mut key = Vec::with_capacity(64);

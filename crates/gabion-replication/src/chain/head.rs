@@ -104,8 +104,8 @@ impl Chain {
         }
     }
 
-    /// Why no term may begin with a log that ends at `best`: some member's log once reached further and
-    /// that was committed, and nobody has it any more.
+    /// Why no term may begin with a log that ends at `best`: some member's log once reached further
+    /// and that was committed, and nobody has it any more.
     fn reason_of_loss(&self, best: (Term, LogPosition)) -> Option<String> {
         if self.planted.has(Mutant::LossIgnored) {
             return None;

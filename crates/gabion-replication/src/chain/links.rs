@@ -31,8 +31,8 @@ impl Chain {
         })
     }
 
-    /// How far this member says that it is. While what its log lost is not durable here again, it may need
-    /// that log once more, whatever is in its files: nobody may trim it.
+    /// How far this member says that it is. While what its log lost is not durable here again, it
+    /// may need that log once more, whatever is in its files: nobody may trim it.
     pub(super) fn told(&self) -> Progress {
         Progress { flushed: self.progress.flushed.meet(self.progress.durable), ..self.progress }
     }
@@ -47,7 +47,8 @@ impl Chain {
     pub(super) fn push(&mut self, to: ReplicaId, message: Message) -> bool {
         let Some(i) = self.peer_index(to) else { return false };
         let term = match &message {
-            // Also one that is not on disk yet: a head whose disk is blank must not choose it again.
+            // Also one that is not on disk yet: a head whose disk is blank must not choose it
+            // again.
             Message::Hello(_) => self.latest_term(),
             _ => self.term,
         };

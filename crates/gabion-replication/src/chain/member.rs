@@ -216,8 +216,8 @@ impl Chain {
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
             let Some(link) = &mut self.peers[i].link else { continue };
-            // The predecessor's window moves with the end, and where the ring was full with what is durable, of which
-            // not each step is worth a message.
+            // The predecessor's window moves with the end, and where the ring was full with what is
+            // durable, of which not each step is worth a message.
             let more_durable =
                 progress.durable.only().get().saturating_sub(link.told_durable.get());
             let has_moved =

@@ -59,7 +59,8 @@ pub(super) struct Link {
     pub(super) welcomed: Option<Term>,
     /// Secondary's view of head and predecessor: the term it was told to be accepted.
     pub(super) accepted: Option<Term>,
-    /// Secondary's view of head and predecessor: the end of the log that it was told, and how far that was durable.
+    /// Secondary's view of head and predecessor: the end of the log that it was told, and how far
+    /// that was durable.
     pub(super) told_end: LogPosition,
     pub(super) told_durable: LogPosition,
     /// To the successor: the live stream.

@@ -172,8 +172,8 @@ impl Chain {
         });
     }
 
-    /// The node's answer to `SendLog`. One that nobody waits for any more (the connection broke, a term
-    /// began) is dropped.
+    /// The node's answer to `SendLog`. One that nobody waits for any more (the connection broke, a
+    /// term began) is dropped.
     pub(super) fn log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {
@@ -213,7 +213,8 @@ impl Chain {
             self.actions.push_back(Action::Fatal { error });
             return;
         }
-        // Between a NewTerm and its adoption, and in another term than the successor's, nothing flows.
+        // Between a NewTerm and its adoption, and in another term than the successor's, nothing
+        // flows.
         if matches!(self.phase, Phase::Adopting { .. }) {
             return;
         }

@@ -1,5 +1,6 @@
-//! What must hold in any run, told from the outside: from logs on disks and rings, from what the head
-//! calls committed, what a tail shows, and what was said on the wire. Nothing here looks inside a chain.
+//! What must hold in any run, told from the outside: from logs on disks and rings, from what the
+//! head calls committed, what a tail shows, and what was said on the wire. Nothing here looks
+//! inside a chain.
 
 use super::cluster::{Cluster, Node, describe};
 use crate::{Frame, Message};
@@ -21,7 +22,8 @@ pub(crate) struct Checkers {
     /// Per life of a process.
     commit: BTreeMap<(u32, u64), u64>,
     terms: BTreeMap<u32, Term>,
-    /// The highest end that each member acknowledged to another, per connection of that one and term.
+    /// The highest end that each member acknowledged to another, per connection of that one and
+    /// term.
     acks: BTreeMap<(u32, u32, u64, Term), u64>,
     /// The connection of one on which another spoke last.
     latest: BTreeMap<(u32, u32), u64>,
@@ -189,8 +191,8 @@ impl Checkers {
         cluster.nodes.iter().any(|n| holds(&n))
     }
 
-    /// Whether the disk of another member than `id` holds everything promised as durable, and its log all
-    /// that is promised, so that `id` may lose its disk too.
+    /// Whether the disk of another member than `id` holds everything promised as durable, and its
+    /// log all that is promised, so that `id` may lose its disk too.
     pub(crate) fn may_lose_disk(&self, cluster: &Cluster, id: u32) -> bool {
         let on_disk = |node: &Node| {
             self.promised_durable.iter().all(|(position, (crc, end))| {

@@ -1,8 +1,8 @@
 //! Fake nodes and a fake network around real chains, driven step by step.
 //!
-//! A node's *disk* holds term, spans, session, edit, flushed and trim positions; its *ring* holds the
-//! records. A kill keeps both, a power cut keeps the disk and the records below `durable`; rot takes records
-//! that were durable, and what follows them.
+//! A node's *disk* holds term, spans, session, edit, flushed and trim positions; its *ring* holds
+//! the records. A kill keeps both, a power cut keeps the disk and the records below `durable`; rot
+//! takes records that were durable, and what follows them.
 
 use crate::planted::Mutant;
 use crate::spans::Span;
@@ -200,8 +200,8 @@ impl Node {
         self.spans.as_slice().iter().rev().find(below).map_or(Term::ZERO, |s| s.term)
     }
 
-    /// Records that were durable at every member, or that this one needs no more: where the log would end
-    /// without them, and where they begin.
+    /// Records that were durable at every member, or that this one needs no more: where the log
+    /// would end without them, and where they begin.
     pub(crate) fn can_rot(&self) -> Vec<(u64, u64)> {
         let ends = self.records.values().map(Record::end);
         let before = core::iter::once(self.oldest).chain(ends);
@@ -355,8 +355,8 @@ impl Cluster {
         self.drain(id);
     }
 
-    /// A newer view is durable at a node, and takes effect if the node runs: its connections end, and
-    /// the protocol begins anew with all that is in memory.
+    /// A newer view is durable at a node, and takes effect if the node runs: its connections end,
+    /// and the protocol begins anew with all that is in memory.
     pub(crate) fn take_view(&mut self, id: u32, view: GroupView) {
         let node = self.node(id);
         if !view.is_newer_than(&node.view) {
@@ -486,7 +486,8 @@ impl Cluster {
         }
     }
 
-    /// Delivers the next frame on its way from `ends[side]` of a connection; false if there is none.
+    /// Delivers the next frame on its way from `ends[side]` of a connection; false if there is
+    /// none.
     pub(crate) fn deliver(&mut self, i: usize, side: usize) -> bool {
         let (to, number) = self.connections[i].ends[1 - side];
         let from = ReplicaId(self.connections[i].ends[side].0);
@@ -748,7 +749,8 @@ impl Cluster {
         false
     }
 
-    /// Every node flushes of which a quarter of the ring is not on the disk, as a real one does. Whether there was one.
+    /// Every node flushes of which a quarter of the ring is not on the disk, as a real one does.
+    /// Whether there was one.
     fn relieve_rings(&mut self) -> bool {
         let is_due = |n: &&Node| n.chain.is_some() && n.unflushed() > self.lengths.1 / 4;
         let due: Vec<_> = self.nodes.iter().filter(is_due).map(|node| node.id).collect();

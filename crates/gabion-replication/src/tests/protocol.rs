@@ -171,9 +171,8 @@ fn frames_for_others_and_from_others_are_refused() {
     chain.handle_message(ReplicaId(1), 8, other, 0).unwrap();
 }
 
-/// A frame of another view is not looked into: the answer to an older one is the view that runs, once
-/// for each connection, and a newer one waits until its view is here.
-/// docs/faults.md: R4
+/// A frame of another view is not looked into: the answer to an older one is the view that runs,
+/// once for each connection, and a newer one waits until its view is here. docs/faults.md: R4
 #[test]
 fn a_frame_of_an_older_view_is_answered_with_the_running_one() {
     let mut chain = Chain::new(

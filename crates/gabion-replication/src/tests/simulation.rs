@@ -248,8 +248,8 @@ impl Run {
         self.wiped += 1;
     }
 
-    /// E4: a record that was durable is not whole when a node starts again. Only while the others hold
-    /// everything, also on a disk, and what it will need is not trimmed.
+    /// E4: a record that was durable is not whole when a node starts again. Only while the others
+    /// hold everything, also on a disk, and what it will need is not trimmed.
     fn rot(&mut self, id: u32) {
         if !self.may_lose_disk(id) {
             return;
@@ -274,7 +274,8 @@ impl Run {
         self.checkers.may_lose_disk(&self.cluster, id) && self.disks_suffice_without(id)
     }
 
-    /// Whether the disks, but for that of `id`, have all that rotten ones lost, and what `id` may lose.
+    /// Whether the disks, but for that of `id`, have all that rotten ones lost, and what `id` may
+    /// lose.
     fn disks_suffice_without(&self, id: u32) -> bool {
         let nodes = &self.cluster.nodes;
         let has = |n: &Node, known: u64| n.id != id && (n.durable >= known || n.oldest >= known);
@@ -282,8 +283,8 @@ impl Run {
         nodes.iter().filter(needs).all(|lost| nodes.iter().any(|n| has(n, lost.known)))
     }
 
-    /// Up to eight frames of older terms or connections are heard once more, some as if they came on
-    /// the connection that is there now.
+    /// Up to eight frames of older terms or connections are heard once more, some as if they came
+    /// on the connection that is there now.
     fn replay(&mut self) {
         for _ in 0..8 {
             if self.cluster.heard.is_empty() {
@@ -420,9 +421,9 @@ fn random_faults_never_break_a_promise_and_the_group_recovers() {
     assert!(terms > 2 * seeds, "{terms} terms in {seeds} runs");
 }
 
-/// What longer runs found: a log that ends in a span which the head has forgotten; a term that a head
-/// with a blank disk chose again while it was being adopted; what such a head had fetched, forgotten by a
-/// restart after the member that had it lost its disk too.
+/// What longer runs found: a log that ends in a span which the head has forgotten; a term that a
+/// head with a blank disk chose again while it was being adopted; what such a head had fetched,
+/// forgotten by a restart after the member that had it lost its disk too.
 #[test]
 fn seeds_that_have_failed_pass() {
     for seed in [13_002, 40_071, 94_439] {
@@ -430,9 +431,9 @@ fn seeds_that_have_failed_pass() {
     }
 }
 
-/// Kills everyone, lets the logs of some, or of all, rot, and starts everyone again: the group goes on with
-/// all that was promised, or says what nobody has, and goes on once a disk comes back. Returns whether
-/// it had to.
+/// Kills everyone, lets the logs of some, or of all, rot, and starts everyone again: the group goes
+/// on with all that was promised, or says what nobody has, and goes on once a disk comes back.
+/// Returns whether it had to.
 fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     let mut run = Run::new(seed, mutant);
     (run.faults, run.noises) = (0, 0);

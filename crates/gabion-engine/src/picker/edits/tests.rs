@@ -1,4 +1,5 @@
-//! A wide file over so many others that the cuts between its outputs are more than one edit could name.
+//! A wide file over so many others that the cuts between its outputs are more than one edit could
+//! name.
 
 use super::super::pick::Pick;
 use super::super::range::{Gone, RangeStep};
@@ -31,7 +32,8 @@ fn config() -> TreeConfig {
     TreeConfig { level1_len: 16 * KIB, ..TreeConfig::default() }
 }
 
-/// How long the edit of a job is if a file of it begins at each of its cuts, without the recipe's other fields.
+/// How long the edit of a job is if a file of it begins at each of its cuts, without the recipe's
+/// other fields.
 fn edit_len(pick: &Pick) -> usize {
     let files = (90_000..).zip(&pick.cuts).map(|(number, cut)| {
         let (smallest, largest) = (cut.clone(), cut.clone());

@@ -1,4 +1,5 @@
-//! Codecs by themselves: every length and level, hostile bytes, and that nothing shows of what came before.
+//! Codecs by themselves: every length and level, hostile bytes, and that nothing shows of what came
+//! before.
 
 use super::*;
 use alloc::string::ToString;
@@ -23,7 +24,8 @@ fn stored(compressed: &[u8], codec: BlockCodec) -> Vec<u8> {
     [compressed, &[codec as u8], &[0; 4]].concat()
 }
 
-/// A body of few letters: each place has many earlier ones that are like it, among which an encoder has to choose.
+/// A body of few letters: each place has many earlier ones that are like it, among which an encoder
+/// has to choose.
 fn letters(len: usize, seed: u64) -> Vec<u8> {
     // Of a body, the noise.
     let letters = body(2 * len + 32, seed);
@@ -125,7 +127,8 @@ fn a_body_that_says_too_much_is_refused_before_memory_is_reserved() {
             assert!(error.message().ends_with("would be larger than its compression allows"));
         }
     }
-    // A frame that is longer than the block says, shorter, cut off, or none; one of 2 GiB by its own word.
+    // A frame that is longer than the block says, shorter, cut off, or none; one of 2 GiB by its
+    // own word.
     let whole = frame(&[7; 5_000]);
     let mut huge = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
     huge.extend_from_slice(&[0, 0, 0, 0x80, 0x03, 0, 0, 7]);

@@ -1,5 +1,5 @@
-//! Blocks that a cursor has in hand ahead of its own: in a cache that has all, some or none of them, and when the
-//! cursor goes elsewhere meanwhile.
+//! Blocks that a cursor has in hand ahead of its own: in a cache that has all, some or none of
+//! them, and when the cursor goes elsewhere meanwhile.
 
 use super::*;
 use crate::cache::ReadCache as _;
@@ -50,7 +50,8 @@ fn a_walk_meets_every_entry_whichever_blocks_are_in_the_cache() {
         assert!(iter.entry().is_none());
         let absent = (0..blocks).filter(|at| !is_kept(*at)).count();
         let reads = source.reads.take();
-        // A block that was looked for ahead and is not there counts as missed when its turn comes, and not before.
+        // A block that was looked for ahead and is not there counts as missed when its turn comes,
+        // and not before.
         let stats = cache.blocks.stats();
         assert_eq!(stats.misses, reads.len() as u64);
         let read: u64 = reads.iter().map(|(_, len)| *len as u64).sum();

@@ -161,8 +161,8 @@ impl<T: Transport, P> Queue<T, P> {
         self.in_flight() > 0 && now_ms.saturating_sub(self.alive_ms) >= limit_ms
     }
 
-    /// Whether a command waits since `limit_ms` ago or longer, whatever else was answered meanwhile: it
-    /// was lost.
+    /// Whether a command waits since `limit_ms` ago or longer, whatever else was answered
+    /// meanwhile: it was lost.
     pub(super) fn has_lost(&self, now_ms: u64, limit_ms: u64) -> bool {
         let mut flights = self.flights.iter().flatten();
         flights.any(|flight| now_ms.saturating_sub(flight.issued_ms) >= limit_ms)
