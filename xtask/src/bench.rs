@@ -1,12 +1,13 @@
-//! The figures of docs/benchmarks.md, in parts that can be chosen: `gabion bench` with the commands that stand there, then
-//! the page of all that is in the directory.
+//! The figures of docs/benchmarks.md, in parts that can be chosen: `gabion bench` with the commands
+//! that stand there, then the page of all that is in the directory.
 //!
 //! ```text
 //!   LINES ─► gabion bench engine, replication ─► DIRECTORY/*.json ─► gabion bench report ─► report.html, report.md
 //! ```
 //!
-//! A machine that does nothing else is needed, and the peers have to be built. What one command made stays when a later one
-//! fails, and what was measured before is on the page too: a command that is run again makes rounds more.
+//! A machine that does nothing else is needed, and the peers have to be built. What one command
+//! made stays when a later one fails, and what was measured before is on the page too: a command
+//! that is run again makes rounds more.
 
 use crate::steps::{Step, head_commit, run, target_directory};
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ const LINES: [Line; 7] = [
     (
         "engine",
         "engine-synced",
-        // With MemTables of 1 MiB a run has a dozen of them and more, so that RocksDB's logs come around, as in one that
-        // goes on; of 16 MiB it would not fill one with values of 100 bytes.
+        // With MemTables of 1 MiB a run has a dozen of them and more, so that RocksDB's logs come
+        // around, as in one that goes on; of 16 MiB it would not fill one with values of 100 bytes.
         "engine --vs rocksdb --value-sizes 100,1000 --log synced --rounds 3 --quick --workloads fillrandom \
          --memtable-size 1MiB",
     ),
@@ -58,8 +59,8 @@ const LINES: [Line; 7] = [
 const PEERS: [(&str, &str); 3] =
     [("engine", "engine-rocksdb"), ("engine", "engine-fjall"), ("replication", "replica-rocksdb")];
 
-/// Runs a part, or `all`, and draws the page of what is in `directory` then; without one it is below the system's directory
-/// for temporary files, named by the commit.
+/// Runs a part, or `all`, and draws the page of what is in `directory` then; without one it is
+/// below the system's directory for temporary files, named by the commit.
 pub(crate) fn bench(part: &str, directory: Option<&str>) -> Step {
     let lines = lines(part)?;
     let directory = match directory {

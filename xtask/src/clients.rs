@@ -1,8 +1,10 @@
-//! Client libraries of Redis in their own languages, with their defaults, against a real cluster: each connects,
-//! pipelines, transacts, scans, locks, and goes on after the node that it talks to was killed and came back.
+//! Client libraries of Redis in their own languages, with their defaults, against a real cluster:
+//! each connects, pipelines, transacts, scans, locks, and goes on after the node that it talks to
+//! was killed and came back.
 //!
-//! Each has one script in `xtask/clients`, which is given a port and ends with 0 or says what went wrong. The script
-//! kills the node itself, by the `process_id` of INFO; `gabion up` starts it again.
+//! Each has one script in `xtask/clients`, which is given a port and ends with 0 or says what went
+//! wrong. The script kills the node itself, by the `process_id` of INFO; `gabion up` starts it
+//! again.
 
 use crate::cluster::{Cluster, need, program, run, said};
 use crate::python;
@@ -12,13 +14,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Packages of the two libraries of Node.js, in exact versions; those of the others stand in their own files.
+/// Packages of the two libraries of Node.js, in exact versions; those of the others stand in their
+/// own files.
 const NODE_PACKAGES: [&str; 2] = ["ioredis@6.0.0", "redis@6.3.1"];
 const REDIS_PY: &str = "redis==8.1.0";
 /// Seconds that a script may take; a node is back within a few.
 const PATIENCE: &str = "120";
 
-/// A library: its name, and the command that runs its script, which is prepared (installed, built) by then.
+/// A library: its name, and the command that runs its script, which is prepared (installed, built)
+/// by then.
 type Library = (&'static str, fn() -> Result<Command, String>);
 
 const LIBRARIES: [Library; 6] = [
@@ -65,7 +69,8 @@ pub(crate) fn check(names: &[&str]) -> Step {
     cluster.stop()
 }
 
-/// Copies files of `xtask/clients` to a directory below cargo's target directory, where their tools put what they build.
+/// Copies files of `xtask/clients` to a directory below cargo's target directory, where their tools
+/// put what they build.
 fn place(name: &str, files: &[&str]) -> Result<PathBuf, String> {
     let directory = Path::new(&target_directory()?).join("clients").join(name);
     fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;

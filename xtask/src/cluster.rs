@@ -1,5 +1,5 @@
-//! A real cluster for a check: `gabion up` with its processes, ports and directory, and a client that
-//! is just enough RESP. Whatever happens, its end leaves no process and no directory.
+//! A real cluster for a check: `gabion up` with its processes, ports and directory, and a client
+//! that is just enough RESP. Whatever happens, its end leaves no process and no directory.
 
 use crate::steps::{Step, target_directory};
 use serde_json::Value;
@@ -245,7 +245,8 @@ impl Cluster {
     /// `kill -9` of some replicas (their process ids), or of all and `up` itself.
     pub(crate) fn kill(&mut self, pids: &[u32], with_up: bool) -> Step {
         if with_up && let Some(mut up) = self.up.take() {
-            // Stopped, it starts no replica that nobody would wait for and that holds ports and data.
+            // Stopped, it starts no replica that nobody would wait for and that holds ports and
+            // data.
             signal("-STOP", &[up.id()]);
             let mut all = children(up.id());
             all.extend(pids);
@@ -425,7 +426,8 @@ impl Client {
     }
 }
 
-/// Writes `count` keys `prefix0`… with the values of [`value_of`], pipelined; every reply must be OK.
+/// Writes `count` keys `prefix0`… with the values of [`value_of`], pipelined; every reply must be
+/// OK.
 pub(crate) fn load(port: u16, prefix: &str, count: u64, value_len: usize) -> Step {
     let mut client = Client::connect(port, Duration::from_secs(30))?;
     let mut next = 0;

@@ -84,8 +84,8 @@ impl Tests {
 /// Holds the page against the sources; writes it anew when asked to.
 ///
 /// # Errors
-/// When a line of the sources is malformed or names a fault that the page has not, and when the page
-/// differs and is not to be written.
+/// When a line of the sources is malformed or names a fault that the page has not, and when the
+/// page differs and is not to be written.
 pub(crate) fn check(rewrite: bool) -> Step {
     println!("\n── tests by fault");
     let tests = of_sources()?;
@@ -179,13 +179,17 @@ fn named(line: &str) -> Result<Option<(&str, Vec<Fault>)>, String> {
     let line = line.trim();
     let Some((mark, list)) = line.split_once(FORM) else { return Ok(None) };
     let mark = mark.trim_end();
+    let list = list.strip_prefix(' ').unwrap_or(list);
     if !mark.chars().all(|character| "/!#".contains(character)) {
+        // A comment that was wrapped anew would otherwise take the test from the page unseen.
+        if mark.starts_with("//") && list.split(", ").all(|text| Fault::parse(text).is_some()) {
+            return Err(format!("'{FORM} {list}' stands behind words: it takes a line of its own"));
+        }
         return Ok(None);
     }
     let fault = |text: &str| {
         Fault::parse(text).ok_or_else(|| format!("'{text}' is not the number of a fault, like E4"))
     };
-    let list = list.strip_prefix(' ').unwrap_or(list);
     let faults = list.split(", ").map(fault).collect::<Result<_, _>>()?;
     Ok(Some((mark, faults)))
 }

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Kills of every process in a run, unless it is told another number; about as many of one or two replicas come
-/// in between.
+/// Kills of every process in a run, unless it is told another number; about as many of one or two
+/// replicas come in between.
 const KILLS: u32 = 20;
 /// Kills of the second run of the suite.
 const KILLS_SHORT: u32 = 5;
-/// What `gabion up` is told besides sizes: the defaults, and each option that takes another way. The
-/// seed of a run picks one.
+/// What `gabion up` is told besides sizes: the defaults, and each option that takes another way.
+/// The seed of a run picks one.
 const CONFIGURATIONS: [&[&str]; 6] = [
     &[],
     &["--ack", "durable"],

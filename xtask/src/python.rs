@@ -5,7 +5,8 @@ use crate::steps::target_directory;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The interpreter of an environment `name` below cargo's target directory that holds these packages.
+/// The interpreter of an environment `name` below cargo's target directory that holds these
+/// packages.
 pub(crate) fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let environment = Path::new(&target_directory()?).join(name);
     let python = environment.join("bin/python");

@@ -27,7 +27,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
-    // What the kernel says of a process, of Gabion's and of those that it is measured beside, and what it is told.
+    // What the kernel says of a process, of Gabion's and of those that it is measured beside, and
+    // what it is told.
     ("gabion-proc", &[]),
     ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
     (
@@ -94,7 +95,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ),
     // Built into the programs of other engines too, so it knows nothing of Gabion's.
     ("gabion-workload", &["gabion-base", "gabion-proc"]),
-    // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or stores.
+    // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or
+    // stores.
     ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-proc", "gabion-workload"]),
 ];
 

@@ -1,5 +1,5 @@
-//! What shipping promises, seen from outside: from the kernel's counters, from the wire and from the
-//! pools.
+//! What shipping promises, seen from outside: from the kernel's counters, from the wire and from
+//! the pools.
 //!
 //! ```text
 //!   tshark on lo ─► up ─► a little load ─► H2CData PDUs of NVMe/TCP carry every live SST
@@ -27,8 +27,8 @@ const KEYS: u64 = 100_000;
 /// Bytes that a check takes beside the pools: rings, logs, the capture.
 const OTHER_LEN: u64 = 512 << 20;
 const SECONDARIES: [u16; 2] = [2, 3];
-/// Bytes that a secondary may read from devices beyond what it itemises: programs and libraries that
-/// the page cache had dropped. Far less than the load.
+/// Bytes that a secondary may read from devices beyond what it itemises: programs and libraries
+/// that the page cache had dropped. Far less than the load.
 const READ_NOISE: u64 = 4 << 20;
 /// What the secondaries itemise of the file data that they read.
 const ITEMISED: [&str; 5] = [
@@ -65,8 +65,8 @@ pub(crate) fn check() -> Step {
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
 }
 
-/// A cluster all of whose files were seen on the wire. A machine that is busy may lose packets of the capture,
-/// which says nothing of Gabion: then another cluster is captured.
+/// A cluster all of whose files were seen on the wire. A machine that is busy may lose packets of
+/// the capture, which says nothing of Gabion: then another cluster is captured.
 fn seen_on_the_wire(options: &[&str]) -> Result<Cluster, String> {
     for tries_left in (0..CAPTURES_MAX).rev() {
         let mut cluster = Cluster::new("shipping", &program()?, options)?;
@@ -240,8 +240,9 @@ fn streams(pcap: &[u8]) -> Result<BTreeMap<(u16, u16), Vec<u8>>, String> {
     streams.into_iter().map(whole).collect()
 }
 
-/// One direction of a TCP connection, put together as its receiver does it: a sender that moves to another CPU has
-/// its segments overtake each other even on the loopback, and what a full queue dropped comes once more.
+/// One direction of a TCP connection, put together as its receiver does it: a sender that moves to
+/// another CPU has its segments overtake each other even on the loopback, and what a full queue
+/// dropped comes once more.
 #[derive(Default)]
 struct Stream {
     /// Sequence number of the byte behind `bytes`.

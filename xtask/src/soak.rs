@@ -1,5 +1,6 @@
-//! Everything at length, in shards: a shard that ended well is written down under the target directory
-//! for its commit, and not run again, so that a soak that was cut short goes on where it was.
+//! Everything at length, in shards: a shard that ended well is written down under the target
+//! directory for its commit, and not run again, so that a soak that was cut short goes on where it
+//! was.
 
 use crate::cluster::need_space;
 use crate::shipping;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
-/// The shard that loads many records into a store within 2 GiB of memory, how many, and bytes of disk that it needs.
+/// The shard that loads many records into a store within 2 GiB of memory, how many, and bytes of
+/// disk that it needs.
 const MEMORY: &str = "memory";
 const MANY: u64 = 100_000_000;
 const MANY_DISK: u64 = 40 << 30;
@@ -140,8 +142,8 @@ fn run_shard(shard: &str) -> Step {
     }
 }
 
-/// Many records, every one of which is read and compared behind the load, in a process that may have 2 GiB resident.
-/// The cache is filled by then, and every file is open.
+/// Many records, every one of which is read and compared behind the load, in a process that may
+/// have 2 GiB resident. The cache is filled by then, and every file is open.
 fn many_records() -> Step {
     is_there_room_for_many()?;
     let directory = many_directory()?;

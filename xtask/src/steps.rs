@@ -36,7 +36,8 @@ pub(crate) fn test(args: &[&str], env: &[(&str, &str)]) -> Step {
 /// How many tests passed in a program that runs some.
 ///
 /// # Errors
-/// When one failed, and when none ran: `cargo test` ends well where a filter fits no test, as after it was renamed.
+/// When one failed, and when none ran: `cargo test` ends well where a filter fits no test, as after
+/// it was renamed.
 fn tests_of(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<u64, String> {
     let line = format!("{program} {}", args.join(" "));
     println!("\n── {line}");
@@ -62,8 +63,8 @@ fn tests_of(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<u64, S
     }
 }
 
-/// How many tests passed by the line with which a program of tests ends (`test result: ok. 3 passed; 0 failed; …`); 0
-/// for any other line.
+/// How many tests passed by the line with which a program of tests ends (`test result: ok. 3
+/// passed; 0 failed; …`); 0 for any other line.
 fn passed_in(line: &str) -> u64 {
     let result =
         line.strip_prefix("test result: ").and_then(|result| result.split_once(" passed;"));
@@ -107,17 +108,17 @@ pub(crate) fn ci() -> Step {
     guest()
 }
 
-/// Defects, of the prototypes among others, planted in the node: each must be caught by a checker, of whole clusters or
-/// of crash points.
+/// Defects, of the prototypes among others, planted in the node: each must be caught by a checker,
+/// of whole clusters or of crash points.
 pub(crate) fn planted() -> Step {
     let sim = ["-p", "gabion-sim", "--features", "planted", "--test"];
     test(&[&sim[..], &["planted"]].concat(), &[])?;
     test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
 }
 
-/// The skip list's readers beside its writer, wakers of tasks, and what else threads share without a lock, in every order
-/// of their steps: a build of its own, as its atomics are other ones, and beside the usual one, which would have to be
-/// made again.
+/// The skip list's readers beside its writer, wakers of tasks, and what else threads share without
+/// a lock, in every order of their steps: a build of its own, as its atomics are other ones, and
+/// beside the usual one, which would have to be made again.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);
     let lib = ["-p", "gabion-engine", "-p", "gabion-media", "-p", "gabion-db", "--lib"];
@@ -150,8 +151,8 @@ pub(crate) fn some_seeds(first: u64, count: u64) -> Step {
     run_covering("seeds", &env)
 }
 
-/// Runs tests of the simulator and shows what they covered, each of which is a line that they say. What else
-/// they say is shown when they fail. One that says nothing of the kind proves nothing.
+/// Runs tests of the simulator and shows what they covered, each of which is a line that they say.
+/// What else they say is shown when they fail. One that says nothing of the kind proves nothing.
 fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
     let args = ["test", "-p", "gabion-sim", "--test", test, "--", "--nocapture"];
     let line = format!("cargo {}", args.join(" "));

@@ -1,4 +1,5 @@
-//! The test suites of Redis and of its Python library, as they are published, against a real cluster.
+//! The test suites of Redis and of its Python library, as they are published, against a real
+//! cluster.
 //!
 //! ```text
 //! Debian's source of Redis ── tests/unit/*.tcl ─┐
@@ -7,8 +8,9 @@
 //!                              xtask/suites/*.txt: each test that fails, and why ─────┘
 //! ```
 //!
-//! Nothing of the suites is changed or kept here. Lists only shrink: a listed test that passes fails the step as well as
-//! one that fails and is not listed, and so does a number of tests other than the one recorded.
+//! Nothing of the suites is changed or kept here. Lists only shrink: a listed test that passes
+//! fails the step as well as one that fails and is not listed, and so does a number of tests other
+//! than the one recorded.
 
 mod list;
 mod redis_py;
@@ -34,7 +36,8 @@ pub(crate) fn check(only: Option<&str>) -> Step {
     if only != Some("tcl") {
         problems.extend(redis_py::check(cluster.port)?);
     }
-    // A replica that ended amid a suite, or one that differs, fails the step whatever the tests say.
+    // A replica that ended amid a suite, or one that differs, fails the step whatever the tests
+    // say.
     cluster.wait_ready()?;
     cluster.verify_same(&[])?;
     cluster.stop()?;

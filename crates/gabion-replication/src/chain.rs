@@ -75,7 +75,6 @@ mod links;
 mod member;
 mod peer;
 mod recent;
-mod status;
 mod stream;
 
 use crate::message::{Lease, Lost, Message, Progress, Watermarks};

@@ -50,7 +50,8 @@ impl AtRest {
         self.medium.block_on(future)
     }
 
-    /// The ring of the pool, to be changed in this process alone; zeros where it is lost, which the replica then says.
+    /// The ring of the pool, to be changed in this process alone; zeros where it is lost, which the
+    /// replica then says.
     ///
     /// # Errors
     /// Invalid input when the file is not the pool's ring; I/O.
@@ -68,7 +69,8 @@ impl AtRest {
         Ok(pool)
     }
 
-    /// What is to be said of the replica's ring, as its own start would say it, and whether writes may be missing.
+    /// What is to be said of the replica's ring, as its own start would say it, and whether writes
+    /// may be missing.
     ///
     /// # Errors
     /// As [`Self::pool`], and of its log.
@@ -100,9 +102,9 @@ impl AtRest {
     }
 }
 
-/// Compares each chunk of a file with the checksum in its edit. `step` is called before each; `bad` is
-/// told of each that differs: its offset, the checksum that is expected, and the bytes, or why there
-/// are none.
+/// Compares each chunk of a file with the checksum in its edit. `step` is called before each; `bad`
+/// is told of each that differs: its offset, the checksum that is expected, and the bytes, or why
+/// there are none.
 pub(crate) fn check_file(
     medium: &BlockingMedium,
     source: &impl FileSource,

@@ -172,7 +172,8 @@ mod tests {
     use gabion_engine::{Codecs, TreeConfig};
     use gabion_node::{AckLevel, CompactionMode};
 
-    /// Bytes that the indexes and filters of so many records of the benchmark take once all are read.
+    /// Bytes that the indexes and filters of so many records of the benchmark take once all are
+    /// read.
     fn indexes_of_a_store(records: u64, value_len: usize) -> u64 {
         let name = format!("gabion-bench-indexes-{}-{value_len}", std::process::id());
         let dir = std::env::temp_dir().join(name);

@@ -69,7 +69,8 @@ impl Replica {
         self.bound_log();
         let path = self.log_path();
         let log = owned::open_log(&path, self.number)?;
-        // What runs here, also when another file has its name by now, or none: it was built anew, or replaced.
+        // What runs here, also when another file has its name by now, or none: it was built anew,
+        // or replaced.
         let program = Path::new("/proc/self/exe");
         let name = std::env::args_os().next().unwrap_or_else(|| program.into());
         let child = Command::new(program)
@@ -92,8 +93,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Puts the log aside if it is long. To be called now and then: whoever connects can make a replica
-    /// write lines, and its process may run for years.
+    /// Puts the log aside if it is long. To be called now and then: whoever connects can make a
+    /// replica write lines, and its process may run for years.
     pub(crate) fn bound_log(&self) {
         // Tried again at the next call; the replica is not to end for it.
         let _ = put_aside(&self.log_path(), self.number, LOG_LEN_MAX);
@@ -171,14 +172,15 @@ impl Drop for Replica {
     }
 }
 
-/// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on writing to
-/// the same file, at its end; a line that it writes between the two steps is lost.
+/// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on
+/// writing to the same file, at its end; a line that it writes between the two steps is lost.
 fn put_aside(path: &Path, number: u32, len_max: u64) -> Result<()> {
     let io = |e| failed(path, "cannot be put aside", e);
     if std::fs::metadata(path).map_err(io)?.len() <= len_max || !owned::is_there(path, is_log)? {
         return Ok(());
     }
-    // Emptied even where the disk has no room for the copy, or its name is taken: that is what the limit is for.
+    // Emptied even where the disk has no room for the copy, or its name is taken: that is what the
+    // limit is for.
     let old = path.with_extension("old");
     let copied = match owned::is_there(&old, is_log) {
         Ok(_) => std::fs::copy(path, &old).map(drop).map_err(io),

@@ -54,9 +54,10 @@ impl Client {
         })
     }
 
-    /// Connects to a replica that says its STATUS within `limit`. A reply may take as long as it needs
-    /// while the replica answers STATUS, asked on other connections: a scrub may last for hours, and
-    /// a process that is stopped still accepts connections and would be waited for in vain.
+    /// Connects to a replica that says its STATUS within `limit`. A reply may take as long as it
+    /// needs while the replica answers STATUS, asked on other connections: a scrub may last for
+    /// hours, and a process that is stopped still accepts connections and would be waited for in
+    /// vain.
     ///
     /// # Errors
     /// Unavailable, naming the address.
@@ -134,8 +135,8 @@ impl Client {
     /// What a replica answers to `GABION question`; the words of a question are apart by one space.
     ///
     /// # Errors
-    /// Unavailable for a lost connection and for an error that says to try again; snapshot too old; I/O for
-    /// any other error; corruption for what is no JSON.
+    /// Unavailable for a lost connection and for an error that says to try again; snapshot too old;
+    /// I/O for any other error; corruption for what is no JSON.
     pub(crate) fn ask(&mut self, question: &str) -> Result<Value> {
         let address = self.address;
         let words: Vec<&str> = std::iter::once("GABION").chain(question.split(' ')).collect();

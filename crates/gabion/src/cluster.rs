@@ -7,9 +7,10 @@
 //!        unfinished         there while data is made or removed: then nothing of it counts
 //! ```
 //!
-//! `cluster.json` is what makes the rest count: creation writes it last, removal takes it first, and
-//! both leave `unfinished` lying until they are done. So whatever a kill leaves is either whole or
-//! marked, and what is marked is thrown away by the next `up`: as far as it is Gabion's, which [`crate::owned`] tells.
+//! `cluster.json` is what makes the rest count: creation writes it last, removal takes it first,
+//! and both leave `unfinished` lying until they are done. So whatever a kill leaves is either whole
+//! or marked, and what is marked is thrown away by the next `up`: as far as it is Gabion's, which
+//! [`crate::owned`] tells.
 
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
@@ -46,7 +47,8 @@ const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
 /// Writes wait while less than half of it is free, draining begins at a quarter.
 const RING_LEN: u64 = 4 * SEGMENT_LEN;
-/// Of a replica alone: room for all MemTables that may wait for their flush, so that their log need not be drained.
+/// Of a replica alone: room for all MemTables that may wait for their flush, so that their log need
+/// not be drained.
 const RING_LEN_ALONE: u64 = 2 * RING_LEN;
 
 const fn ring_len(replicas: u32) -> u64 {
@@ -90,7 +92,8 @@ fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A group that no other cluster has, as far as 32 random bits go: short enough to be read in messages.
+/// A group that no other cluster has, as far as 32 random bits go: short enough to be read in
+/// messages.
 pub(crate) fn new_group() -> Result<GroupId> {
     let [a, b, c, d, ..] = gabion_server::random_id()?;
     Ok(GroupId(u64::from(u32::from_le_bytes([a, b, c, d]).max(1))))
@@ -151,8 +154,9 @@ impl Settings {
         }
     }
 
-    /// Waits a moment for ports that somebody else has: the processes of an `up` that was just killed
-    /// close theirs as they end, which may be after their names are gone from the process table.
+    /// Waits a moment for ports that somebody else has: the processes of an `up` that was just
+    /// killed close theirs as they end, which may be after their names are gone from the process
+    /// table.
     ///
     /// # Errors
     /// Busy, naming the first port that stays so, purpose and option.
@@ -461,8 +465,8 @@ fn without_settings(data: &Path, dir: &Path) -> Error {
     ))
 }
 
-/// Checks that a replica has what a start of it needs, so that what is missing is named and not what was tried on
-/// its way.
+/// Checks that a replica has what a start of it needs, so that what is missing is named and not
+/// what was tried on its way.
 ///
 /// # Errors
 /// Not found, with what to do; I/O where it is there and cannot be used.
@@ -485,7 +489,8 @@ pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
     check(&pool, "cannot be opened", open.map(drop))
 }
 
-/// The addresses for clients of all replicas, from the data or, with `--port`, from what answers there.
+/// The addresses for clients of all replicas, from the data or, with `--port`, from what answers
+/// there.
 ///
 /// # Errors
 /// See [`load_existing`]; unavailable when nothing answers.
@@ -540,15 +545,15 @@ impl Lock {
     }
 }
 
-/// Makes the data: every pool and ring, then `cluster.json`. `made` is told of each replica and says
-/// whether to go on.
+/// Makes the data: every pool and ring, then `cluster.json`. `made` is told of each replica and
+/// says whether to go on.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// Invalid input when something has a name that is needed; no space, I/O, [`ErrorKind::Unavailable`] when told to stop.
-/// What was made is removed.
+/// Invalid input when something has a name that is needed; no space, I/O,
+/// [`ErrorKind::Unavailable`] when told to stop. What was made is removed.
 pub(crate) fn create(
     data: &Path,
     settings: &Settings,
@@ -594,7 +599,8 @@ fn check_names(data: &Path, settings: &Settings) -> Result<()> {
 /// Writes `cluster.json`, whole or not at all.
 ///
 /// # Errors
-/// Invalid input when a file of that name, or of the one that it is written under, is somebody else's; I/O.
+/// Invalid input when a file of that name, or of the one that it is written under, is somebody
+/// else's; I/O.
 pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
     let (path, new) = (settings_path(data), new_settings_path(data));
     let is_replaced = owned::is_there(&path, owned::is_settings)?;

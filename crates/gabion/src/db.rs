@@ -15,7 +15,8 @@
 //! ```
 //!
 //! - [`out`]: how things are told, as text and as JSON, and what counts as damage.
-//! - [`records`]: `get`, `scan`, `size`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what is in a file.
+//! - [`records`]: `get`, `scan`, `size`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what
+//!   is in a file.
 //! - [`copy`]: `checkpoint`; [`compact`]; [`load`]; [`prompt`]: `open`.
 //! - [`pool`], [`log`], [`edits`], [`file`](mod@file): the parts of `dump`.
 //!
@@ -120,7 +121,8 @@ fn pool_path(place: &DbPlace) -> Result<PathBuf> {
     Ok(pool)
 }
 
-/// Opens a store to run it, which only a group of one allows, with other codecs where they are said.
+/// Opens a store to run it, which only a group of one allows, with other codecs where they are
+/// said.
 fn open_store(place: &DbPlace, wanted: &CodecOptions, what: &str) -> Result<(Db, PathBuf)> {
     let path = pool_path(place)?;
     let members = open(place)?.pool()?.state.view.members.len();

@@ -1,8 +1,9 @@
 //! `gabion destroy`.
 //!
-//! What another version made is no reason to keep the disk full, but it is one to ask: whoever typed
-//! `--yes` meant data that this version knows. So it takes `--force` where there is nobody to be asked. Files that are not
-//! Gabion's by their own bytes stay, whatever they are called, and are listed.
+//! What another version made is no reason to keep the disk full, but it is one to ask: whoever
+//! typed `--yes` meant data that this version knows. So it takes `--force` where there is nobody to
+//! be asked. Files that are not Gabion's by their own bytes stay, whatever they are called, and are
+//! listed.
 
 use crate::cluster::{self, Lock};
 use crate::options::DestroyOptions;
@@ -40,8 +41,9 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     Ok(0)
 }
 
-/// Removes what an interrupted creation or removal left. Nothing of it is asked about: it holds nothing, or was to be
-/// removed. Returns false where that was all but done, or is by now, so that data is there.
+/// Removes what an interrupted creation or removal left. Nothing of it is asked about: it holds
+/// nothing, or was to be removed. Returns false where that was all but done, or is by now, so that
+/// data is there.
 fn clear(data: &Path) -> Result<bool> {
     let _lock = Lock::take(data)?;
     if !cluster::clear_leftovers(data)? {

@@ -1,5 +1,5 @@
-//! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that stands
-//! beside the peers' is this one, with words of its own.
+//! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that
+//! stands beside the peers' is this one, with words of its own.
 
 mod one_cache;
 
@@ -15,12 +15,12 @@ use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, Reads, RunArgs};
 use one_cache::OneCache;
 use std::time::Duration;
 
-/// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions. Only what
-/// data takes of the pool is counted.
+/// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions.
+/// Only what data takes of the pool is counted.
 const POOL_SPARE: u64 = GIB;
 
-/// Bytes of disk that a run reserves beside what its plan asks for: that, the log's ring, and what a slot and the
-/// metadata of the pool round it up by.
+/// Bytes of disk that a run reserves beside what its plan asks for: that, the log's ring, and what
+/// a slot and the metadata of the pool round it up by.
 pub(crate) const SPARE_LEN: u64 = POOL_SPARE + RING_LEN + 64 * MIB;
 
 /// Bytes of the log's ring: the default, and a file of its own.
@@ -209,8 +209,9 @@ impl Engine for Embedded {
     }
 }
 
-/// What held writers back, in seconds: `seconds` in all, stopped or slowed down, as RocksDB's are; of these `slowed`, and
-/// by name what stopped them. Writers are slowed down or stopped, never both at a time, so these add up.
+/// What held writers back, in seconds: `seconds` in all, stopped or slowed down, as RocksDB's are;
+/// of these `slowed`, and by name what stopped them. Writers are slowed down or stopped, never both
+/// at a time, so these add up.
 fn stalls(counters: &Counters) -> Vec<(String, f64)> {
     let (slowed, stopped) = (counters.writes_slowed_ms, counters.writes_stopped_ms);
     let all = [("seconds", slowed + stopped.total()), ("slowed", slowed)];

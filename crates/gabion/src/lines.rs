@@ -1,5 +1,5 @@
-//! The lines of a prompt. Where somebody types, a line can be edited and those before it recalled; what a
-//! program writes is taken as it comes, byte for byte.
+//! The lines of a prompt. Where somebody types, a line can be edited and those before it recalled;
+//! what a program writes is taken as it comes, byte for byte.
 
 use gabion_base::{Error, ErrorKind, Result};
 use rustyline::config::Configurer;
@@ -8,7 +8,8 @@ use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 use std::io::{self, BufRead, IsTerminal};
 
-/// Lines that are recalled, in memory alone: they may hold what nobody is to find on the disk later.
+/// Lines that are recalled, in memory alone: they may hold what nobody is to find on the disk
+/// later.
 const RECALLED_MAX: usize = 1000;
 
 /// Where lines come from.
@@ -41,8 +42,8 @@ impl Lines {
         self.editor.is_some()
     }
 
-    /// The next line, asked for with `prompt` where it is typed; nothing at the end, which Ctrl-C and Ctrl-D
-    /// are too.
+    /// The next line, asked for with `prompt` where it is typed; nothing at the end, which Ctrl-C
+    /// and Ctrl-D are too.
     ///
     /// # Errors
     /// I/O.

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// The RESP port of the first replica unless said otherwise: Redis's own.
 pub(crate) const PORT_DEFAULT: u16 = 6379;
 
-/// Steps by which jobs stand back unless said otherwise: where one thread of requests wants the same processor, a tenth
-/// of it is theirs.
+/// Steps by which jobs stand back unless said otherwise: where one thread of requests wants the
+/// same processor, a tenth of it is theirs.
 const JOBS_NICE: u8 = 10;
 
 /// A replicated key-value store that compacts once and replicates the result.
@@ -85,8 +85,8 @@ pub(crate) struct ProcessOptions {
     /// Compactions that each replica may run at once, 1 to 64; flushes have a thread of their own
     #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
     pub(crate) compactions_max: usize,
-    /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the warming of the cache
-    /// stand back behind requests, and flushes by half as many
+    /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the
+    /// warming of the cache stand back behind requests, and flushes by half as many
     #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
     pub(crate) jobs_nice: u8,
 }
@@ -129,8 +129,8 @@ pub(crate) struct FixedOptions {
     /// Replicas, 1 to 16 [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) replicas: Option<u32>,
-    /// Bytes reserved for each replica's pool, at least 256MiB [default: 4GiB, or less where 80 % of
-    /// the free disk is less]
+    /// Bytes reserved for each replica's pool, at least 256MiB [default: 4GiB, or less where 80 %
+    /// of the free disk is less]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_size: Option<u64>,
     /// Who flushes and compacts: the primary, which ships the files, or each for itself (the
@@ -141,15 +141,15 @@ pub(crate) struct FixedOptions {
     /// [default: replicated]
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub(crate) ack: Option<Ack>,
-    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB and a sixteenth of the pool at most [default: 16MiB, or a
-    /// sixty-fourth of a pool that is below 1GiB]
+    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB and a sixteenth of the pool at most
+    /// [default: 16MiB, or a sixty-fourth of a pool that is below 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
     /// Compression of data blocks: none, lz4, zstd, or zstd:LEVEL from 1 to 19 [default: none]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) compression: Option<Compression>,
-    /// Compression of the deepest files, which hold most of the data and are seldom rewritten; usual: --compression lz4
-    /// --bottom-compression zstd [default: as --compression]
+    /// Compression of the deepest files, which hold most of the data and are seldom rewritten;
+    /// usual: --compression lz4 --bottom-compression zstd [default: as --compression]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) bottom_compression: Option<Compression>,
 }
@@ -216,7 +216,8 @@ pub(crate) struct DbPlace {
     /// Which replica, 1 to 16 [default: 1]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) replica: Option<u32>,
-    /// A pool file or device, or the directory of an embedded store, instead of --data and --replica
+    /// A pool file or device, or the directory of an embedded store, instead of --data and
+    /// --replica
     #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["data", "replica"])]
     pub(crate) pool: Option<PathBuf>,
     /// For programs: one JSON document from a command, one JSON object per line from `scan` and
@@ -225,7 +226,8 @@ pub(crate) struct DbPlace {
     pub(crate) json: bool,
 }
 
-/// What `gabion db` does. Exit code 1: something is damaged, and named; 2: it could not be carried out.
+/// What `gabion db` does. Exit code 1: something is damaged, and named; 2: it could not be carried
+/// out.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DbCommand {
     /// The value of a key, as the replica would have it after a start
@@ -236,7 +238,8 @@ pub(crate) enum DbCommand {
     },
     /// Keys and values in the order of the keys, a pair per line
     Scan(ScanOptions),
-    /// About how many bytes a range of keys takes, in files and in memory, and how many entries it has, without reading it
+    /// About how many bytes a range of keys takes, in files and in memory, and how many entries it
+    /// has, without reading it
     Size(RangeOptions),
     /// What the pool holds: slots, levels, log, MemTables, amplification
     Stats,
@@ -245,7 +248,8 @@ pub(crate) enum DbCommand {
     Dump(DumpCommand),
     /// Read every live file and log segment and compare checksums
     Scrub,
-    /// As `scrub`, and check all that checksums do not: the order of keys, levels, filters, the log's replay
+    /// As `scrub`, and check all that checksums do not: the order of keys, levels, filters, the
+    /// log's replay
     Verify,
     /// Copy what the replica holds into a new directory: a store of its own, a group of one
     Checkpoint {
@@ -256,7 +260,8 @@ pub(crate) enum DbCommand {
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         pool_size: Option<u64>,
     },
-    /// Compact all levels of a store, or a range of its keys, into one. Writes; only in a group of one
+    /// Compact all levels of a store, or a range of its keys, into one. Writes; only in a group of
+    /// one
     Compact {
         /// The first key that is wanted [default: the first there is]
         #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
@@ -267,8 +272,8 @@ pub(crate) enum DbCommand {
         #[command(flatten)]
         codecs: CodecOptions,
     },
-    /// Load sorted records into a store, all at once and without its log: one JSON object per line, as `scan --json`
-    /// prints them. Writes; only in a group of one
+    /// Load sorted records into a store, all at once and without its log: one JSON object per line,
+    /// as `scan --json` prints them. Writes; only in a group of one
     Load {
         /// Where the lines are [default: the standard input]
         #[arg(value_name = "FILE")]
@@ -276,7 +281,8 @@ pub(crate) enum DbCommand {
         #[command(flatten)]
         codecs: CodecOptions,
     },
-    /// Open a store to read and write it: one command, or a prompt; `help` lists them. Only a group of one
+    /// Open a store to read and write it: one command, or a prompt; `help` lists them. Only a group
+    /// of one
     Open {
         /// The command, as in `gabion db open put key value`; a prompt without it
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
@@ -286,15 +292,16 @@ pub(crate) enum DbCommand {
     },
 }
 
-/// The codecs of the files that a command makes. Each file says its own, so they need not be those of the store.
+/// The codecs of the files that a command makes. Each file says its own, so they need not be those
+/// of the store.
 #[derive(Args, Debug, Default)]
 pub(crate) struct CodecOptions {
-    /// Compression of the files that are made meanwhile: none, lz4, zstd, or zstd:LEVEL. The deepest and those of `load`
-    /// have that of --bottom-compression [default: the store's]
+    /// Compression of the files that are made meanwhile: none, lz4, zstd, or zstd:LEVEL. The
+    /// deepest and those of `load` have that of --bottom-compression [default: the store's]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) compression: Option<Compression>,
-    /// Compression of the deepest files and of all that `load` makes; `compact` writes anew what lies deepest with
-    /// another [default: the store's; as --compression where it has none]
+    /// Compression of the deepest files and of all that `load` makes; `compact` writes anew what
+    /// lies deepest with another [default: the store's; as --compression where it has none]
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub(crate) bottom_compression: Option<Compression>,
 }
@@ -304,7 +311,8 @@ pub(crate) struct CodecOptions {
 pub(crate) struct ScanOptions {
     #[command(flatten)]
     pub(crate) range: RangeOptions,
-    /// From the last pair to the first; with --limit the last ones. `load` takes them in the order of the keys alone
+    /// From the last pair to the first; with --limit the last ones. `load` takes them in the order
+    /// of the keys alone
     #[arg(long)]
     pub(crate) reverse: bool,
     /// At most so many pairs [default: all]
@@ -374,7 +382,8 @@ pub(crate) enum BenchCommand {
 pub(crate) struct DestroyOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
-    /// Do not ask. Refused, without --force, where `cluster.json` says nothing that this version knows
+    /// Do not ask. Refused, without --force, where `cluster.json` says nothing that this version
+    /// knows
     #[arg(long)]
     pub(crate) yes: bool,
     /// With --yes: also data of another version, or with a damaged `cluster.json`

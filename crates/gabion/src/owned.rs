@@ -1,4 +1,5 @@
-//! Whose the files of a data directory are: what is not Gabion's by its own bytes is neither written nor removed.
+//! Whose the files of a data directory are: what is not Gabion's by its own bytes is neither
+//! written nor removed.
 //!
 //! | name | is ours by |
 //! | --- | --- |
@@ -133,7 +134,8 @@ pub(crate) fn log_text(number: u32) -> String {
     format!("{LOG}{number}\n")
 }
 
-/// Whether a file is a replica's log. Its first line may come late: the process writes on while its log is put aside.
+/// Whether a file is a replica's log. Its first line may come late: the process writes on while its
+/// log is put aside.
 pub(crate) fn is_log(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let is_start = |line: &str| line.starts_with("replica ") && line.contains(" of group ");

@@ -37,8 +37,8 @@ const PARTS: [(&str, &[&str]); 5] = [
     ("other", &["other"]),
 ];
 
-/// Seconds of flush and compaction below which no claim is made: the estimate multiplies them, and with
-/// less, what threads spend on waking up while nothing happens weighs as much.
+/// Seconds of flush and compaction below which no claim is made: the estimate multiplies them, and
+/// with less, what threads spend on waking up while nothing happens weighs as much.
 const JOBS_MIN: f64 = 1.0;
 
 /// A replica to be drawn.
@@ -63,8 +63,8 @@ impl Row {
     }
 }
 
-/// The block, line by line. Where it is redrawn, long lines are cut to the screen: a reason that is told may have any
-/// length.
+/// The block, line by line. Where it is redrawn, long lines are cut to the screen: a reason that is
+/// told may have any length.
 pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     let mut lines = vec![heading(rows, address)];
     lines.push(format!(
@@ -261,13 +261,15 @@ fn verdict(rows: &[Row], spent: &Cpu) -> String {
 }
 
 /// CPU seconds that the group would have spent, had every replica flushed and compacted for itself:
-/// what the primary spent on it as often as there are replicas, nothing shipped, the rest as it was.
+/// what the primary spent on it as often as there are replicas, nothing shipped, the rest as it
+/// was.
 fn everywhere(spent: &Cpu, replicas: usize) -> f64 {
     let jobs = spent.of(&["flush", "compaction"]);
     jobs * replicas as f64 + spent.of(&["requests", "other"])
 }
 
-/// The lines as they are drawn: cut where there is a width, whole where they go to a file or another program.
+/// The lines as they are drawn: cut where there is a width, whole where they go to a file or
+/// another program.
 fn block(lines: &[String], width: Option<usize>) -> String {
     let mut out = String::new();
     for line in lines {
@@ -334,8 +336,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A line that is drawn when somebody looks. It goes to standard error, so what is printed, JSON or not, is nothing
-    /// to it.
+    /// A line that is drawn when somebody looks. It goes to standard error, so what is printed,
+    /// JSON or not, is nothing to it.
     pub(crate) fn new() -> Self {
         Self { drawn: io::stderr().is_terminal(), is_there: false, share: u64::MAX }
     }
@@ -346,8 +348,8 @@ impl Progress {
         Self { drawn: false, ..Self::new() }
     }
 
-    /// One beside lines that are printed all the while. It is not drawn where these go to a terminal, as they show there
-    /// how far it is.
+    /// One beside lines that are printed all the while. It is not drawn where these go to a
+    /// terminal, as they show there how far it is.
     pub(crate) fn beside_lines() -> Self {
         let drawn = io::stderr().is_terminal() && !io::stdout().is_terminal();
         Self { drawn, ..Self::new() }
@@ -382,7 +384,8 @@ impl Progress {
         }
     }
 
-    /// Does `work`, and says again and again meanwhile how far it is, as far as that can be seen from here.
+    /// Does `work`, and says again and again meanwhile how far it is, as far as that can be seen
+    /// from here.
     pub(crate) fn during<T: Send>(
         &mut self,
         work: impl FnOnce() -> T + Send,

@@ -9,7 +9,8 @@ use rustix::process::{Pid, Signal};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;
-    // It was started by another name, /proc/self/exe. Where it keeps that, only lists of processes are harder to read.
+    // It was started by another name, /proc/self/exe. Where it keeps that, only lists of processes
+    // are harder to read.
     let _ = rustix::thread::set_name(c"gabion");
     let settings = cluster::load_existing(&options.data)?;
     let doors = settings.doors(options.replica);

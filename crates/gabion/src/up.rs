@@ -26,19 +26,21 @@ const TICK: Duration = Duration::from_millis(100);
 const REDRAW: Duration = Duration::from_secs(1);
 /// How often a line is printed where nothing can be redrawn.
 const LINE_EVERY: Duration = Duration::from_secs(30);
-/// How long a start may take before it is told what is waited for. Some take minutes: a replica reads its
-/// log and checks its pool before it answers, and that is no reason to give up while it lives.
+/// How long a start may take before it is told what is waited for. Some take minutes: a replica
+/// reads its log and checks its pool before it answers, and that is no reason to give up while it
+/// lives.
 const SILENT_START_MAX: Duration = Duration::from_secs(3);
 /// How often that is told where nothing can be redrawn.
 const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 /// Deaths of one replica during start-up at which `up` gives up.
 const START_DEATHS_MAX: u32 = 3;
-/// How long a replica may take to stop before it is killed: it writes out what its ring alone holds.
+/// How long a replica may take to stop before it is killed: it writes out what its ring alone
+/// holds.
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// How long it may take before it is told what is waited for.
 const SILENT_STOP_MAX: Duration = Duration::from_secs(2);
-/// A signal that comes so soon after the first is no second wish: `timeout` and others signal the process and
-/// its group, which `up` is of.
+/// A signal that comes so soon after the first is no second wish: `timeout` and others signal the
+/// process and its group, which `up` is of.
 const SAME_WISH: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(options: &UpOptions) -> Result<u8> {
@@ -105,7 +107,8 @@ fn is_ignored(signal: i32) -> bool {
     is_ignored_in(&status, signal)
 }
 
-/// Whether that is told by a line such as `SigIgn: 0000000000001001`, of which the lowest bit is signal 1.
+/// Whether that is told by a line such as `SigIgn: 0000000000001001`, of which the lowest bit is
+/// signal 1.
 fn is_ignored_in(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -215,7 +218,8 @@ impl Group {
         }
     }
 
-    /// Asks every replica now and then, each on a thread of its own: one that hangs delays no other.
+    /// Asks every replica now and then, each on a thread of its own: one that hangs delays no
+    /// other.
     fn watch_status(&self, events: &Sender<Event>) -> Result<()> {
         for number in self.settings.members() {
             let address: SocketAddr = self.settings.doors(number).resp;
@@ -427,8 +431,8 @@ impl Group {
     }
 }
 
-/// Ready, where, what is reserved, and what to type next. Paths are long, so each stands there once: a
-/// command finds the replicas by their port where the data is not in its default place.
+/// Ready, where, what is reserved, and what to type next. Paths are long, so each stands there
+/// once: a command finds the replicas by their port where the data is not in its default place.
 fn ready_line(
     settings: &Settings,
     data: &Path,
@@ -458,7 +462,8 @@ fn program() -> String {
     quoted(&if name.is_empty() { "gabion".into() } else { name.to_string_lossy().into_owned() })
 }
 
-/// Why a replica says nothing; nothing when it answers. It opens its doors as the last thing of its start.
+/// Why a replica says nothing; nothing when it answers. It opens its doors as the last thing of its
+/// start.
 fn silence(pid: Option<u32>, known: &Known) -> Option<String> {
     if known.answers {
         return None;

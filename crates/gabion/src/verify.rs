@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A file's bytes are compared through its checksums: each replica's bytes with the checksum in the
-//! edit (scrub), and that checksum between replicas (files). Online the replicas look at themselves;
-//! offline this process opens the pools.
+//! edit (scrub), and that checksum between replicas (files). Online the replicas look at
+//! themselves; offline this process opens the pools.
 
 mod offline;
 mod online;
@@ -65,8 +65,8 @@ struct Damage {
 struct Found {
     replica: u32,
     log_end: u64,
-    /// The checksum of the record that ends there, which stands for all before it. Not told offline, where
-    /// logs may end at different places.
+    /// The checksum of the record that ends there, which stands for all before it. Not told
+    /// offline, where logs may end at different places.
     log_crc: Option<String>,
     edit: u64,
     files: Vec<LiveFile>,

@@ -1,5 +1,5 @@
-//! The program itself, from `up` to `destroy`: what a user types and what then happens to processes,
-//! ports and files.
+//! The program itself, from `up` to `destroy`: what a user types and what then happens to
+//! processes, ports and files.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -233,8 +233,8 @@ fn free_ports() -> u16 {
     }
 }
 
-/// Listens on a port that was just found free. A process that another test is starting may hold a copy
-/// of the socket that found it free, for the moment between its fork and its exec.
+/// Listens on a port that was just found free. A process that another test is starting may hold a
+/// copy of the socket that found it free, for the moment between its fork and its exec.
 fn hold(port: u16) -> TcpListener {
     let begun = Instant::now();
     loop {
@@ -303,7 +303,8 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
     (name, offset)
 }
 
-/// What the kernel says: with `--jobs-nice 6` threads of jobs stand back behind the loop, the one that flushes by half.
+/// What the kernel says: with `--jobs-nice 6` threads of jobs stand back behind the loop, the one
+/// that flushes by half.
 fn jobs_stand_back(pid: u64) {
     let nice = |task: std::fs::DirEntry| -> Option<(String, i32)> {
         // The kernel's own threads for I/O come and go.
@@ -559,8 +560,8 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     }
     let up = place.up(&[]);
     assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
-    // Told twice, it stops at once, and does not say that all was well. A process that is held cannot
-    // end before it is told again.
+    // Told twice, it stops at once, and does not say that all was well. A process that is held
+    // cannot end before it is told again.
     let pids = place.pids();
     kill(pids[0], "-STOP");
     up.signal("-INT");

@@ -111,6 +111,10 @@ fn a_line_that_cannot_be_meant_so_is_refused_with_its_place() {
             "/// docs/faults.md: E4.\n#[test]\nfn a() {}",
             "'E4.' is not the number of a fault, like E4",
         ),
+        (
+            "/// What holds. docs/faults.md: E4, E5\n#[test]\nfn a() {}",
+            "'docs/faults.md: E4, E5' stands behind words",
+        ),
         ("/// docs/faults.md: E4 E5\n#[test]\nfn a() {}", "'E4 E5' is not the number"),
         ("/// docs/faults.md:\n#[test]\nfn a() {}", "'' is not the number"),
         ("// docs/faults.md: E4\n#[test]\nfn a() {}", "faults are named in a doc comment"),

@@ -52,7 +52,8 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
         let list = list.map_err(|error| format!("xtask/suites/redis-py.txt: {error}"))?;
         let mut command = Command::new("timeout");
         command.arg("600").arg(&python).args(["-m", "pytest", "-q", "--tb=native", "--color=no"]);
-        // `addopts` of the suite show what tests print; `-r` asks for a line of each test at the end.
+        // `addopts` of the suite show what tests print; `-r` asks for a line of each test at the
+        // end.
         command.args(["-rfEpxX", "-p", "no:cacheprovider", "-W", "ignore", "-o", "addopts="]);
         command.args(["--timeout", "30", "-m", MARKS, "--protocol", protocol]);
         command.arg(format!("--redis-url=redis://127.0.0.1:{port}/0"));
@@ -77,7 +78,8 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// How each test ended, by pytest's summary. One that fails and whose teardown does as well has two lines.
+/// How each test ended, by pytest's summary. One that fails and whose teardown does as well has two
+/// lines.
 fn outcomes_of(text: &str) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for line in text.lines() {

@@ -28,9 +28,9 @@ const UNITS: [&str; 13] = [
     "unit/bitfield",
 ];
 
-/// Tests with these marks need DEBUG, Redis's stream of replication, SAVE, or a bound of memory that is set at run time.
-/// The suite leaves out by itself those that it marks as not for an external server and, with `--singledb`, those that need
-/// a second database.
+/// Tests with these marks need DEBUG, Redis's stream of replication, SAVE, or a bound of memory
+/// that is set at run time. The suite leaves out by itself those that it marks as not for an
+/// external server and, with `--singledb`, those that need a second database.
 const LEFT_OUT: &str = "-needs:debug -needs:repl -needs:config-maxmemory -needs:save";
 
 /// Runs the units at a port; what contradicts the list.
@@ -42,8 +42,9 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     for unit in UNITS {
         let mut command = Command::new("timeout");
         command.args(["900", "./runtest", "--host", "127.0.0.1", "--port", &port.to_string()]);
-        // `--durable`: a test that breaks off has failed, and the next one is run. Its limit is for a hang: one test pipelines
-        // 100,000 times a GET behind a SET, each of which waits for the acknowledgement before it.
+        // `--durable`: a test that breaks off has failed, and the next one is run. Its limit is for
+        // a hang: one test pipelines 100,000 times a GET behind a SET, each of which waits for the
+        // acknowledgement before it.
         command.args(["--singledb", "--durable", "--timeout", "600", "--tags", LEFT_OUT]);
         command.args(["--single", unit]).current_dir(&source);
         for skipped in list.skips.keys().filter_map(|name| name.strip_prefix(unit)) {
@@ -123,8 +124,8 @@ fn source() -> Result<PathBuf, String> {
     Ok(source)
 }
 
-/// Options with which apt reads source packages from where the system reads its packages. The system's own configuration
-/// and lists are not touched.
+/// Options with which apt reads source packages from where the system reads its packages. The
+/// system's own configuration and lists are not touched.
 fn sources_of_packages(apt: &Path) -> Result<Vec<String>, String> {
     let _ = fs::remove_dir_all(apt);
     for part in ["sources", "lists/partial", "cache/archives/partial"] {

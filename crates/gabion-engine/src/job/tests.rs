@@ -484,7 +484,8 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
 }
 
 /// A job that more slots do not help must not be told as one that they help: it would write a file
-/// of 1 GiB for each try. docs/faults.md: P16
+/// of 1 GiB for each try.
+/// docs/faults.md: P16
 #[test]
 fn what_no_file_can_hold_is_not_said_to_want_slots() {
     assert!(outputs::check_len_of_one(FILE_LEN_MAX / 2).is_ok());

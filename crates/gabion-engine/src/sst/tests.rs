@@ -286,7 +286,8 @@ proptest! {
     }
 
     /// Bodies are changed and their checksums made good again, as an attacker with the format at
-    /// hand would: answers may be wrong then, but nothing panics or runs away. docs/faults.md: P2
+    /// hand would: answers may be wrong then, but nothing panics or runs away.
+    /// docs/faults.md: P2
     #[test]
     fn crafted_files_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),

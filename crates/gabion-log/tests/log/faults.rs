@@ -470,7 +470,8 @@ fn a_kill_loses_no_record_that_is_half_in_a_segment_and_half_in_the_ring() {
 }
 
 /// E1: the block in which such a record begins is drained whole once more, so nothing takes its
-/// place in a full ring. docs/faults.md: E1
+/// place in a full ring.
+/// docs/faults.md: E1
 #[test]
 fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part() {
     let config = config(16 << 10, 2);
@@ -503,7 +504,8 @@ fn a_full_ring_keeps_the_block_in_which_a_record_begins_that_is_flushed_in_part(
 
 /// E4: a power cut left an older lap of the ring, and a segment lost a record that this lap has.
 /// All that follows the record would have to be drained once more, and that is more than the ring
-/// holds. docs/faults.md: E4
+/// holds.
+/// docs/faults.md: E4
 #[test]
 fn what_an_older_lap_of_the_ring_has_alone_counts_as_far_as_the_ring_holds_what_follows() {
     let config = config(16 << 10, 2);

@@ -1,9 +1,10 @@
-//! Connections with the other members, and what is said first on each.
+//! Connections with the other members: what is said first on each, who is next to whom, and what is
+//! known of each.
 
 use super::{Chain, Phase};
 use crate::frame::{VERSION, VERSION_MIN};
 use crate::message::{Lost, MemberState, Message, Progress};
-use crate::{Action, Frame};
+use crate::{Action, Frame, MemberStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -108,6 +109,11 @@ impl Chain {
         }
     }
 
+    /// The primary, where writes go.
+    pub(super) fn head(&self) -> ReplicaId {
+        self.order[0]
+    }
+
     pub(super) fn predecessor(&self) -> Option<ReplicaId> {
         self.index.checked_sub(1).map(|i| self.order[i])
     }
@@ -125,6 +131,32 @@ impl Chain {
         match self.phase {
             Phase::Adopting { term } => term,
             _ => self.term.max(self.followed),
+        }
+    }
+
+    /// A member's state as far as it is known here, its own included.
+    pub(super) fn status_of(&self, id: ReplicaId) -> MemberStatus {
+        let Some(i) = self.peer_index(id) else {
+            return MemberStatus {
+                id,
+                is_connected: true,
+                is_joined: self.phase == Phase::Joined,
+                last_heard_ms: self.now_ms,
+                progress: Some(self.progress),
+                lag_bytes: 0,
+                refused: self.blocked.clone(),
+            };
+        };
+        let peer = &self.peers[i];
+        let end = peer.progress.map_or(0, |p| p.end.only().get());
+        MemberStatus {
+            id,
+            is_connected: peer.link.is_some(),
+            is_joined: peer.link.as_ref().is_some_and(|l| l.joined == Some(self.term)),
+            last_heard_ms: peer.last_heard_ms,
+            progress: peer.progress,
+            lag_bytes: self.end().get().saturating_sub(end),
+            refused: peer.link.as_ref().and_then(|l| l.refused.clone()),
         }
     }
 }

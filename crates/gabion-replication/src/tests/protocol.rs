@@ -172,7 +172,8 @@ fn frames_for_others_and_from_others_are_refused() {
 }
 
 /// A frame of another view is not looked into: the answer to an older one is the view that runs,
-/// once for each connection, and a newer one waits until its view is here. docs/faults.md: R4
+/// once for each connection, and a newer one waits until its view is here.
+/// docs/faults.md: R4
 #[test]
 fn a_frame_of_an_older_view_is_answered_with_the_running_one() {
     let mut chain = Chain::new(

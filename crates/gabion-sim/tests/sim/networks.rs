@@ -197,7 +197,8 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
 
 /// Replica 2 compacted for itself and lost, with its ring, the records that told its compaction the
 /// time. Its files hide what has expired by then; at the same position of the log replica 1 shows
-/// it. docs/faults.md: R12
+/// it.
+/// docs/faults.md: R12
 #[test]
 #[ignore = "the time of a replica's own compactions outlives the records that told it"]
 fn replicas_that_compact_for_themselves_have_one_time_at_one_position_after_a_power_cut() {

@@ -14,8 +14,8 @@ use std::path::Path;
 
 /// Records between two looks at how far it is.
 const SAY_EVERY: u64 = 50_000;
-/// Bytes of a line: the longest key and value, of which JSON writes each byte with six at most (`\u0000`), and the rest
-/// of the object.
+/// Bytes of a line: the longest key and value, of which JSON writes each byte with six at most
+/// (`\u0000`), and the rest of the object.
 const LINE_LEN_MAX: usize = 6 * (KEY_LEN_MAX + VALUE_LEN_MAX) + 1024;
 
 pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -> Result<u8> {

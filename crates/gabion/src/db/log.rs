@@ -239,7 +239,8 @@ pub(super) fn add_expiring(fields: &mut Value, stored: &[u8]) -> Result<(), Erro
     Ok(())
 }
 
-/// What an operand adds: one number, or what several come to, from one end of their step to the other.
+/// What an operand adds: one number, or what several come to, from one end of their step to the
+/// other.
 pub(super) fn add_operand(fields: &mut Value, operand: Operand) {
     fields["operator"] = "add-i64".into();
     fields["at_ms"] = operand.at_ms.into();

@@ -23,7 +23,8 @@ pub(super) fn text(fields: &Value) -> String {
 /// About how many bytes the indexes and filters of all files take while they are open.
 pub(super) fn indexes_len(version: &Version, tree: &TreeConfig) -> u64 {
     let len = |(level, file): (u8, &Arc<FileMeta>)| {
-        // As if it were made where it lies: a file that was moved there may have more bits, an old one fewer.
+        // As if it were made where it lies: a file that was moved there may have more bits, an old
+        // one fewer.
         let is_of_bottom =
             level > 0 && !version.overlaps_from(level + 1, &file.smallest, &file.largest);
         index_len(file, tree.filter_bits(is_of_bottom), tree.sst.block_len)
@@ -34,6 +35,7 @@ pub(super) fn indexes_len(version: &Version, tree: &TreeConfig) -> u64 {
 fn index_len(meta: &FileMeta, filter_bits: u32, block_len: u32) -> u64 {
     let filter = meta.entries.saturating_mul(u64::from(filter_bits)) / 8;
     let key = meta.raw_key_bytes / meta.entries.max(1);
-    // A separator twice, as lengths, handle and trailer go with it, and sixteen bytes of what guides through them.
+    // A separator twice, as lengths, handle and trailer go with it, and sixteen bytes of what
+    // guides through them.
     filter + meta.len / u64::from(block_len) * (2 * key + 16)
 }

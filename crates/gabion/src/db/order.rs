@@ -1,5 +1,5 @@
-//! What must hold of the entries of a file and of the files of a level, whatever their checksums say: a
-//! defect of whoever wrote them has good checksums.
+//! What must hold of the entries of a file and of the files of a level, whatever their checksums
+//! say: a defect of whoever wrote them has good checksums.
 
 use super::out::quoted;
 use gabion_base::SequenceNumber;
@@ -163,7 +163,8 @@ impl<'a> Order<'a> {
         numbers.chain(keys).chain(times).chain(ranges).collect()
     }
 
-    /// The first key and the last, and the smallest sequence number and the largest, of entries and range deletes.
+    /// The first key and the last, and the smallest sequence number and the largest, of entries and
+    /// range deletes.
     fn enclosed(
         &self,
         properties: &Properties,
@@ -203,8 +204,8 @@ fn added(operands: Option<Operands>) -> String {
     )
 }
 
-/// Which files of L0 that overlap are not as new as their places say: reads take the first that has a key.
-/// That the other levels are sorted and disjoint is checked whenever a tree is opened.
+/// Which files of L0 that overlap are not as new as their places say: reads take the first that has
+/// a key. That the other levels are sorted and disjoint is checked whenever a tree is opened.
 pub(super) fn of_l0(version: &Version) -> Vec<String> {
     let files = version.level(0);
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-//! How `gabion db` tells things: a line per thing, `what key=value …` for people or a JSON object for
-//! programs, from the same fields.
+//! How `gabion db` tells things: a line per thing, `what key=value …` for people or a JSON object
+//! for programs, from the same fields.
 
 use crate::units::count;
 use gabion_base::{Error, ErrorKind, Result};

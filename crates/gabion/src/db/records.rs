@@ -41,7 +41,8 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let (node, _, _, medium) = &replica;
     let (view, tables) = (node.tree().shared_view(), tables(&replica));
     let limit = options.limit.unwrap_or(u64::MAX);
-    // What it is not known for is not drawn: the scan itself meets what cannot be read, and says where.
+    // What it is not known for is not drawn: the scan itself meets what cannot be read, and says
+    // where.
     let size = medium.block_on(view.approximate_size(&tables, &from, Some(&to)));
     let entries = size.map_or(0, |size| size.entries).min(limit);
     let mut progress = Progress::beside_lines();

@@ -137,8 +137,8 @@ fn files(
     Ok(())
 }
 
-/// The first block that is not whole in the chunk at `chunk`: where it begins, and its bytes. Nothing
-/// when the file's own parts are whole, or too damaged to say.
+/// The first block that is not whole in the chunk at `chunk`: where it begins, and its bytes.
+/// Nothing when the file's own parts are whole, or too damaged to say.
 fn bad_block(pool: &AtRest, source: &Source, meta: &FileMeta, chunk: u64) -> Option<(u64, u32)> {
     let group = source.store.group;
     let file = pool.wait(Inspector::open(source, group, meta.id, meta.rounded_len())).ok()?;
@@ -170,8 +170,8 @@ fn headers(pool: &AtRest, opened: &OpenedPool, meta: &FileMeta, scrubbed: &mut S
     }
 }
 
-/// Goes through the records in the segments: the ring may hold the same records whole, and hide what
-/// a power cut would show.
+/// Goes through the records in the segments: the ring may hold the same records whole, and hide
+/// what a power cut would show.
 fn log(
     pool: &AtRest,
     opened: &OpenedPool,

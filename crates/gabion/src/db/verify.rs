@@ -1,4 +1,5 @@
-//! `gabion db verify`: everything on a pool, by its checksums and by the rules that they do not show.
+//! `gabion db verify`: everything on a pool, by its checksums and by the rules that they do not
+//! show.
 
 use super::order::{self, Order};
 use super::out::{Out, Told, quoted};

@@ -1,9 +1,10 @@
 //! One cache for blocks, indexes and filters, as engines have it that Gabion is compared with.
 //!
-//! The store has two budgets: for decoded blocks, and for the indexes and filters of open files. RocksDB's cache holds
-//! both (`cache_index_and_filter_blocks`, which its guide recommends), so with two budgets of so many bytes each Gabion
-//! would have more memory in the same run: by 2 % of the data, which is a tenth of a cache for a quarter of it. Here
-//! what indexes and filters take *now* is taken from the blocks, and set anew while the store runs:
+//! The store has two budgets: for decoded blocks, and for the indexes and filters of open files.
+//! RocksDB's cache holds both (`cache_index_and_filter_blocks`, which its guide recommends), so
+//! with two budgets of so many bytes each Gabion would have more memory in the same run: by 2 % of
+//! the data, which is a tenth of a cache for a quarter of it. Here what indexes and filters take
+//! *now* is taken from the blocks, and set anew while the store runs:
 //!
 //! ```text
 //!   cache_len  ├────────── blocks ──────────┤── indexes, filters ──┤
@@ -16,12 +17,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Of the cache, what blocks have however much indexes and filters want: one part in so many. Where these do not fit
-/// into the rest, they are read again and again, as in any cache that is smaller than the indexes.
+/// Of the cache, what blocks have however much indexes and filters want: one part in so many. Where
+/// these do not fit into the rest, they are read again and again, as in any cache that is smaller
+/// than the indexes.
 const BLOCKS_PART: usize = 8;
 
-/// How long what blocks may take lags behind what is open. A look costs some 50 µs for a thousand files: half a
-/// thousandth of a processor, within what is measured.
+/// How long what blocks may take lags behind what is open. A look costs some 50 µs for a thousand
+/// files: half a thousandth of a processor, within what is measured.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Budgets that are `cache_len` bytes together while indexes and filters take `indexes_len`.
@@ -31,7 +33,8 @@ pub(super) fn budgets(cache_len: usize, indexes_len: usize) -> RunOptions {
     RunOptions { block_cache_len, open_files_len, ..RunOptions::default() }
 }
 
-/// Keeps what blocks, indexes and filters of a store take together within one budget, until it is dropped.
+/// Keeps what blocks, indexes and filters of a store take together within one budget, until it is
+/// dropped.
 pub(super) struct OneCache {
     /// The thread ends when this is gone.
     stop: Option<Sender<()>>,
@@ -82,7 +85,8 @@ impl Drop for OneCache {
     }
 }
 
-/// Gives blocks what indexes and filters leave. The budget of these stays as it is, so no file is closed.
+/// Gives blocks what indexes and filters leave. The budget of these stays as it is, so no file is
+/// closed.
 fn share_out(db: &Db, run: &mut RunOptions, cache_len: usize) -> Result<()> {
     let RunOptions { block_cache_len, open_files_len, .. } =
         budgets(cache_len, db.stats().index_bytes);

@@ -1,8 +1,8 @@
 //! The pools of replicas that do not run, read by this process.
 //!
 //! A replica is opened as its own process would open it, which also checks its log; nothing is
-//! written. Where a chunk of a file is damaged and another replica has it whole, the two are compared
-//! to name the very byte.
+//! written. Where a chunk of a file is damaged and another replica has it whole, the two are
+//! compared to name the very byte.
 
 use super::{Damage, Found, LiveFile};
 use crate::at_rest::{AtRest, check_file, differs, is_damage};

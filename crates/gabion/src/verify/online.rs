@@ -6,8 +6,8 @@
 //!                       └── passed too early, not reached, cut, too old ─┴─► scrub of what is new ─► found
 //! ```
 //!
-//! Each replica captures its state where a record ends at that position or beyond, which is the same place
-//! everywhere, and reads it from there. At rest the position is where the logs end.
+//! Each replica captures its state where a record ends at that position or beyond, which is the
+//! same place everywhere, and reads it from there. At rest the position is where the logs end.
 
 use super::{Damage, Found, LiveFile};
 use crate::client::Client;
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 
 /// How often a position is asked for before verify gives up.
 const TRIES: u32 = 20;
-/// How often all records are read when some replica cannot read its own: a damaged file is repaired within
-/// moments where another replica has it whole.
+/// How often all records are read when some replica cannot read its own: a damaged file is repaired
+/// within moments where another replica has it whole.
 const TRIES_IN_PART: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 /// For how long the growth of the log is measured.
 const MEASURED: Duration = Duration::from_millis(100);
-/// How far ahead of the log the first position is, in what the log grows: all replicas are to be asked before
-/// any of them is there.
+/// How far ahead of the log the first position is, in what the log grows: all replicas are to be
+/// asked before any of them is there.
 const LEAD_FIRST: Duration = Duration::from_millis(250);
 /// How far ahead at most. Replicas wait for 3 s.
 const LEAD_MAX: Duration = Duration::from_secs(2);
@@ -85,8 +85,9 @@ impl Found {
     }
 }
 
-/// Has the files read that came into the trees after the scrub and before the position at which the replicas
-/// are compared. Some may have left them again: those were compared with their edits when they came.
+/// Has the files read that came into the trees after the scrub and before the position at which the
+/// replicas are compared. Some may have left them again: those were compared with their edits when
+/// they came.
 fn scrub_the_new(addresses: &[(u32, SocketAddr)], found: &mut [Found]) -> Result<()> {
     let questions = found.iter().map(|it| {
         let new = it.files.iter().filter(|file| !it.files_read.contains(&file.number));
@@ -129,7 +130,8 @@ fn damage(value: &Value) -> Damage {
     }
 }
 
-/// What all replicas hold at one log position: where it is, edit, files, number and checksum of records.
+/// What all replicas hold at one log position: where it is, edit, files, number and checksum of
+/// records.
 fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> Result<Vec<Value>> {
     let (mut obstacle, mut lead) = (None, LEAD_FIRST);
     let (mut in_part, mut tries_in_part) = (None, 0);
@@ -166,8 +168,8 @@ fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> 
     in_part.ok_or_else(|| obstacle.unwrap_or_else(none))
 }
 
-/// Whether another position may do: this one was passed or not reached, the log was cut, or compactions
-/// replaced for too long what was read.
+/// Whether another position may do: this one was passed or not reached, the log was cut, or
+/// compactions replaced for too long what was read.
 fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::SnapshotTooOld | ErrorKind::Unavailable)
 }

@@ -1,4 +1,5 @@
-//! What is told of replicas that differ, and that nothing unread or not compared counts as the same.
+//! What is told of replicas that differ, and that nothing unread or not compared counts as the
+//! same.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The rings of replicas: what `up`, `status`, `verify --offline` and `db` say of one that is lost, and that after a clean stop
-//! nothing is.
+//! The rings of replicas: what `up`, `status`, `verify --offline` and `db` say of one that is lost,
+//! and that after a clean stop nothing is.
 
 use super::{PATIENCE, Place, Up, assert_gone, kill, said};
 use serde_json::Value;

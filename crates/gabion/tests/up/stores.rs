@@ -204,7 +204,8 @@ impl FileSource for Waited {
     }
 }
 
-/// A copy of a store, in whose tree the number `is` stands as `becomes`. Its files and all checksums are good.
+/// A copy of a store, in whose tree the number `is` stands as `becomes`. Its files and all
+/// checksums are good.
 fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
     let pool = PoolFile::open(&store.join("pool"), DirectIo::Never).unwrap();
     let options = MediumOptions { notify: false, ..MediumOptions::default() };

@@ -64,8 +64,8 @@ impl Drop for Writer {
     }
 }
 
-/// Sets keys in their order until the first of them are in a file below L0, and returns its number. Nothing
-/// that comes later is merged with it.
+/// Sets keys in their order until the first of them are in a file below L0, and returns its number.
+/// Nothing that comes later is merged with it.
 fn fill(place: &Place) -> u64 {
     let begun = Instant::now();
     for i in 0.. {
