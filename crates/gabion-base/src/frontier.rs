@@ -92,6 +92,15 @@ impl Frontier {
         lens.fold(0, u64::saturating_add)
     }
 
+    /// The frontier that is `bytes` further in every shard.
+    #[must_use]
+    pub fn ahead(mut self, bytes: u64) -> Self {
+        for position in &mut self.0 {
+            *position = LogPosition(position.get().saturating_add(bytes));
+        }
+        self
+    }
+
     /// Each shard with its position.
     pub fn iter(&self) -> impl Iterator<Item = (ShardId, LogPosition)> + '_ {
         (0..).map(ShardId).zip(self.0.iter().copied())
@@ -165,6 +174,7 @@ mod tests {
         assert_eq!(at(3).join(at(5)), at(5));
         assert_eq!(at(3).meet(at(5)), at(3));
         assert_eq!((at(8).bytes_since(&at(3)), at(3).bytes_since(&at(8))), (5, 0));
+        assert_eq!(at(3).ahead(5), at(8));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::moments::Moments;
 use crate::options::RunOptions;
 use crate::read::Placements;
 use crate::views::Views;
-use gabion_base::{Error, GroupId, LogPosition, MemTableId, Result, SequenceNumber};
+use gabion_base::{Error, Frontier, GroupId, MemTableId, Result, SequenceNumber};
 use gabion_engine::{FileMeta, SharedView, Tree};
 use gabion_fabric::fork::Process;
 use gabion_media::BufferMeter;
@@ -44,7 +44,7 @@ pub(crate) struct Core {
     /// The drain that who has the lock carries out itself, when it is one that waits for it: [`crate::drain`].
     own_drain: OwnDrain,
     /// The log ended here when the machine was last carried on.
-    carried_on_at: LogPosition,
+    carried_on_at: Frontier,
     /// The MemTable that readers know as the active one.
     active: MemTableId,
     /// The number of the shape that readers know.
@@ -117,7 +117,7 @@ impl Shared {
             moments: Moments::new(),
             views: Views::new(&view, clock.now_ms()),
             core: Mutex::new(Core {
-                carried_on_at: LogPosition::ZERO,
+                carried_on_at: Frontier::ZERO,
                 active: node.tree().active_id(),
                 shape: node.tree().shape_number(),
                 node,
@@ -270,10 +270,10 @@ impl Shared {
 
     /// Shows readers a write that went into the log, and lets the machine carry on when there is enough for it
     /// to do.
-    pub(crate) fn written(&self, core: &mut Core, end: LogPosition) {
+    pub(crate) fn written(&self, core: &mut Core, end: Frontier) {
         let tree = core.node.tree();
         let is_sealed = tree.active_id() != core.active;
-        if is_sealed || end.get() - core.carried_on_at.get() >= CARRY_ON_LEN {
+        if is_sealed || end.bytes_since(&core.carried_on_at) >= CARRY_ON_LEN {
             return self.carry_on(core);
         }
         match tree.shape_number() == core.shape {
@@ -312,7 +312,7 @@ impl Shared {
     pub(crate) fn wait_durable<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
-        end: LogPosition,
+        end: Frontier,
     ) -> Result<()> {
         core.own_drain = OwnDrain::Wanted;
         self.carry_on(&mut core);
@@ -325,7 +325,7 @@ impl Shared {
             self.hand_in(|core| core.node.handle_done(id, Done::Drain(drained)));
             core = self.lock();
         }
-        while core.node.durable_everywhere() < end {
+        while !core.node.durable_everywhere().covers(&end) {
             core.check()?;
             if let Some(error) = core.node.log_waits_in_vain() {
                 return Err(error);

@@ -15,7 +15,7 @@
 //!     9  View          view (crate::view)
 //!    16  Node                                                                     bytes
 //!    17  Forward       id u64                                                     command
-//!    18  ForwardReply  id, position u64                                           reply
+//!    18  ForwardReply  id u64 | frontier                                           reply
 //!
 //!  progress    end, durable, flushed frontier | edit u64
 //!  watermarks  commit, durable, flushed frontier | edit u64
@@ -253,8 +253,8 @@ pub enum Message {
     ForwardReply {
         /// The number in `Forward`.
         id: u64,
-        /// The log position that the answer stands for.
-        position: LogPosition,
+        /// The log up to here is what the answer stands for.
+        frontier: Frontier,
         /// The reply.
         bytes: Bytes,
     },
@@ -355,9 +355,9 @@ impl Message {
                 out.put_u64(*id);
                 return vec![bytes.clone()];
             }
-            Self::ForwardReply { id, position, bytes } => {
+            Self::ForwardReply { id, frontier, bytes } => {
                 out.put_u64(*id);
-                out.put_u64(position.get());
+                frontier.encode(out);
                 return vec![bytes.clone()];
             }
             Self::Unknown { .. } => {}
@@ -411,7 +411,8 @@ impl Message {
             KIND_NODE => Self::Node { bytes: payload },
             KIND_FORWARD => Self::Forward { id: r.u64()?, bytes: payload },
             KIND_FORWARD_REPLY => {
-                Self::ForwardReply { id: r.u64()?, position: LogPosition(r.u64()?), bytes: payload }
+                let (id, frontier) = (r.u64()?, Frontier::decode(r, "answer")?);
+                Self::ForwardReply { id, frontier, bytes: payload }
             }
             _ => return Ok(None),
         };

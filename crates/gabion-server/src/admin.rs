@@ -6,7 +6,7 @@ use crate::commands::keyspace::yield_now;
 use crate::store::{DoorTables, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
-use gabion_base::{Error, FileId, LogPosition, Result, crc};
+use gabion_base::{Error, FileId, Frontier, LogPosition, Result, crc};
 use gabion_db::clock::Clock;
 use gabion_engine::{FileMeta, FileSource, Keyspace, ReadCache, ReadView, Tables};
 use gabion_node::{CapturedFile, FileMap, LocalStore, Locate, Node};
@@ -30,8 +30,8 @@ pub(crate) enum Question {
     /// Of all files, or of those with these numbers.
     Scrub(Option<BTreeSet<u64>>),
     Digest,
-    /// Where a record ends at this position of the log or beyond.
-    DigestAt(LogPosition),
+    /// Where the log covers this with the end of a record.
+    DigestAt(Frontier),
     /// What time it is, by the replica and by the system.
     Time,
     /// The system's clock is right: the primary's time goes on to it.
@@ -55,7 +55,8 @@ pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
         }
         2 if is("digest") => Ok(Question::Digest),
         3 if is("digest") => {
-            number("log position", &words[2]).map(|at| Question::DigestAt(LogPosition(at)))
+            let at = number("log position", &words[2])?;
+            Ok(Question::DigestAt(Frontier::of(LogPosition(at))))
         }
         2 if is("time") => Ok(Question::Time),
         3 if is("time") && words[2].eq_ignore_ascii_case(b"adopt") => Ok(Question::AdoptTime),
@@ -103,11 +104,16 @@ pub(crate) fn adopt_time(node: &Node, clock: &Clock) -> Reply {
     reply(&json!({ "passed_ms": clock.adopt() }))
 }
 
+/// A frontier as it is told: a number, as groups have one shard. [`question`] reads it.
+pub(crate) fn place(frontier: &Frontier) -> Value {
+    json!(frontier.only().get())
+}
+
 /// The tree's files, level by level.
 pub(crate) fn files(node: &Node) -> Value {
     let tree = node.tree();
     let files: Vec<Value> = tree.version().files().map(|it| file(&CapturedFile::of(it))).collect();
-    json!({ "log_end": node.log_end().get(), "edit": tree.last_edit(), "files": files })
+    json!({ "log_end": place(&node.log_end()), "edit": tree.last_edit(), "files": files })
 }
 
 /// A file of the tree, as an edit names it.
@@ -123,7 +129,7 @@ pub(crate) fn file(file: &CapturedFile) -> Value {
 /// What a scrub looks at: the files of one moment, as far as they are still in the tree when their turn
 /// comes. Only the file that is being read is kept from being used again: a scrub may last for hours.
 pub(crate) struct Scrub {
-    log_end: u64,
+    log_end: Value,
     edit: u64,
     map: FileMap,
     files: Vec<FileId>,
@@ -140,7 +146,7 @@ impl Scrub {
         let files = tree.version().files().map(|(_, meta)| meta.id);
         let is_asked = |file: &FileId| only.is_none_or(|only| only.contains(&file.number));
         Self {
-            log_end: node.log_end().get(),
+            log_end: place(&node.log_end()),
             edit: tree.last_edit(),
             map: node.file_map(),
             files: files.filter(is_asked).collect(),
@@ -278,7 +284,11 @@ impl RecordDigest {
 }
 
 /// The answer to `GABION DIGEST`.
-pub(crate) async fn digest(view: ReadView, log_end: u64, tables: &DoorTables) -> Result<Value> {
+pub(crate) async fn digest(
+    view: ReadView,
+    log_end: Frontier,
+    tables: &DoorTables,
+) -> Result<Value> {
     let digest = RecordDigest::of(view, tables).await?;
-    Ok(json!({ "log_end": log_end, "records": digest.records, "crc": digest.crc_text() }))
+    Ok(json!({ "log_end": place(&log_end), "records": digest.records, "crc": digest.crc_text() }))
 }

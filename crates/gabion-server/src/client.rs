@@ -13,7 +13,7 @@
 
 use crate::commands::{Session, Work, held_by_nobody};
 use bytes::BytesMut;
-use gabion_base::LogPosition;
+use gabion_base::Frontier;
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_resp::limits::{ELEMENTS_MAX, HEADER_LEN_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Input, Protocol, Reply};
@@ -215,10 +215,10 @@ pub(crate) struct Client {
     /// A command that may not begin before earlier ones of this connection have ended.
     pub(crate) held: Option<(Work, Protocol)>,
     /// Reads of this connection must show at least the log up to here.
-    pub(crate) position: LogPosition,
+    pub(crate) frontier: Frontier,
     /// What became of its last write whose reply was sent is not known.
     is_in_doubt: bool,
-    /// The turn of its last write that ended here, until its position is known.
+    /// The turn of its last write that ended here, until its frontier is known.
     pub(crate) write_turn: u64,
     /// Reads and writes that have begun and not ended.
     pub(crate) reads_out: u32,
@@ -268,7 +268,7 @@ impl Client {
             slots: VecDeque::new(),
             first_slot: 0,
             held: None,
-            position: LogPosition::ZERO,
+            frontier: Frontier::ZERO,
             is_in_doubt: false,
             write_turn: 0,
             reads_out: 0,

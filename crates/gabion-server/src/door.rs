@@ -12,7 +12,7 @@ use crate::forward::Origin;
 use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
 use crate::status;
-use gabion_base::LogPosition;
+use gabion_base::Frontier;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -332,7 +332,7 @@ impl Server {
             return self.held.push(token);
         }
         if is_read && client.write_turn != 0 {
-            client.position = client.position.max(self.last_end);
+            client.frontier = client.frontier.join(self.last_end);
             client.write_turn = 0;
         }
         let kind = match &work {
@@ -342,7 +342,7 @@ impl Server {
         };
         let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
         let origin = Origin::Client { token, serial: client.serial, slot };
-        let item = self.item(origin, work, protocol, client.position);
+        let item = self.item(origin, work, protocol, client.frontier);
         let place = if is_read { self.reader() } else { self.writer() };
         let begun = if place == self.me { self.begin(item) } else { self.forward(place, item) };
         match begun {
@@ -414,7 +414,7 @@ impl Server {
         is_read: bool,
         reply: Reply,
         turn: u64,
-        position: Option<LogPosition>,
+        frontier: Option<Frontier>,
     ) {
         let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else { return };
         if client.serial == serial {
@@ -425,8 +425,8 @@ impl Server {
                 client.writes_out -= 1;
                 client.write_turn = client.write_turn.max(turn);
             }
-            if let Some(position) = position {
-                client.position = client.position.max(position);
+            if let Some(frontier) = frontier {
+                client.frontier = client.frontier.join(frontier);
             }
             self.await_turn(token, &mut client, turn);
         }
@@ -583,8 +583,8 @@ impl Server {
                 });
                 return;
             }
-            Ok(Question::DigestAt(position)) => {
-                match self.begin_digest_at(position, || origin(client)) {
+            Ok(Question::DigestAt(frontier)) => {
+                match self.begin_digest_at(frontier, || origin(client)) {
                     Ok(()) => return,
                     Err(error) => errors::from_store(&error),
                 }
@@ -594,7 +594,7 @@ impl Server {
                 let tables = self.store.tables().clone();
                 let (origin, finished) = (origin(client), self.finished.clone());
                 self.executor.spawn(async move {
-                    let reply = admin::reply_to(admin::digest(view, end.get(), &tables).await);
+                    let reply = admin::reply_to(admin::digest(view, end, &tables).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;

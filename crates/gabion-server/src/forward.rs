@@ -3,33 +3,31 @@
 //! ```text
 //!  Forward.bytes, ForwardReply.bytes:   0 u8  1: more parts follow, 0: the last part
 //!                                       1     the part
-//!  command (its parts joined)           0 u8  version: 2 with watched keys, else 1
+//!  command (its parts joined)           0 u8  version, 3
 //!                                       1 u8  0 one command, 1 a transaction, 2 WATCH (no command)
 //!                                       2 u8  version of RESP for the reply: 2 or 3
-//!                                       3 u8  0
-//!                                       4 u64 the connection's last position
-//!                                      12 u32 commands, then for each
+//!                                       3 u8  1 with watched keys, else 0
+//!                                       4 frontier: the log that the connection has seen
+//!                                      14 u32 commands, then for each
 //!                                             u32 words, then for each u32 length and bytes
-//!                                      version 2 then: u64 and u64, the id under which keys are watched,
+//!                                      with watched keys then: u64 and u64, the id under which they are,
 //!                                             u32 keys, then for each u32 length and bytes
 //!  reply (its parts joined)             RESP
 //! ```
 //!
 //! Numbers are little-endian. The parts of one command follow each other on the connection between two
-//! members, other messages may come between. What version 1 can say is said in it: a member of an earlier build knows it.
+//! members, other messages may come between. One version is spoken, others are refused by name.
 
 use crate::commands::watch::{self, Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX};
-use gabion_base::{Error, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Args, Protocol, Reply, Request};
 
-const VERSION: u8 = 1;
-/// Of what has watched keys.
-const VERSION_WATCH: u8 = 2;
+const VERSION: u8 = 3;
 /// Longest part, in bytes: under the limit of a frame.
 const PART_LEN_MAX: usize = 4 << 20;
 /// Longest command with its bookkeeping: two requests of the largest size, as a transaction may be.
@@ -100,22 +98,23 @@ pub(crate) enum Origin {
 pub(crate) struct Command {
     pub(crate) work: Work,
     pub(crate) protocol: Protocol,
-    pub(crate) position: LogPosition,
+    /// Reads show at least the log up to here.
+    pub(crate) frontier: Frontier,
 }
 
 /// A command in bytes.
-pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> Vec<u8> {
+pub(crate) fn encode(work: &Work, protocol: Protocol, frontier: Frontier) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     let (kind, calls, watch) = match work {
         Work::Call(call) => (0, std::slice::from_ref(call), None),
         Work::Transaction(transaction) => (1, transaction.calls(), transaction.watch.as_ref()),
         Work::Watch(watch) => (2, &[][..], Some(watch)),
     };
-    out.put_u8(if watch.is_some() { VERSION_WATCH } else { VERSION });
+    out.put_u8(VERSION);
     out.put_u8(kind);
     out.put_u8(if protocol == Protocol::Resp3 { 3 } else { 2 });
-    out.put_u8(0);
-    out.put_u64(position.get());
+    out.put_u8(u8::from(watch.is_some()));
+    frontier.encode(&mut out);
     out.put_u32(calls.len() as u32);
     for call in calls {
         out.put_u32(call.args().len() as u32);
@@ -142,16 +141,17 @@ pub(crate) fn encode(work: &Work, protocol: Protocol, position: LogPosition) -> 
 /// Corruption, or unsupported for another version: the peer breaks the protocol.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
     let mut r = Reader::new(bytes, "forwarded command");
-    let (version, kind, protocol, zero) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
-    let is_known = match version {
-        VERSION => kind <= 1,
-        VERSION_WATCH => kind == 1 || kind == 2,
-        _ => false,
-    };
-    if !is_known || zero != 0 {
+    let (version, kind) = (r.u8()?, r.u8()?);
+    if version != VERSION {
         return Err(Error::unsupported(format!(
-            "forwarded command of version {version} and kind {kind}; this build knows version \
-             {VERSION} with kinds 0 and 1, version {VERSION_WATCH} with kinds 1 and 2"
+            "forwarded command of version {version}; this build knows version {VERSION}"
+        )));
+    }
+    let (protocol, watches) = (r.u8()?, r.u8()?);
+    // Only a transaction may watch keys or not.
+    if !matches!((kind, watches), (0, 0) | (1, 0 | 1) | (2, 1)) {
+        return Err(Error::unsupported(format!(
+            "forwarded command of kind {kind} with byte {watches} for watched keys"
         )));
     }
     let protocol = match protocol {
@@ -159,7 +159,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
         3 => Protocol::Resp3,
         n => return Err(Error::unsupported(format!("forwarded command: RESP{n} is unknown"))),
     };
-    let position = LogPosition(r.u64()?);
+    let frontier = Frontier::decode(&mut r, "forwarded command")?;
     let count = r.u32()? as usize;
     if count > RECORD_OPS_MAX || (kind == 0 && count != 1) || (kind == 2 && count != 0) {
         return Err(Error::corruption(format!("forwarded command: {count} commands")));
@@ -178,7 +178,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
         let call = Call::new(Request { args }).map_err(refused)?;
         calls.push(call);
     }
-    let watch = (version == VERSION_WATCH).then(|| decode_watch(bytes, &mut r)).transpose()?;
+    let watch = (watches == 1).then(|| decode_watch(bytes, &mut r)).transpose()?;
     r.finish()?;
     let work = match (kind, calls.pop(), watch) {
         (0, Some(call), None) => Work::Call(call),
@@ -188,7 +188,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
             Work::Transaction(Transaction { watch, ..Transaction::of(calls) })
         }
     };
-    Ok(Command { work, protocol, position })
+    Ok(Command { work, protocol, frontier })
 }
 
 fn decode_watch(bytes: &Bytes, r: &mut Reader<'_>) -> Result<Watch> {
@@ -219,6 +219,11 @@ fn refused(reply: Reply) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_base::LogPosition;
+
+    fn seen(position: u64) -> Frontier {
+        Frontier::of(LogPosition(position))
+    }
 
     fn call(words: &[&str]) -> Call {
         let args = words.iter().map(|word| Bytes::from(word.to_string())).collect();
@@ -243,16 +248,36 @@ mod tests {
             (Work::Transaction(watched), Protocol::Resp2),
             (Work::Watch(watch), Protocol::Resp3),
         ] {
-            let body = encode(&work, protocol, LogPosition(77));
+            let body = encode(&work, protocol, seen(77));
             let mut joined = Vec::new();
             let mut whole = None;
             for part in parts(&body) {
                 whole = join(&mut joined, &part, COMMAND_LEN_MAX).unwrap();
             }
             let read = decode(&whole.unwrap()).unwrap();
-            assert_eq!((read.protocol, read.position), (protocol, LogPosition(77)));
-            assert_eq!(encode(&read.work, protocol, LogPosition(77)), body);
+            assert_eq!((read.protocol, read.frontier), (protocol, seen(77)));
+            assert_eq!(encode(&read.work, protocol, seen(77)), body);
         }
+    }
+
+    #[test]
+    fn commands_of_other_versions_are_refused_by_name() {
+        let body = encode(&Work::Call(call(&["get", "key"])), Protocol::Resp2, seen(77));
+        let refused = |place: usize, byte: u8| {
+            let mut body = body.clone();
+            body[place] = byte;
+            decode(&Bytes::from(body)).unwrap_err().to_string()
+        };
+        for version in [1, 2, VERSION + 1] {
+            let text = refused(0, version);
+            assert!(
+                text.contains(&format!("version {version}; this build knows version 3")),
+                "{text}"
+            );
+        }
+        // A call does not watch.
+        assert!(refused(3, 1).contains("kind 0 with byte 1"));
+        assert!(refused(4, 2).contains("a frontier of 2 shards"));
     }
 
     #[test]
@@ -274,7 +299,7 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>, at: proptest::sample::Index, bit in 0u8..8) {
             let _ = decode(&Bytes::from(bytes));
             let work = Work::Call(call(&["mset", "key", "value", "k2", "v2"]));
-            let mut body = encode(&work, Protocol::Resp3, LogPosition(1));
+            let mut body = encode(&work, Protocol::Resp3, seen(1));
             let at = at.index(body.len());
             body[at] ^= 1 << bit;
             let _ = decode(&Bytes::from(body.clone()));

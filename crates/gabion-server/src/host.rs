@@ -1,13 +1,14 @@
 //! What commands may know of the process around them.
 
 use crate::PeerAddress;
+use crate::admin::place;
 use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
 use crate::process;
 use crate::settings::{self, DoorSettings, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
 use gabion_base::units::VALUE_LEN_MAX;
-use gabion_base::{Error, ReplicaId};
+use gabion_base::{Error, Frontier, ReplicaId};
 use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_db::jobs::JobThreads;
@@ -116,7 +117,9 @@ impl ServerHost {
         Some(MemberInfo {
             address,
             is_up,
-            log_position: member.progress.map_or(0, |progress| progress.end.only().get()),
+            log_position: member
+                .progress
+                .map_or(0, |progress| progress.end.bytes_since(&Frontier::ZERO)),
             silent_s: (self.now_us.get() / 1000).saturating_sub(member.last_heard_ms) / 1000,
         })
     }
@@ -253,15 +256,15 @@ impl Host for ServerHost {
             head: to_head
                 .and_then(|m| self.member(m, m.is_connected && node.protocol().is_joined())),
             replicas: replicas.filter_map(|member| self.member(member, true)).collect(),
-            log_position: node.log_end().get(),
+            log_position: node.log_end().bytes_since(&Frontier::ZERO),
             group: node.config().group.get(),
             keys: keys.keys,
             expiring_keys: keys.expiring,
             gabion: vec![
                 ("replica", me.get().to_string()),
                 ("term", node.protocol().term().get().to_string()),
-                ("log_end", node.log_end().get().to_string()),
-                ("log_commit", node.protocol().commit().only().get().to_string()),
+                ("log_end", place(&node.log_end()).to_string()),
+                ("log_commit", place(&node.protocol().commit()).to_string()),
                 ("flushes", counters.flushes.to_string()),
                 ("compactions", counters.compactions.to_string()),
                 ("shipped_bytes", counters.shipped_bytes.to_string()),

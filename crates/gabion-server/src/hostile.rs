@@ -8,7 +8,7 @@ use crate::commands::{Call, Transaction, Work};
 use crate::forward;
 use crate::peers::{PREAMBLE_LEN, Preamble};
 use bytes::Bytes;
-use gabion_base::{Error, GroupId, LogPosition, ReplicaId, Result, crc};
+use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, Result, crc};
 use gabion_resp::{Protocol, Request};
 use gabion_sim::hostile::{Counting, Format};
 
@@ -18,6 +18,10 @@ static ALLOCATOR: Counting = Counting;
 fn call(words: &[&str]) -> Call {
     let args = words.iter().map(|word| Bytes::from(word.to_string())).collect();
     Call::new(Request { args }).unwrap()
+}
+
+fn at(position: u64) -> Frontier {
+    Frontier::of(LogPosition(position))
 }
 
 /// A call, one with many words, transactions, and WATCH.
@@ -42,13 +46,13 @@ fn commands() -> Vec<Vec<u8>> {
         (Work::Transaction(watched), Protocol::Resp2),
         (Work::Watch(watch), Protocol::Resp2),
     ]
-    .map(|(work, protocol)| forward::encode(&work, protocol, LogPosition(0x0102_0304_0500)))
+    .map(|(work, protocol)| forward::encode(&work, protocol, at(0x0102_0304_0500)))
     .to_vec()
 }
 
 fn read_command(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let command = forward::decode(&Bytes::copy_from_slice(bytes))?;
-    Ok(Some(forward::encode(&command.work, command.protocol, command.position)))
+    Ok(Some(forward::encode(&command.work, command.protocol, command.frontier)))
 }
 
 /// Joined parts are never longer.

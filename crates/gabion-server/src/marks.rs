@@ -6,7 +6,7 @@ use crate::forward::Origin;
 use crate::run::Finished;
 use crate::server::Server;
 use crate::store::{DoorTables, SharedNode};
-use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_base::{Error, ErrorKind, Frontier, Result};
 use gabion_node::{Captured, MarkId};
 use serde_json::{Value, json};
 
@@ -17,10 +17,10 @@ impl Server {
     /// As [`gabion_node::Node::arm_mark`].
     pub(crate) fn begin_digest_at(
         &mut self,
-        position: LogPosition,
+        frontier: Frontier,
         origin: impl FnOnce() -> Origin,
     ) -> Result<()> {
-        let mark = self.node.borrow_mut().arm_mark(position, self.now_ms)?;
+        let mark = self.node.borrow_mut().arm_mark(frontier, self.now_ms)?;
         self.marks.insert(mark, origin());
         Ok(())
     }
@@ -68,7 +68,7 @@ async fn digest_at(captured: Captured, node: &SharedNode, tables: &DoorTables) -
     let read = admin::RecordDigest::of(view, tables).await;
     node.borrow().check_era(era)?;
     let mut value = json!({
-        "log_end": log_end.get(),
+        "log_end": admin::place(&log_end),
         "log_crc": format!("{log_crc:08x}"),
         "edit": edit,
         "files": files.iter().map(admin::file).collect::<Vec<_>>(),

@@ -18,7 +18,7 @@ use crate::replies::FORWARDED_MAX;
 use crate::run::{Begun, Item, NOT_READABLE, READ_WAIT_MAX_MS};
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
-use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
 use gabion_replication::Message;
 use gabion_resp::{Args, Protocol, Reply, ReplyParser, Request};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Server {
         let Some(connection) = link.map(|link| link.connection) else {
             return self.await_connection(to, item);
         };
-        let body = forward::encode(&item.work, item.protocol, item.position);
+        let body = forward::encode(&item.work, item.protocol, item.frontier);
         if body.len() > forward::COMMAND_LEN_MAX {
             return Begun::Done(
                 Reply::error_from(format!(
@@ -195,7 +195,7 @@ impl Server {
         let args: Args = [Bytes::from_static(b"EXISTS"), Bytes::new()].into_iter().collect();
         let Ok(call) = Call::new(Request { args }) else { return };
         self.commands.begin_batch(&*self.host);
-        let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, LogPosition::ZERO);
+        let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, Frontier::ZERO);
         self.note_reads(Reads::Asked);
         let _ = self.forward(self.reader(), item);
     }
@@ -239,8 +239,8 @@ impl Server {
     pub(crate) fn take_message(&mut self, from: ReplicaId, message: Message) {
         let result = match message {
             Message::Forward { id, bytes } => self.take_forward(from, id, &bytes),
-            Message::ForwardReply { id, position, bytes } => {
-                self.take_forward_reply(id, position, &bytes)
+            Message::ForwardReply { id, frontier, bytes } => {
+                self.take_forward_reply(id, frontier, &bytes)
             }
             _ => Ok(()),
         };
@@ -264,7 +264,7 @@ impl Server {
         let origin = Origin::Peer { replica: from, connection, id };
         let protocol = command.protocol;
         self.commands.begin_batch(&*self.host);
-        let item = self.item(origin.clone(), command.work, protocol, command.position);
+        let item = self.item(origin.clone(), command.work, protocol, command.frontier);
         let is_read = item.is_read();
         let place = if is_read { self.reader() } else { self.writer() };
         let begun = if place == self.me {
@@ -279,20 +279,20 @@ impl Server {
     }
 
     /// Sends a reply to the member that asked, if the connection is the one on which it did.
-    pub(crate) fn send_reply(&mut self, origin: &Origin, position: LogPosition, reply: &[u8]) {
+    pub(crate) fn send_reply(&mut self, origin: &Origin, frontier: Frontier, reply: &[u8]) {
         let Origin::Peer { replica, connection, id } = origin else { return };
         let link = self.peer(*replica).and_then(|peer| peer.link.as_ref());
         if link.is_none_or(|link| link.connection != *connection) {
             return;
         }
         for bytes in forward::parts(reply) {
-            self.send_message(*replica, Message::ForwardReply { id: *id, position, bytes });
+            self.send_message(*replica, Message::ForwardReply { id: *id, frontier, bytes });
         }
     }
 
     // ---- replies to what we forwarded
 
-    fn take_forward_reply(&mut self, id: u64, position: LogPosition, part: &Bytes) -> Result<()> {
+    fn take_forward_reply(&mut self, id: u64, frontier: Frontier, part: &Bytes) -> Result<()> {
         let Some((command, reply)) = join_reply(&mut self.forwarded, id, part)? else {
             return Ok(());
         };
@@ -302,14 +302,14 @@ impl Server {
                     let is_answer = !reply.starts_with(b"-");
                     self.note_reads(if is_answer { Reads::Answered } else { Reads::NotAsked });
                 }
-                self.end_forwarded(&item.origin, true, Reply::Encoded(reply), Some(position));
+                self.end_forwarded(&item.origin, true, Reply::Encoded(reply), Some(frontier));
             }
             Kept::Write(origin, transaction) => {
                 let reply = match &transaction {
                     Some(transaction) => merge(transaction, &reply),
                     None => Reply::Encoded(reply),
                 };
-                self.end_forwarded(&origin, false, reply, Some(position));
+                self.end_forwarded(&origin, false, reply, Some(frontier));
             }
         }
         Ok(())
@@ -320,10 +320,10 @@ impl Server {
         origin: &Origin,
         is_read: bool,
         reply: Reply,
-        position: Option<LogPosition>,
+        frontier: Option<Frontier>,
     ) {
         if let Origin::Client { token, serial, slot } = *origin {
-            self.complete_client(token, serial, slot, is_read, reply, 0, position);
+            self.complete_client(token, serial, slot, is_read, reply, 0, frontier);
         }
     }
 
@@ -422,10 +422,10 @@ mod tests {
     }
 
     fn kept(work: Work) -> Kept {
-        let (protocol, position) = (Protocol::Resp2, LogPosition::ZERO);
+        let (protocol, frontier) = (Protocol::Resp2, Frontier::ZERO);
         let origin = Origin::Probe;
         let (since_ms, begun_ns, len) = (0, 0, 0);
-        Kept::of(Item { number: 0, origin, work, protocol, position, since_ms, begun_ns, len })
+        Kept::of(Item { number: 0, origin, work, protocol, frontier, since_ms, begun_ns, len })
     }
 
     fn forwarded(work: Work) -> Forwarded {

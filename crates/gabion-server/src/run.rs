@@ -6,7 +6,7 @@ use crate::forward::Origin;
 use crate::replies::Replies;
 use crate::server::Server;
 use crate::store::{Entry, Wish, entry};
-use gabion_base::LogPosition;
+use gabion_base::Frontier;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use std::future::poll_fn;
@@ -45,7 +45,7 @@ pub(crate) struct Item {
     pub(crate) work: Work,
     pub(crate) protocol: Protocol,
     /// Reads must show at least the log up to here.
-    pub(crate) position: LogPosition,
+    pub(crate) frontier: Frontier,
     pub(crate) since_ms: u64,
     /// The same by the clock for the time of commands.
     pub(crate) begun_ns: u64,
@@ -116,13 +116,13 @@ impl Server {
         origin: Origin,
         work: Work,
         protocol: Protocol,
-        position: LogPosition,
+        frontier: Frontier,
     ) -> Item {
         let number = self.next_item;
         self.next_item += 1;
         let len = work.memory();
         let (since_ms, begun_ns) = (self.now_ms, self.commands.next_begins_ns());
-        Item { number, origin, work, protocol, position, since_ms, begun_ns, len }
+        Item { number, origin, work, protocol, frontier, since_ms, begun_ns, len }
     }
 
     /// Begins a command here: this node is the tail for a read, the head for anything else.
@@ -195,7 +195,7 @@ impl Server {
     /// Whether this node, the tail, can show what a read must show.
     fn may_read(&self, item: &Item) -> bool {
         let node = self.node.borrow();
-        node.is_readable() && node.log_end() >= item.position
+        node.is_readable() && node.log_end().covers(&item.frontier)
     }
 
     fn gate(&mut self, item: Item) -> Begun {
@@ -415,10 +415,10 @@ impl Server {
                     }
                 }
                 if turn == 0 {
-                    let position = self.node.borrow().log_end();
+                    let frontier = self.node.borrow().log_end();
                     self.send_reply(
                         origin,
-                        if is_read { position } else { LogPosition::ZERO },
+                        if is_read { frontier } else { Frontier::ZERO },
                         &bytes,
                     );
                 } else {

@@ -24,7 +24,7 @@ use crate::shipping::{ShipCommand, ShipThread};
 use crate::store::{NodeStore, SharedNode};
 use crate::warm::{WarmCommand, WarmThread};
 use bytes::{Bytes, BytesMut};
-use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
 use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, StoreParts};
 use gabion_fabric::nvme::{TargetEvent, TargetServer};
@@ -149,7 +149,7 @@ pub(crate) struct Server {
     pub(crate) held: Vec<usize>,
     /// Connections that wait for a turn to be acknowledged, in the order of turns.
     pub(crate) waiting_clients: VecDeque<(u64, usize)>,
-    /// Connections that wait for the log to pass a position.
+    /// Connections that wait for the log to pass a frontier.
     pub(crate) marks: BTreeMap<MarkId, Origin>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) shared_input: BytesMut,
@@ -161,11 +161,11 @@ pub(crate) struct Server {
     /// A reply depends on this turn.
     pub(crate) turn_is_used: bool,
     /// Turns that are not acknowledged: number, end of the log, when they ended.
-    pub(crate) turns: VecDeque<(u64, LogPosition, u64)>,
+    pub(crate) turns: VecDeque<(u64, Frontier, u64)>,
     pub(crate) acknowledged_turn: u64,
-    pub(crate) acknowledged_at: LogPosition,
+    pub(crate) acknowledged_at: Frontier,
     /// The end of the log when the last turn ended.
-    pub(crate) last_end: LogPosition,
+    pub(crate) last_end: Frontier,
 
     // Commands that cannot run yet.
     pub(crate) next_item: u64,
@@ -466,7 +466,7 @@ impl Server {
     fn acknowledge(&mut self) {
         let acknowledged = self.node.borrow().acknowledged();
         while let Some(&(turn, end, _)) = self.turns.front()
-            && end <= acknowledged
+            && acknowledged.covers(&end)
         {
             self.acknowledged_turn = turn;
             self.acknowledged_at = end;
@@ -496,7 +496,7 @@ impl Server {
     /// Gives up on replies that wait for a member that is out: their writes are in the log here, and what
     /// becomes of them is not known before it is back.
     fn tick_unacknowledged(&mut self) {
-        let is_late = |&&(_, _, since): &&(u64, LogPosition, u64)| {
+        let is_late = |&&(_, _, since): &&(u64, Frontier, u64)| {
             self.now_ms.saturating_sub(since) > UNACKNOWLEDGED_MAX_MS
         };
         let Some(&(last, _, _)) = self.turns.iter().take_while(is_late).last() else { return };
@@ -507,7 +507,7 @@ impl Server {
         while let Some((origin, _)) = self.pop_peer_reply(last) {
             let mut bytes = Vec::new();
             UNACKNOWLEDGED.encode(Protocol::Resp3, &mut bytes);
-            self.send_reply(&origin, LogPosition::ZERO, &bytes);
+            self.send_reply(&origin, Frontier::ZERO, &bytes);
         }
         let acknowledged = self.acknowledged_turn;
         while let Some(&(turn, token)) = self.waiting_clients.front()

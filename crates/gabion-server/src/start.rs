@@ -19,7 +19,7 @@ use crate::warm::WarmThread;
 use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::units::TRANSFER_LEN_MAX;
-use gabion_base::{Error, ErrorKind, LogPosition, Result};
+use gabion_base::{Error, ErrorKind, Frontier, Result};
 use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_db::jobs::{JobThreads, thread};
@@ -208,8 +208,8 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
         turn_is_used: false,
         turns: VecDeque::new(),
         acknowledged_turn: 0,
-        acknowledged_at: LogPosition::ZERO,
-        last_end: LogPosition::ZERO,
+        acknowledged_at: Frontier::ZERO,
+        last_end: Frontier::ZERO,
         next_item: 0,
         gated: BTreeMap::new(),
         gated_bytes: 0,

@@ -1,5 +1,6 @@
 //! `GABION STATUS`: what this replica is, does and costs.
 
+use crate::admin;
 use crate::host::ServerHost;
 use crate::process;
 use crate::server::Server;
@@ -47,16 +48,16 @@ pub(crate) fn status(server: &Server) -> Value {
         "compaction": config.compaction.as_str(),
         "ack": config.ack.as_str(),
         "uptime_ms": host.uptime_ms(),
-        "clock": crate::admin::time(&node, &server.clock),
+        "clock": admin::time(&node, &server.clock),
         "ports": {
             "resp": host.resp.port(),
             "peer": server.peer_door.local_addr().map_or(0, |address| address.port()),
             "target": target.port(),
         },
         "log": {
-            "end": node.log_end().get(),
-            "commit": node.protocol().commit().only().get(),
-            "durable": progress.durable.only().get(),
+            "end": admin::place(&node.log_end()),
+            "commit": admin::place(&node.protocol().commit()),
+            "durable": admin::place(&progress.durable),
             "trimmed": node.state().trimmed.position.get(),
         },
         "memtable": {

@@ -23,7 +23,7 @@ fn shape(node: &Node) -> Shape {
 /// Says what differs, and where.
 pub fn at_rest(world: &mut World) -> Result<(), String> {
     let mode = world.group().compaction;
-    let mut first: Option<(Shape, BTreeMap<Vec<u8>, u64>, gabion_base::LogPosition)> = None;
+    let mut first: Option<(Shape, BTreeMap<Vec<u8>, u64>, gabion_base::Frontier)> = None;
     for index in 0..world.len() {
         let records = world.scan(index)?;
         let node = world.node(index).ok_or_else(|| format!("replica {index} is not up"))?;
@@ -126,14 +126,14 @@ pub fn slots(node: &Node) -> Result<(), String> {
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let log = node.log_config();
-    let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere());
+    let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere().only());
     // Of a group a log may be cut at a rotten record, and is filled again.
-    let (flushed, end) = (node.tree().flushed().frontier.only(), node.log_end());
+    let (flushed, end) = (node.tree().flushed().frontier.only(), node.log_end().only());
     if node.view().log_is_private() && flushed > end {
         return Err(format!("files have the log up to {flushed}, it ends at {end}"));
     }
     let of = |position: u64| position / config.segment_len;
-    let used = of(begin.get())..=of(node.log_end().get() + config.ring_len);
+    let used = of(begin.get())..=of(end.get() + config.ring_len);
     let files = node.pool().files().map(|placement| placement.file);
     for file in files.filter(|file| file.kind == FileKind::LogSegment) {
         if log.check_segment(file).is_err() || !used.contains(&file.ordinal()) {

@@ -10,7 +10,7 @@
 use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
-use gabion_base::{Error, ErrorKind, LogPosition};
+use gabion_base::{Error, ErrorKind, Frontier};
 use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder};
 use gabion_node::{AckLevel, LoadId, Node, WriteGate};
 use std::cell::RefCell;
@@ -77,7 +77,7 @@ pub fn engine_keys(key: u64) -> Vec<Vec<u8>> {
 ///
 /// # Panics
 /// When the node takes no writes.
-pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> LogPosition {
+pub fn write_turn(node: &mut Node, writes: &[(u64, Option<u64>)]) -> Frontier {
     write_expiring(node, writes, None)
 }
 
@@ -85,7 +85,7 @@ fn write_expiring(
     node: &mut Node,
     writes: &[(u64, Option<u64>)],
     expires_ms: Option<u64>,
-) -> LogPosition {
+) -> Frontier {
     put_and_delete(node, writes, expires_ms);
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
@@ -98,7 +98,7 @@ pub fn write_turn_expiring(
     node: &mut Node,
     writes: &[(u64, Option<u64>)],
     expires_ms: impl Fn(u64) -> Option<u64>,
-) -> LogPosition {
+) -> Frontier {
     for write in writes {
         put_and_delete(node, &[*write], write.1.and_then(&expires_ms));
     }
@@ -132,7 +132,7 @@ fn put_and_delete(node: &mut Node, writes: &[(u64, Option<u64>)], expires_ms: Op
 ///
 /// # Panics
 /// When the node takes no writes, or a number is over 63 bits.
-pub fn add_turn(node: &mut Node, additions: &[(u64, u64)]) -> LogPosition {
+pub fn add_turn(node: &mut Node, additions: &[(u64, u64)]) -> Frontier {
     for (key, delta) in additions {
         for user_key in user_keys(*key) {
             let delta = i64::try_from(*delta).expect("what is added is small");
@@ -147,7 +147,7 @@ pub fn add_turn(node: &mut Node, additions: &[(u64, u64)]) -> LogPosition {
 ///
 /// # Panics
 /// When the node takes no writes, or there are none in the range.
-pub fn delete_range_turn(node: &mut Node, keys: Range<u64>) -> LogPosition {
+pub fn delete_range_turn(node: &mut Node, keys: Range<u64>) -> Frontier {
     for (from, to) in user_keys(keys.start).iter().zip(&user_keys(keys.end)) {
         let result = node.delete_range(Keyspace::User, from, Some(to));
         result.expect("keys are within their limits");
@@ -156,7 +156,7 @@ pub fn delete_range_turn(node: &mut Node, keys: Range<u64>) -> LogPosition {
 }
 
 /// Puts a counter, in decimal, as one turn's record.
-fn write_counter(node: &mut Node, key: u64, number: u64) -> LogPosition {
+fn write_counter(node: &mut Node, key: u64, number: u64) -> Frontier {
     for user_key in user_keys(key) {
         let text = number.to_string();
         let result = node.put(Keyspace::User, &user_key, text.as_bytes());
@@ -244,11 +244,11 @@ enum Waits {
     /// A task reads; the result appears here.
     Read(Slot),
     /// What was read is shown once the log is acknowledged up to here.
-    Seen(LogPosition, Vec<(u64, Action)>),
+    Seen(Frontier, Vec<(u64, Action)>),
     /// As `Read`, and then the counter is written.
     Increment(Slot, u64),
     /// The log must be acknowledged up to here.
-    Acknowledged(LogPosition, Vec<(u64, Action)>),
+    Acknowledged(Frontier, Vec<(u64, Action)>),
 }
 
 struct Pending {
@@ -289,9 +289,9 @@ impl Client {
         if writes.iter().any(|(key, _)| locks.contains(key)) {
             return false;
         }
-        let position = write_expiring(node, writes, expires_ms);
+        let frontier = write_expiring(node, writes, expires_ms);
         let actions = writes.iter().map(|(key, value)| (*key, Action::Write(*value))).collect();
-        self.begin(head, now, Waits::Acknowledged(position, actions));
+        self.begin(head, now, Waits::Acknowledged(frontier, actions));
         true
     }
 
@@ -305,26 +305,26 @@ impl Client {
     ) {
         let Some(node) = open_head(head).filter(|_| locks.is_empty()) else { return };
         node.clear().expect("the gate was open");
-        let position = node.end_turn().expect("the gate was open");
+        let frontier = node.end_turn().expect("the gate was open");
         let actions = keys.map(|key| (key, Action::Write(None))).collect();
-        self.begin(head, now, Waits::Acknowledged(position, actions));
+        self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
     /// Deletes a range of registers, or of twins. Nothing happens while somebody reads one of them to write it.
     pub fn delete_range(&mut self, head: &mut Process, locks: &Locks, keys: Range<u64>, now: u64) {
         let is_free = locks.range(keys.clone()).next().is_none();
         let Some(node) = open_head(head).filter(|_| is_free) else { return };
-        let position = delete_range_turn(node, keys.clone());
+        let frontier = delete_range_turn(node, keys.clone());
         let actions = keys.map(|key| (key, Action::Write(None))).collect();
-        self.begin(head, now, Waits::Acknowledged(position, actions));
+        self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
     /// Adds to a counter without a look at it. Nothing happens while somebody reads it to write it.
     pub fn add(&mut self, head: &mut Process, locks: &Locks, key: u64, delta: u64, now: u64) {
         let Some(node) = open_head(head).filter(|_| !locks.contains(&key)) else { return };
-        let position = add_turn(node, &[(key, delta)]);
+        let frontier = add_turn(node, &[(key, delta)]);
         let actions = vec![(key, Action::Add(delta))];
-        self.begin(head, now, Waits::Acknowledged(position, actions));
+        self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
     /// Reads a register, or both twins at one view, far apart in time.
@@ -434,16 +434,16 @@ impl Client {
                         self.pending = None;
                         return Ok(());
                     }
-                    let position = write_counter(node, key, next);
+                    let frontier = write_counter(node, key, next);
                     let actions = vec![(key, Action::Increment(next))];
-                    pending.waits = Waits::Acknowledged(position, actions);
+                    pending.waits = Waits::Acknowledged(frontier, actions);
                     locks.remove(&key);
                 }
                 None
             }
-            Waits::Acknowledged(position, actions) | Waits::Seen(position, actions) => {
+            Waits::Acknowledged(frontier, actions) | Waits::Seen(frontier, actions) => {
                 let node = process.node.as_ref();
-                let acknowledged = node.is_some_and(|node| node.acknowledged() >= *position);
+                let acknowledged = node.is_some_and(|node| node.acknowledged().covers(frontier));
                 acknowledged.then(|| actions.clone())
             }
         };
@@ -457,9 +457,9 @@ impl Client {
 
 /// Up to where the log must be acknowledged before a read that has just ended may be answered, as the server
 /// does it: what the tail of a chain has applied, every member has in its ring.
-fn shown_at(node: &Node) -> LogPosition {
+fn shown_at(node: &Node) -> Frontier {
     match node.config().ack {
-        AckLevel::Replicated if !node.duties().append => LogPosition::ZERO,
+        AckLevel::Replicated if !node.duties().append => Frontier::ZERO,
         _ => node.log_end(),
     }
 }

@@ -16,7 +16,7 @@ mod online;
 use crate::options::VerifyOptions;
 use crate::screen::{Progress, put};
 use crate::units::{count, size};
-use gabion_base::Result;
+use gabion_base::{Frontier, Result};
 use gabion_bench::grouped;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ struct Damage {
 #[derive(Clone, Debug, Default)]
 struct Found {
     replica: u32,
-    log_end: u64,
+    log_end: Frontier,
     /// The checksum of the record that ends there, which stands for all before it. Not told
     /// offline, where logs may end at different places.
     log_crc: Option<String>,
@@ -126,7 +126,7 @@ fn other_log(first: &Found, other: &Found) -> Damage {
     let crc = |found: &Found| found.log_crc.clone().unwrap_or_default();
     let message = format!(
         "the record that ends at log position {} has checksum {}; replica {} has {}",
-        other.log_end,
+        place(&other.log_end),
         crc(other),
         first.replica,
         crc(first)
@@ -176,7 +176,12 @@ fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
             if has_compared_files { "records were not" } else { "records and files were not" };
         verdict.not_compared.get_or_insert(format!(
             "{what} compared: replica {} is at log position {} and edit {}, replica {} at {} and {}",
-            first.replica, first.log_end, first.edit, other.replica, other.log_end, other.edit
+            first.replica,
+            place(&first.log_end),
+            first.edit,
+            other.replica,
+            place(&other.log_end),
+            other.edit
         ));
         return;
     }
@@ -190,6 +195,11 @@ fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
         grouped(*count)
     );
     verdict.differences.push((other.replica, Damage { file: None, offset: None, message }));
+}
+
+/// A frontier as replicas tell it: a number, as groups have one shard.
+const fn place(frontier: &Frontier) -> u64 {
+    frontier.only().get()
 }
 
 /// `000012.sst`, as everywhere.
@@ -208,7 +218,7 @@ fn to_text(found: &[Found], verdict: &Verdict) -> String {
             out,
             "replica {}: log position {}, edit {}; {records}; {}, {} read{}",
             replica.replica,
-            replica.log_end,
+            place(&replica.log_end),
             replica.edit,
             count(replica.files.len() as u64, "file"),
             size(replica.bytes_read),
@@ -271,7 +281,7 @@ fn to_json(found: &[Found], verdict: &Verdict) -> Value {
         .map(|replica| {
             json!({
                 "replica": replica.replica,
-                "log_end": replica.log_end,
+                "log_end": place(&replica.log_end),
                 "edit": replica.edit,
                 "files": replica.files.len(),
                 "files_not_read": replica.files_not_read(),

@@ -6,21 +6,22 @@ use super::{LoadGate, LoadId, MarkId, Node, WriteGate};
 use crate::CompactionMode;
 use alloc::format;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, FileId, Frontier, LogPosition, Result};
+use gabion_base::{Error, FileId, Frontier, Result};
 use gabion_engine::FinishedFile;
 
 impl Node {
     // ---- marks
 
-    /// Has the state captured at the end of the first record, not the pad of a segment, that ends at
-    /// `position` or beyond; at once when the log ends right there, and not with such a pad.
+    /// Has the state captured at the end of the first record, not the pad of a segment, with which
+    /// the log covers `frontier`; at once when the log ends right there, and not with such a pad.
     /// [`super::Output::Marked`] brings it, or says why it does not come: 3 s have passed, a new
     /// term began, the log was cut.
     ///
     /// # Errors
-    /// Unavailable for a position that the log has passed, naming both; while the log is being
+    /// Unavailable for a frontier that the log has passed, naming both; while the log is being
     /// repaired; and when 16 marks wait already.
-    pub fn arm_mark(&mut self, position: LogPosition, now_ms: u64) -> Result<MarkId> {
+    pub fn arm_mark(&mut self, frontier: Frontier, now_ms: u64) -> Result<MarkId> {
+        let position = frontier.only(); // a mark waits for a record of one log
         self.end_turn_before_event();
         self.set_now(now_ms);
         // The log may have grown by what was waiting beyond a gap.

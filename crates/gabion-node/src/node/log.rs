@@ -129,24 +129,25 @@ impl Node {
     }
 
     /// Has everything that is in the log by now flushed by every member, whatever the group's level. Returns
-    /// the position that [`Node::durable_everywhere`] then reaches.
+    /// the frontier that [`Node::durable_everywhere`] then covers.
     ///
     /// # Errors
     /// As [`Node::end_turn`].
     ///
     /// # Panics
     /// When called at another member than the head.
-    pub fn make_durable(&mut self) -> Result<LogPosition> {
-        let end = self.end_turn_at(AckLevel::Durable)?;
+    pub fn make_durable(&mut self) -> Result<Frontier> {
+        let frontier = self.end_turn_at(AckLevel::Durable)?;
+        let end = frontier.only();
         if self.drain.wanted >= end || self.log.durable_end() >= end {
-            return Ok(end);
+            return Ok(frontier);
         }
         // The block in which the log ends is drained when it is whole: this record makes it so.
         let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
         let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
         self.pass_marks(end, self.log.last().crc);
         self.want_durable(end);
-        Ok(end)
+        Ok(Frontier::of(end))
     }
 
     /// Somebody waits until the log is durable up to `position`, here and elsewhere.

@@ -23,7 +23,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, FileId, Frontier, LogPosition, ReplicaId, Result};
 use gabion_engine::{FileMeta, ReadView, Version};
 
 /// Most marks that may wait at a time: each costs a list of all files once it is reached.
@@ -61,8 +61,8 @@ impl CapturedFile {
 pub struct Captured {
     /// All that records up to there wrote. It counts against the pin budget, as every view does.
     pub view: ReadView,
-    /// Where the record ends.
-    pub log_end: LogPosition,
+    /// The log ends there with the record.
+    pub log_end: Frontier,
     /// The record's checksum. Replicas with the same one at the same end have the same log up to there.
     pub log_crc: u32,
     /// Number of the last edit in the log up to there.
@@ -209,6 +209,7 @@ impl Marks {
             )));
         }
         let files = version?.files().map(CapturedFile::of).collect();
+        let log_end = Frontier::of(log_end);
         Ok(Captured { view, log_end, log_crc, edit, files, era: self.era })
     }
 

@@ -57,7 +57,7 @@ use bytes::Bytes;
 use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
-use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId};
+use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
@@ -274,7 +274,7 @@ impl Node {
 
     /// A view of everything applied here, with the end of the log that it is of. At the head the MemTable is ahead of
     /// the log by the writes of the turn: the turn ends here.
-    pub fn digest_point(&mut self) -> (ReadView, LogPosition) {
+    pub fn digest_point(&mut self) -> (ReadView, Frontier) {
         self.end_turn_before_event();
         (self.read_view(), self.log_end())
     }
@@ -329,8 +329,8 @@ impl Node {
 
     /// End of the log here: everything before it is applied to the MemTables.
     #[must_use]
-    pub fn log_end(&self) -> LogPosition {
-        self.log.end()
+    pub fn log_end(&self) -> Frontier {
+        Frontier::of(self.log.end())
     }
 
     /// What the replica did since it started.

@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::units::RECORD_OPS_MAX;
-use gabion_base::{Error, LogPosition, Result, SequenceNumber};
+use gabion_base::{Error, Frontier, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
@@ -416,12 +416,12 @@ impl Node {
     }
 
     /// Ends the turn: its operations become one record in the log and on the wire. Returns the log's
-    /// end, which is the position to wait for also when nothing was written: a reply waits until the
+    /// end, which is the frontier to wait for also when nothing was written: a reply waits until the
     /// state that it saw is acknowledged.
     ///
     /// # Errors
     /// The log's error. Writes are refused from then on, as the MemTable holds what the log does not.
-    pub fn end_turn(&mut self) -> Result<LogPosition> {
+    pub fn end_turn(&mut self) -> Result<Frontier> {
         self.end_turn_at(self.config.ack)
     }
 
@@ -431,9 +431,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Self::end_turn`].
-    pub fn end_turn_at(&mut self, level: AckLevel) -> Result<LogPosition> {
+    pub fn end_turn_at(&mut self, level: AckLevel) -> Result<Frontier> {
         if self.writing.batch.is_empty() {
-            return Ok(self.log.end());
+            return Ok(self.log_end());
         }
         let batch = core::mem::take(&mut self.writing.batch);
         self.pace.wrote(batch.len());
@@ -464,7 +464,7 @@ impl Node {
         if self.tree.needs_seal() {
             self.append_seal();
         }
-        Ok(self.log.end())
+        Ok(self.log_end())
     }
 
     /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes before it, the log may
@@ -542,21 +542,21 @@ impl Node {
         let _ = self.end_turn();
     }
 
-    /// Position up to which writes are acknowledged at the group's level.
+    /// The frontier up to which writes are acknowledged at the group's level.
     #[must_use]
-    pub fn acknowledged(&self) -> LogPosition {
+    pub fn acknowledged(&self) -> Frontier {
         if self.has(Mutant::AckWithoutMembers) {
-            return self.log.end();
+            return self.log_end();
         }
         match self.config.ack {
-            AckLevel::Replicated => self.chain.commit().only(),
-            AckLevel::Durable => self.chain.durable_commit().only(),
+            AckLevel::Replicated => self.chain.commit(),
+            AckLevel::Durable => self.chain.durable_commit(),
         }
     }
 
-    /// Position that every member has flushed: what `WAITAOF` waits for.
+    /// The frontier that every member has flushed: what `WAITAOF` waits for.
     #[must_use]
-    pub fn durable_everywhere(&self) -> LogPosition {
-        self.chain.durable_commit().only()
+    pub fn durable_everywhere(&self) -> Frontier {
+        self.chain.durable_commit()
     }
 }

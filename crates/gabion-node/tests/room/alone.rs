@@ -26,9 +26,9 @@ fn what_flushes_take_off_the_log_is_never_written_to_a_segment() {
     let mut replica = start();
     for round in 0..3 {
         flush(&mut replica);
-        let begin = replica.node.tree().flushed().frontier.only();
-        assert!(begin.get() > round * 16 * KIB);
-        assert_eq!(replica.node.state().trimmed.position, begin);
+        let begin = replica.node.tree().flushed().frontier;
+        assert!(begin.only().get() > round * 16 * KIB);
+        assert_eq!(replica.node.state().trimmed.position, begin.only());
         assert_eq!(replica.node.durable_everywhere(), begin, "the log begins there");
     }
     assert_eq!(segments(&replica), 0);
@@ -57,9 +57,9 @@ fn what_is_old_in_the_log_is_durable_without_a_record_where_more_comes() {
         replica.pass(300);
     }
     // Ten seconds before that are 33 records back.
-    assert!(replica.node.durable_everywhere() >= ends[ends.len() - 35]);
-    let record_len = (ends[0].get() - begin.get()).max(ends[1].get() - ends[0].get());
-    let len = replica.node.log_end().get() - begin.get();
+    assert!(replica.node.durable_everywhere().covers(&ends[ends.len() - 35]));
+    let record_len = ends[0].bytes_since(&begin).max(ends[1].bytes_since(&ends[0]));
+    let len = replica.node.log_end().bytes_since(&begin);
     assert!(len <= record_len * ends.len() as u64, "{len} bytes of {} records", ends.len());
 }
 
@@ -94,16 +94,18 @@ fn a_ring_that_is_short_is_drained_as_it_fills_up() {
     let tree = TreeConfig { memtable_len: 16 * KIB, ..TreeConfig::default() };
     let mut replica = Replica::start(128 * MIB, tree, 16 * KIB);
     // More than the ring holds.
-    while replica.node.log_end().get() < 4 * 16 * KIB {
+    while replica.node.log_end().only().get() < 4 * 16 * KIB {
         replica.seal();
     }
     assert!(segments(&replica) > 1, "what was sealed is not flushed");
     let durable = replica.node.durable_everywhere();
-    assert!(durable.get() > 16 * KIB, "{durable}");
+    assert!(durable.only().get() > 16 * KIB, "{durable}");
     replica.work();
     assert_eq!(replica.node.tree().sealed_count(), 0);
     let replica = replica.restart(0);
-    assert!(replica.node.log_end() >= durable && replica.has(&replica.node.read_view(), "key 7"));
+    assert!(
+        replica.node.log_end().covers(&durable) && replica.has(&replica.node.read_view(), "key 7")
+    );
 }
 
 /// Each start is a term, and the state has a list of those that the log knows: a store that is opened for one put at a

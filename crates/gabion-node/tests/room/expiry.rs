@@ -2,7 +2,6 @@
 
 use crate::no_space::start;
 use crate::replica::Replica;
-use gabion_base::LogPosition;
 use gabion_base::units::{KIB, MIB};
 use gabion_engine::{JobKind, Keyspace, TreeConfig};
 use gabion_node::CompactionMode;
@@ -45,7 +44,7 @@ fn a_key_goes_at_its_time_though_nobody_writes_and_costs_one_record() {
     assert!(replica.has(&view, "a"), "an earlier view stays as it is");
     replica.pass(100);
     assert!(!has(&replica, "b") && has(&replica, "stays"));
-    let record_len = (replica.node.log_end().get() - end.get()) / 2;
+    let record_len = replica.node.log_end().bytes_since(&end) / 2;
     assert!(record_len <= 96, "{record_len} bytes for each of two records of time");
     // What has been in the log for long is made durable, by a record that fills the last block.
     replica.pass(10_000);
@@ -149,11 +148,11 @@ fn the_log_of_a_group_that_only_waits_for_keys_to_expire_stays_short() {
     let mut replica = replica.restart(now_ms + 2_000);
     let segment_len = replica.node.config().segment_len;
     let begin = replica.node.log_end();
-    while replica.node.log_end() < LogPosition(begin.get() + 12 * segment_len) {
+    while !replica.node.log_end().covers(&begin.ahead(12 * segment_len)) {
         replica.pass(100);
         replica.work();
     }
-    let kept = replica.node.log_end().get() - replica.node.state().trimmed.position.get();
+    let kept = replica.node.log_end().only().get() - replica.node.state().trimmed.position.get();
     assert!(kept <= 5 * segment_len, "{kept} bytes of log are kept");
     assert!(has(&replica, "last"));
     assert!(replica.said().is_empty(), "{:?}", replica.said());

@@ -1,6 +1,6 @@
 //! A replica alone, driven by hand: the test decides when each of its jobs is carried out.
 
-use gabion_base::{Error, ErrorKind, FileId, GroupId, LogPosition, ReplicaId};
+use gabion_base::{Error, ErrorKind, FileId, GroupId, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
 use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
@@ -159,8 +159,7 @@ impl Replica {
 
     /// Arms a mark so many bytes ahead.
     pub(crate) fn arm(&mut self, ahead: u64) -> Result<MarkId, Error> {
-        let position = LogPosition(self.node.log_end().get() + ahead);
-        self.node.arm_mark(position, self.now_ms)
+        self.node.arm_mark(self.node.log_end().ahead(ahead), self.now_ms)
     }
 
     /// Puts a key, in a turn that does not end.

@@ -96,11 +96,7 @@ fn one_of_each() -> Vec<Message> {
         Message::View(view()),
         Message::Node { bytes: Bytes::from_static(b"the node's own") },
         Message::Forward { id: 99, bytes: Bytes::from_static(b"SET k v") },
-        Message::ForwardReply {
-            id: 99,
-            position: LogPosition(0x500),
-            bytes: Bytes::from_static(b"+OK"),
-        },
+        Message::ForwardReply { id: 99, frontier: at(0x500), bytes: Bytes::from_static(b"+OK") },
         Message::Hello(MemberState {
             versions: (2, 2),
             incarnation: 6,

@@ -5,7 +5,7 @@ use crate::commands::{Call, Work};
 use crate::forward::{self, Origin};
 use crate::peers::Link;
 use bytes::Bytes;
-use gabion_base::{ConfigNumber, GroupId, LogPosition, ReplicaId, ShardId, Term};
+use gabion_base::{ConfigNumber, Frontier, GroupId, ReplicaId, ShardId, Term};
 use gabion_replication::{Frame, Message};
 use gabion_resp::{Protocol, Request};
 
@@ -24,9 +24,9 @@ fn read(id: u64) -> Item {
     let args = ["GET", "key"].into_iter().map(Bytes::from).collect();
     let work = Work::Call(Call::new(Request { args }).unwrap());
     let origin = Origin::Peer { replica: ReplicaId(1), connection: 1, id };
-    let (protocol, position) = (Protocol::Resp2, LogPosition::ZERO);
+    let (protocol, frontier) = (Protocol::Resp2, Frontier::ZERO);
     let len = work.memory();
-    Item { number: id, origin, work, protocol, position, since_ms: 0, begun_ns: 0, len }
+    Item { number: id, origin, work, protocol, frontier, since_ms: 0, begun_ns: 0, len }
 }
 
 fn id_of(item: &Item) -> u64 {
@@ -38,7 +38,7 @@ fn id_of(item: &Item) -> u64 {
 fn answer(link: &mut Link, id: u64, reply: &[u8]) {
     link.replies.expect(reply.len());
     for bytes in forward::parts(reply) {
-        send(link, Message::ForwardReply { id, position: LogPosition::ZERO, bytes });
+        send(link, Message::ForwardReply { id, frontier: Frontier::ZERO, bytes });
     }
 }
 

@@ -131,7 +131,7 @@ impl World {
         let head = self.node(self.writer()).filter(|head| head.protocol().is_ready());
         let Some(head) = head else { return };
         let end = head.log_end();
-        let is_whole = |i: usize| self.node(i).is_some_and(|n| n.log_end() >= end);
+        let is_whole = |i: usize| self.node(i).is_some_and(|n| n.log_end().covers(&end));
         if self.len() < 2 || !self.machines.iter().all(is_up) || !(0..self.len()).all(is_whole) {
             return;
         }
@@ -139,7 +139,7 @@ impl World {
         // Below, others may have trimmed their logs; what is durable here alone may be lost with their
         // rings.
         let (flushed, known) = (node.tree().flushed().frontier.only(), node.state().durable);
-        if node.durable_everywhere() < known {
+        if node.durable_everywhere().only() < known {
             return;
         }
         self.kill(index, false);

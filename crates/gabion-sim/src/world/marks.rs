@@ -5,7 +5,7 @@ use super::World;
 use crate::Random;
 use crate::check;
 use crate::client::{ReadFailure, twins_agree};
-use gabion_base::{LogPosition, Result};
+use gabion_base::{Frontier, Result};
 use gabion_engine::Keyspace;
 use gabion_node::{Captured, CapturedFile, CompactionMode, LogEra, MarkId};
 use std::cell::RefCell;
@@ -48,7 +48,7 @@ enum State {
 
 /// What was captured, but for the records.
 struct What {
-    log_end: LogPosition,
+    log_end: Frontier,
     log_crc: u32,
     now_ms: u64,
     edit: u64,
@@ -57,16 +57,16 @@ struct What {
 }
 
 impl World {
-    /// Has a replica's state captured at a position of the log.
+    /// Has a replica's state captured at a frontier of the log.
     ///
     /// # Errors
     /// The replica's.
     ///
     /// # Panics
     /// When it is not up.
-    pub fn arm_mark(&mut self, index: usize, position: LogPosition) -> Result<MarkId> {
+    pub fn arm_mark(&mut self, index: usize, frontier: Frontier) -> Result<MarkId> {
         let now_ms = self.now_ms;
-        self.node_mut(index).expect("the replica is up").arm_mark(position, now_ms)
+        self.node_mut(index).expect("the replica is up").arm_mark(frontier, now_ms)
     }
 
     /// What became of a mark of a replica that is up, once that is known.
@@ -117,15 +117,15 @@ impl World {
 
     fn ask_all(&mut self) {
         let ends = (0..self.len()).filter_map(|index| self.node(index)).map(|node| node.log_end());
-        let Some(end) = ends.max() else { return };
+        let Some(end) = ends.reduce(Frontier::join) else { return };
         let lead = self.marking.random.below(4) * 2_000;
-        let position = LogPosition(end.get() + self.marking.random.below(lead + 1));
+        let frontier = end.ahead(self.marking.random.below(lead + 1));
         for index in 0..self.len() {
             let now_ms = self.now_ms;
             let incarnation = self.machines[index].starts;
             let is_paused = self.is_paused(index);
             let node = self.node_mut(index).filter(|_| !is_paused);
-            let armed = node.map(|node| node.arm_mark(position, now_ms));
+            let armed = node.map(|node| node.arm_mark(frontier, now_ms));
             let state = match armed {
                 Some(Ok(mark)) => State::Armed(mark),
                 Some(Err(_)) | None => State::None,
@@ -218,7 +218,7 @@ impl World {
         });
         let told: Vec<_> = told.collect();
         let Some((&(first, what, records), others)) = told.split_first() else { return Ok(()) };
-        let head_end = self.node(self.writer()).map_or(LogPosition::ZERO, |head| head.log_end());
+        let head_end = self.node(self.writer()).map_or(Frontier::ZERO, |head| head.log_end());
         for &(other, their, their_records) in others {
             let place = format!("at a mark, at {} and {}", what.log_end, their.log_end);
             if (what.log_end, what.log_crc) != (their.log_end, their.log_crc) {
@@ -230,7 +230,7 @@ impl World {
                 continue;
             }
             self.outcome.marks += 1;
-            self.outcome.marks_under_load += u64::from(head_end > what.log_end);
+            self.outcome.marks_under_load += u64::from(!what.log_end.covers(&head_end));
             if records != their_records {
                 return Err(format!("{place}, replica {other} has other records than {first}"));
             }

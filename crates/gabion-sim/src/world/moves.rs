@@ -8,7 +8,7 @@
 //! the longest log and lacks no file of it, as a controller would choose it; it is told first.
 
 use super::World;
-use gabion_base::ReplicaId;
+use gabion_base::{Frontier, ReplicaId};
 use gabion_node::Node;
 use gabion_replication::{GroupView, Member};
 
@@ -66,13 +66,10 @@ impl World {
         }
         let Some(head) = order.first().and_then(|id| self.index_of(*id)) else { return };
         let ends = (0..self.len()).map(|index| self.node(index).map(Node::log_end));
-        let Some(end) = ends.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max())
-        else {
-            return;
-        };
-        let has_all =
-            self.node(head).is_some_and(|node| node.edits_waiting() == 0 && node.log_end() >= end);
-        if !has_all || self.is_paused(head) {
+        let Some(ends) = ends.collect::<Option<Vec<_>>>() else { return };
+        let end = ends.into_iter().fold(Frontier::ZERO, Frontier::join);
+        let has_all = |node: &Node| node.edits_waiting() == 0 && node.log_end().covers(&end);
+        if !self.node(head).is_some_and(has_all) || self.is_paused(head) {
             return;
         }
         let told = self.net.random.number();

@@ -167,7 +167,7 @@ impl World {
                     self.group.founders.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
                     node.state().session,
                     node.log_end(),
-                    node.protocol().commit().only(),
+                    node.protocol().commit(),
                     node.durable_everywhere(),
                     node.tree().last_edit(),
                     node.edits_waiting(),

@@ -89,7 +89,7 @@ impl World {
         let end =
             self.node(self.writer()).filter(|head| head.protocol().is_ready()).map(Node::log_end);
         let is_whole = |index: usize| {
-            end.is_some_and(|end| self.node(index).is_some_and(|node| node.log_end() >= end))
+            end.is_some_and(|end| self.node(index).is_some_and(|node| node.log_end().covers(&end)))
         };
         let are_whole = (0..self.len()).all(is_whole) && machines.count_ones() == 1;
         for index in (0..self.len()).filter(|index| is_cut(*index)) {

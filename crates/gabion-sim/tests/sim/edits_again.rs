@@ -2,7 +2,7 @@
 //! nothing changes.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-use gabion_base::{FileId, Term};
+use gabion_base::{FileId, Frontier, Term};
 use gabion_engine::Compression;
 use gabion_log::{RecordKind, decode_header};
 use gabion_node::{CompactionMode, Node};
@@ -43,7 +43,7 @@ fn has_edit(kept: &Kept, segment_len: u64) -> bool {
 /// All that an edit changes.
 #[derive(Debug, PartialEq)]
 struct State {
-    log_end: u64,
+    log_end: Frontier,
     edits_applied: u64,
     edits_waiting: usize,
     last_edit: u64,
@@ -55,7 +55,7 @@ impl State {
     fn of(node: &Node) -> Self {
         let version = node.tree().version();
         Self {
-            log_end: node.log_end().get(),
+            log_end: node.log_end(),
             edits_applied: node.counters().edits,
             edits_waiting: node.edits_waiting(),
             last_edit: node.tree().last_edit(),

@@ -1,7 +1,7 @@
 //! States captured at one position of the log at every replica, while clients write and all else breaks.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-use gabion_base::{ErrorKind, LogPosition};
+use gabion_base::{ErrorKind, Frontier, LogPosition};
 use gabion_node::{Captured, CompactionMode, MarkId};
 use gabion_sim::{Faults, Options, World};
 
@@ -13,13 +13,13 @@ fn options(compaction: CompactionMode) -> Options {
 
 /// Arms a mark everywhere, a little ahead of the longest log.
 fn arm_everywhere(world: &mut World, ahead: u64) -> Vec<MarkId> {
-    let position = LogPosition(longest(world) + ahead);
-    (0..world.len()).map(|index| world.arm_mark(index, position).unwrap()).collect()
+    let frontier = longest(world).ahead(ahead);
+    (0..world.len()).map(|index| world.arm_mark(index, frontier).unwrap()).collect()
 }
 
-fn longest(world: &World) -> u64 {
-    let ends = (0..world.len()).map(|index| world.node(index).unwrap().log_end().get());
-    ends.max().unwrap()
+fn longest(world: &World) -> Frontier {
+    let ends = (0..world.len()).map(|index| world.node(index).unwrap().log_end());
+    ends.reduce(Frontier::join).unwrap()
 }
 
 /// Goes on until a replica has captured its state.
@@ -79,10 +79,10 @@ fn the_end_of_a_segment_is_captured_behind_its_pad_everywhere() {
     let segment_len = world.group().segment_len;
     for _ in 0..4 {
         // Most marks would end before they are reached that far ahead.
-        while segment_len - longest(&world) % segment_len > 20_000 {
+        while segment_len - longest(&world).only().get() % segment_len > 20_000 {
             world.advance(1).unwrap();
         }
-        let ahead = segment_len - longest(&world) % segment_len;
+        let ahead = segment_len - longest(&world).only().get() % segment_len;
         let marks = arm_everywhere(&mut world, ahead);
         let mut places = Vec::new();
         for (index, mark) in marks.into_iter().enumerate() {
@@ -100,9 +100,10 @@ fn a_position_that_the_log_has_passed_is_refused() {
     world.advance(500).unwrap();
     for index in 0..3 {
         let end = world.node(index).unwrap().log_end();
-        let error = world.arm_mark(index, LogPosition(end.get() - 1)).unwrap_err();
+        let passed = Frontier::of(LogPosition(end.only().get() - 1));
+        let error = world.arm_mark(index, passed).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let (text, passed) = (error.to_string(), LogPosition(end.get() - 1));
+        let text = error.to_string();
         assert!(text.contains(&format!("log position {passed} is passed")), "{text}");
         assert!(text.contains(&format!("ends at {end}")), "{text}");
     }

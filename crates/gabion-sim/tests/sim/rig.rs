@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
-use gabion_base::{ErrorKind, GroupId, LogPosition, ReplicaId, SequenceNumber};
+use gabion_base::{ErrorKind, Frontier, GroupId, ReplicaId, SequenceNumber};
 use gabion_engine::{Compression, FileMeta, FinishedFile, Keyspace, SstOptions, TreeConfig};
 use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk, SimulatedMemory};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -278,7 +278,7 @@ impl Replica {
         let end = end.map_err(|error| error.to_string())?;
         for _ in 0..20_000 {
             self.pump()?;
-            if self.node().is_some_and(|node| node.durable_everywhere() >= end) {
+            if self.node().is_some_and(|node| node.durable_everywhere().covers(&end)) {
                 return Ok(());
             }
         }
@@ -452,7 +452,7 @@ pub(crate) struct Drive<'a> {
     /// The state before the first record and after each.
     pub(crate) models: Vec<Records>,
     /// Where each record ends in the log.
-    ends: Vec<LogPosition>,
+    ends: Vec<Frontier>,
     /// For each record: when it began, when the ring was said to have it, when the disk was.
     pub(crate) began: Vec<Moment>,
     pub(crate) replicated: Vec<Moment>,
@@ -616,7 +616,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Returns where the log ends that has the load. One that fails for want of room is begun again.
-    fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<LogPosition, String> {
+    fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<Frontier, String> {
         let mut last = None;
         for _ in 0..LOADS_MAX {
             let node = self.replica.node().ok_or("the replica is not open")?;
@@ -639,7 +639,7 @@ impl<'a> Drive<'a> {
         &mut self,
         id: LoadId,
         writes: &[(u64, Option<u64>)],
-    ) -> Result<gabion_base::Result<LogPosition>, String> {
+    ) -> Result<gabion_base::Result<Frontier>, String> {
         let node = self.replica.node().ok_or("the replica is not open")?;
         let mut files = load_files(node, id, writes).into_iter().peekable();
         for _ in 0..20_000 {
@@ -681,10 +681,10 @@ impl<'a> Drive<'a> {
         if let Some((_, is_open)) = self.openings.last_mut() {
             is_open.get_or_insert(stats);
         }
-        let (commit, durable) = (node.protocol().commit().only(), node.durable_everywhere());
+        let (commit, durable) = (node.protocol().commit(), node.durable_everywhere());
         let now = (self.now)();
         for (list, reached) in [(&mut self.replicated, commit), (&mut self.durable, durable)] {
-            while self.ends.get(list.len()).is_some_and(|end| *end <= reached) {
+            while self.ends.get(list.len()).is_some_and(|end| reached.covers(end)) {
                 list.push(now);
             }
         }

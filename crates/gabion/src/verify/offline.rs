@@ -95,7 +95,7 @@ impl Replica {
         };
         Ok(Found {
             replica: self.number,
-            log_end: self.node.log_end().get(),
+            log_end: self.node.log_end(),
             log_crc: None,
             edit: self.node.tree().last_edit(),
             files: version.files().map(live).collect(),

@@ -9,14 +9,14 @@
 //! Each replica captures its state where a record ends at that position or beyond, which is the
 //! same place everywhere, and reads it from there. At rest the position is where the logs end.
 
-use super::{Damage, Found, LiveFile};
+use super::{Damage, Found, LiveFile, place};
 use crate::client::Client;
 use crate::cluster::addresses;
 use crate::options::VerifyOptions;
 use crate::screen::Progress;
 use crate::status::STATUS_TIMEOUT;
 use crate::units::size;
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, ErrorKind, Frontier, LogPosition, Result};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ fn what_was_found(replica: u32, state: &Value) -> Found {
     let records = state["crc"].as_str().map(|crc| (number(&state["records"]), crc.to_owned()));
     Found {
         replica,
-        log_end: number(&state["log_end"]),
+        log_end: frontier(&state["log_end"]),
         log_crc: state["log_crc"].as_str().map(str::to_owned),
         edit: number(&state["edit"]),
         files: list(&state["files"]).map(live_file).collect(),
@@ -109,6 +109,10 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
+fn frontier(value: &Value) -> Frontier {
+    Frontier::of(LogPosition(number(value)))
+}
+
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
@@ -140,11 +144,11 @@ fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> 
             std::thread::sleep(BETWEEN_TRIES);
         }
         progress.say("reading every record at every replica");
-        let position = position_ahead(addresses, lead)?;
-        let states = match ask_all(addresses, &format!("DIGEST {position}")) {
+        let wanted = frontier_ahead(addresses, lead)?;
+        let states = match ask_all(addresses, &format!("DIGEST {}", place(&wanted))) {
             Ok(states) => states,
             Err(error) if is_passing(&error) => {
-                if log_ends(addresses)?.iter().any(|end| *end > position) {
+                if log_ends(addresses)?.iter().any(|end| !wanted.covers(end)) {
                     // Some replica was there before it was asked.
                     lead = (lead * 2).min(LEAD_MAX);
                 }
@@ -174,19 +178,20 @@ fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::SnapshotTooOld | ErrorKind::Unavailable)
 }
 
-/// A position that the log comes to in about `lead`, or where it ends if nobody writes.
-fn position_ahead(addresses: &[(u32, SocketAddr)], lead: Duration) -> Result<u64> {
-    let longest = || log_ends(addresses).map(|ends| ends.into_iter().max().unwrap_or(0));
+/// A frontier that the log comes to in about `lead`, or where it ends if nobody writes.
+fn frontier_ahead(addresses: &[(u32, SocketAddr)], lead: Duration) -> Result<Frontier> {
+    let longest =
+        || log_ends(addresses).map(|ends| ends.into_iter().fold(Frontier::ZERO, Frontier::join));
     let (begun, before) = (Instant::now(), longest()?);
     std::thread::sleep(MEASURED);
     let end = longest()?;
-    let bytes_per_s = end.saturating_sub(before) as f64 / begun.elapsed().as_secs_f64();
-    Ok(end + (bytes_per_s * lead.as_secs_f64()) as u64)
+    let bytes_per_s = end.bytes_since(&before) as f64 / begun.elapsed().as_secs_f64();
+    Ok(end.ahead((bytes_per_s * lead.as_secs_f64()) as u64))
 }
 
-fn log_ends(addresses: &[(u32, SocketAddr)]) -> Result<Vec<u64>> {
+fn log_ends(addresses: &[(u32, SocketAddr)]) -> Result<Vec<Frontier>> {
     let status = ask_all(addresses, "STATUS")?;
-    Ok(status.iter().map(|value| number(&value["log"]["end"])).collect())
+    Ok(status.iter().map(|value| frontier(&value["log"]["end"])).collect())
 }
 
 /// Nothing when all replicas captured the same record of the same log.

@@ -2,6 +2,11 @@
 //! same.
 
 use super::*;
+use gabion_base::LogPosition;
+
+const fn at(position: u64) -> Frontier {
+    Frontier::of(LogPosition(position))
+}
 
 fn file(number: u64, checksum: &str) -> LiveFile {
     LiveFile { level: 1, number, len: 4096, checksum: checksum.to_owned() }
@@ -10,7 +15,7 @@ fn file(number: u64, checksum: &str) -> LiveFile {
 fn replica(number: u32) -> Found {
     Found {
         replica: number,
-        log_end: 1000,
+        log_end: at(1000),
         edit: 7,
         files: vec![file(1, "aa"), file(2, "bb")],
         files_read: [1, 2].into(),
@@ -99,7 +104,7 @@ fn records_that_differ_are_a_difference() {
 #[test]
 fn replicas_at_different_positions_are_not_said_to_be_the_same() {
     let mut other = replica(2);
-    other.log_end = 2000;
+    other.log_end = at(2000);
     other.records = Some((11, "dd".to_owned()));
     let verdict = compare(&[replica(1), other]);
     assert!(verdict.differences.is_empty());
@@ -110,7 +115,7 @@ fn replicas_at_different_positions_are_not_said_to_be_the_same() {
 #[test]
 fn files_are_compared_at_one_edit_whatever_the_log_position_and_else_said_not_to_be() {
     let mut other = replica(2);
-    other.log_end = 2000;
+    other.log_end = at(2000);
     other.files = vec![file(1, "aa")];
     let same_edit = told(&[replica(1), other.clone()]);
     assert_eq!(same_edit, ["replica 2, file 000002.sst: is missing; replica 1 has it"]);

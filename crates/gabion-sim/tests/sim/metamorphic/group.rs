@@ -5,7 +5,7 @@ use super::look::{Look, compare, engine_key, look, user_key};
 use super::script::{Change, EPOCH_MS, KEYS, Loaded, Model, Operation, Script, Tuning, WORK_MS};
 use super::sets::Set;
 use gabion_base::units::{KIB, SLOT_LEN};
-use gabion_base::{Error, ErrorKind, LogPosition, crc};
+use gabion_base::{Error, ErrorKind, Frontier, crc};
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder, ReadView, WriteLimits};
 use gabion_node::{
@@ -30,7 +30,7 @@ pub(super) struct Group {
     ends_readers: bool,
     epoch: u64,
     /// The end of the last record.
-    end: LogPosition,
+    end: Frontier,
     /// Views that are held: whose, and what they have to show.
     held: VecDeque<(usize, ReadView, Model)>,
     answers: usize,
@@ -88,7 +88,7 @@ impl Group {
             options: set.options.clone(),
             ends_readers: set.ends_readers,
             epoch: 0,
-            end: LogPosition(0),
+            end: Frontier::ZERO,
             held: VecDeque::new(),
             answers: 0,
             views_ended: 0,
@@ -303,7 +303,7 @@ impl Group {
     fn wait_for_acknowledgement(&mut self) -> Result<(), String> {
         let end = self.end;
         self.wait("an acknowledgement", |world| {
-            world.node(0).is_some_and(|head| head.acknowledged() >= end)
+            world.node(0).is_some_and(|head| head.acknowledged().covers(&end))
         })
     }
 
@@ -372,11 +372,11 @@ impl Group {
         for replica in 0..self.world.len() {
             self.caught_up(replica as u64)?;
         }
-        // No step from here until all are armed: an edit that is logged meanwhile would pass the position.
-        let position = self.at_head(|head| Ok(LogPosition(head.log_end().0 + 1)))?;
+        // No step from here until all are armed: an edit that is logged meanwhile would pass the frontier.
+        let frontier = self.at_head(|head| Ok(head.log_end().ahead(1)))?;
         let mut marks = Vec::new();
         for replica in 0..self.world.len() {
-            let mark = self.world.arm_mark(replica, position);
+            let mark = self.world.arm_mark(replica, frontier);
             marks.push(mark.map_err(|error| format!("replica {replica}: {error}"))?);
         }
         self.write(&[(KEYS, Change::Delete)], false)?;
