@@ -1,10 +1,11 @@
 //! The configuration of a protocol.
 
+use crate::spans::POSITION_MAX;
 use crate::{GroupView, Lost};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, ShardId};
+use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL_MAX, ShardId};
 
 /// The members, and their patience with each other. It stands for the life of one protocol: another
 /// view begins another ([`crate::begin`]).
@@ -53,6 +54,12 @@ impl Config {
         self.view.place_of(self.me).ok_or_else(|| {
             Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
         })
+    }
+
+    /// The last position that a log can have: every segment up to there has a name.
+    pub(crate) fn position_max(&self) -> LogPosition {
+        let end = (SEGMENT_ORDINAL_MAX + 1).saturating_mul(self.segment_len);
+        POSITION_MAX.min(LogPosition(end - 1))
     }
 
     /// Where what is sent to a member must begin at the latest whose log is durable up to

@@ -6,7 +6,7 @@ use crate::Action;
 use crate::frame::{VERSION, VERSION_MIN};
 use crate::message::{MemberState, Message, Progress, Watermarks};
 use crate::planted::Mutant;
-use crate::spans::{POSITION_MAX, TERMS};
+use crate::spans::TERMS;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,10 +27,11 @@ enum Readiness {
 
 impl Chain {
     pub(super) fn hello_from(&mut self, i: usize, term: Term, state: MemberState) -> Result<()> {
+        let furthest = self.config.position_max();
         let is_sane = term.get() < TERMS.end
-            && state.progress.end.only() <= POSITION_MAX
+            && state.progress.end.only() <= furthest
             && state.lost.is_none_or(|lost| {
-                TERMS.contains(&lost.term.get()) && lost.from <= lost.to && lost.to <= POSITION_MAX
+                TERMS.contains(&lost.term.get()) && lost.from <= lost.to && lost.to <= furthest
             });
         if state.spans.tip().1 != state.progress.end.only() || !is_sane {
             return Err(Error::corruption(format!(

@@ -4,8 +4,8 @@ use super::cluster::{Cluster, HEARTBEAT_MS, TIMEOUT_MS};
 use crate::frame::VERSION;
 use crate::spans::{OPEN, Span};
 use crate::{
-    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Member, MemberState, Message,
-    Progress, Protocol, Spans, Whole,
+    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, MemberState,
+    Message, Progress, Protocol, Spans, Whole,
 };
 use alloc::format;
 use alloc::vec;
@@ -526,7 +526,7 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             last_crc: 3,
             progress: Progress { end: Frontier::of(end), ..progress },
             spans,
-            lost: [None, Some(crate::Lost { from, to: oldest, term: Term(2) })][len % 3 % 2],
+            lost: [None, Some(Lost { from, to: oldest, term: Term(2) })][len % 3 % 2],
             gap: [None, Some(Term(2)), Some(crate::ANY_TERM)][len % 3],
         }),
         2 => Message::NewTerm { oldest, end, last_crc: 4, marks, spans },
@@ -624,4 +624,21 @@ fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
     say(&mut chain, 1, None);
     assert_eq!(chain.whole_member(term), Whole::Member(ReplicaId(1)));
     assert!(!chain.has_caught_up(), "no term runs");
+}
+
+/// What a member says that it lost is told by the name of a segment: a place that no segment has is
+/// refused, and not named.
+#[test]
+fn a_loss_where_no_segment_has_a_name_is_refused() {
+    for (place, is_refused) in [(1 << 62, true), ((1 << 62) - 8, false)] {
+        let mut chain = Chain::new(config(1), LocalState::default(), 0).unwrap();
+        chain.handle_connected(ReplicaId(2), 7, 0);
+        let place = LogPosition(place);
+        let lost = Some(Lost { term: Term(9), from: place, to: place });
+        let hello = Message::Hello(MemberState { lost, ..hello() });
+        let frame = Frame { connection: 7, ..frame(2, 1, 1, hello) };
+        let answer = chain.handle_message(ReplicaId(2), 7, frame, 0);
+        assert_eq!(answer.is_err(), is_refused, "{place}: {answer:?}");
+        actions(&mut chain);
+    }
 }
