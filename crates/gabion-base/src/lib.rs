@@ -6,6 +6,7 @@
 //!   frontier ─► "how far"  a log position in each shard
 //!   units ─► "how much"  sizes of blocks and slots, every limit on untrusted input
 //!   error ─► "what went wrong"  one small kind, one message that names thing, value and limit
+//!   failure ─► "what it ends"  one table: the operation, a connection or the process
 //!   codec ─► "how it lies in bytes"  little-endian, length-checked before memory is reserved
 //!   number ─► "how it reads" decimal integers, as Redis reads and writes them
 //!   crc ──► "is it whole"  CRC32C with lineage, and combination of parts
@@ -19,12 +20,14 @@ extern crate alloc;
 pub mod codec;
 pub mod crc;
 pub mod error;
+pub mod failure;
 pub mod frontier;
 pub mod ids;
 pub mod number;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Result};
+pub use failure::{Ends, Failed};
 pub use frontier::Frontier;
 pub use ids::{
     ConfigNumber, FileId, FileKind, Generation, GroupId, LogIndex, LogKind, LogPosition,

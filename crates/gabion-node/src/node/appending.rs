@@ -4,7 +4,7 @@
 use super::facts::facts;
 use super::load::{LoadFacts, LoadStep};
 use super::{LoadId, Mutant, Node};
-use gabion_base::{ErrorKind, FileId, SequenceNumber};
+use gabion_base::{Ends, Failed, FileId, SequenceNumber};
 use gabion_engine::load::Loaded;
 use gabion_log::{RecordFlags, RecordKind};
 
@@ -30,7 +30,7 @@ impl Node {
         let (edit, encoded) = match made.and_then(|edit| edit.encode().map(|bytes| (edit, bytes))) {
             Ok(made) => made,
             Err(error) => {
-                self.fatal(error);
+                self.failed(Failed::Apply, error);
                 return false;
             }
         };
@@ -48,7 +48,7 @@ impl Node {
             self.own_edit_end(&edit)
         };
         if let Err(error) = self.queue_edit(edit, encoded, end) {
-            self.fatal(error);
+            self.failed(Failed::Apply, error);
             return false;
         }
         if self.duties().log_edits {
@@ -112,12 +112,12 @@ impl Node {
                 self.pass_marks(end, self.log.last().crc);
                 self.tree.skip_sequences(sequence, 1)
             }
-            Err(error) if error.kind() == ErrorKind::NoSpace => return false, // tried again
+            Err(error) if Failed::Append.ends(&error) == Ends::Operation => return false,
             Err(error) => Err(error),
         };
         match skipped {
             Ok(()) => self.loads.numbered(id, sequence),
-            Err(error) => self.fatal(error),
+            Err(error) => self.failed(Failed::Append, error),
         }
         !self.ended
     }
@@ -158,7 +158,7 @@ impl Node {
         let (edit, encoded) = match made {
             Ok(made) => made,
             Err(error) => {
-                self.fatal(error);
+                self.failed(Failed::Apply, error);
                 return false;
             }
         };
@@ -168,7 +168,7 @@ impl Node {
             return false; // the ring is full: tried again when it drained
         };
         if let Err(error) = self.queue_edit(edit, encoded, end) {
-            self.fatal(error);
+            self.failed(Failed::Apply, error);
             return false;
         }
         self.pass_marks(self.log.end(), self.log.last().crc);

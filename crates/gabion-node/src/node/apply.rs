@@ -17,7 +17,7 @@ use crate::state::opaque;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, Frontier, LogPosition, SequenceNumber, ShardId};
+use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, SequenceNumber, ShardId};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 
@@ -132,7 +132,7 @@ impl Node {
                 continue;
             }
             if let Err(error) = self.apply_record(&record) {
-                return self.fatal(error);
+                return self.failed(Failed::Apply, error);
             }
             let is_of_segment = record.header.kind == RecordKind::Pad
                 && !record.header.flags.has(RecordFlags::DURABLE_ACK);
@@ -362,7 +362,7 @@ impl Node {
             for _ in 0..count {
                 let Some(first) = self.apply.waiting.pop_front() else { return };
                 if let Err(error) = self.apply_edit(first) {
-                    return self.fatal(error);
+                    return self.failed(Failed::Apply, error);
                 }
             }
             self.give_up_asked();

@@ -7,7 +7,7 @@ use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
 use alloc::vec::Vec;
-use gabion_base::FileId;
+use gabion_base::{Failed, FileId};
 
 /// Placement commits: what is staged, what is being written, and what follows when it is durable.
 #[derive(Default)]
@@ -32,7 +32,10 @@ impl Node {
             let snapshot = Snapshot::encode(&self.config, &self.state, &self.tree.snapshot());
             match self.pool.checkpoint(&snapshot) {
                 Ok(commit) => Some(commit),
-                Err(error) => return self.fatal(error.within("placement log checkpoint")),
+                Err(error) => {
+                    return self
+                        .failed(Failed::Placement, error.within("placement log checkpoint"));
+                }
             }
         } else {
             self.pool.take_commit()
@@ -49,9 +52,7 @@ impl Node {
 
     pub(super) fn commit_done(&mut self, result: gabion_base::Result<()>) {
         if let Err(error) = result {
-            // The device's content is unknown now; a second flush proves nothing
-            // (docs/faults.md E8).
-            return self.fatal(error.within("placement log"));
+            return self.failed(Failed::Placement, error.within("placement log"));
         }
         let Some((number, after)) = self.commits.in_flight.take() else { return };
         self.pool.committed(number);
@@ -98,7 +99,7 @@ impl Node {
                 if let Err(error) = self.pool.free_file(*file)
                     && !self.has(Mutant::SlotFreedUnderReader)
                 {
-                    return self.fatal(error);
+                    return self.failed(Failed::Accounts, error);
                 }
             }
             self.outputs.push_back(Output::FilesGone(gone));

@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, ReplicaId, SlotIndex};
+use gabion_base::{Ends, Error, Failed, FileId, ReplicaId, SlotIndex};
 use gabion_pool::FilePlacement;
 
 /// Something that a machine asks for.
@@ -119,7 +119,10 @@ impl Effects {
         self.queue.push_back(Effect::Signal(signal));
     }
 
-    pub(super) fn fail(&mut self, error: Error) {
-        self.queue.push_back(Effect::Fatal(error));
+    /// Ends the process where that is what this failure ends; what else it ends is the caller's.
+    pub(super) fn failed(&mut self, what: Failed, error: Error) {
+        if what.ends(&error) == Ends::Process {
+            self.queue.push_back(Effect::Fatal(error));
+        }
     }
 }

@@ -20,7 +20,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, ErrorKind, FileId, SlotIndex};
+use gabion_base::{Error, ErrorKind, Failed, FileId, SlotIndex};
 use gabion_engine::{JobContext, JobInputs, JobKind, JobOutput, Recipe, Tree};
 use gabion_pool::{FilePlacement, Placed, Pool};
 
@@ -400,7 +400,7 @@ impl Jobs {
             self.refused = 0;
         }
         if let Err(error) = pool.release(&core::mem::take(&mut job.slots)) {
-            return effects.fail(error);
+            return effects.failed(Failed::Accounts, error);
         }
         self.counted.job_read_bytes += done.read_bytes;
         match job.recipe.kind {
@@ -410,7 +410,7 @@ impl Jobs {
         }
         for placement in &job.built {
             if let Err(error) = pool.add_file((**placement).clone()) {
-                return effects.fail(error);
+                return effects.failed(Failed::Accounts, error);
             }
         }
         job.output = Some(done.output);
@@ -471,7 +471,7 @@ impl Jobs {
         slots.retain(|placed| !refused.contains(placed));
         let given_back = pool.release(&slots);
         if let Err(error) = given_back.and_then(|()| pool.quarantine(&refused)) {
-            return effects.fail(error);
+            return effects.failed(Failed::Accounts, error);
         }
         if !refused.is_empty() {
             self.refused += 1;
@@ -491,7 +491,6 @@ impl Jobs {
         }
         tree.job_failed(&job.recipe);
         match error.kind() {
-            ErrorKind::Fenced => {}
             ErrorKind::NoSpace => {
                 self.counted.jobs_without_space += 1;
                 self.back_off.failed(error, facts.now_ms);
@@ -503,8 +502,7 @@ impl Jobs {
             // Other slots may be better; a device that takes none is told by as many failures in a
             // row.
             ErrorKind::Io if !refused.is_empty() && self.refused <= REFUSED_JOBS_MAX => {}
-            // Bytes that are not what was written must not be compacted into new ones.
-            _ => effects.fail(error),
+            _ => effects.failed(Failed::Job, error),
         }
     }
 

@@ -28,7 +28,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::{EDIT_LEN_MAX, SLOT_LEN};
-use gabion_base::{Error, ErrorKind, FileId, MemTableId, Result, SequenceNumber, Term};
+use gabion_base::{Ends, Error, Failed, FileId, MemTableId, Result, SequenceNumber, Term};
 use gabion_engine::{Edit, FileMeta, FinishedFile, JobKind};
 use gabion_pool::{FilePlacement, Placed, Pool};
 
@@ -339,12 +339,12 @@ impl Loads {
         let Some(load) = self.loads.get_mut(&id) else { return };
         load.writing -= 1;
         if let Err(error) = result {
-            let is_room = error.kind() == ErrorKind::NoSpace;
+            let ends = Failed::LoadFile.ends(&error);
             if !matches!(load.stage, Stage::Failed(_)) {
                 load.stage = Stage::Failed(error.clone());
             }
-            if !is_room {
-                return effects.fail(error.within("a file of a load"));
+            if ends != Ends::Operation {
+                return effects.failed(Failed::LoadFile, error.within("a file of a load"));
             }
         }
         self.clean(effects, pool, id);
@@ -442,7 +442,7 @@ impl Loads {
             let slots: Vec<Placed> = load.slots().collect();
             let files: Vec<FileId> = load.files.drain(..).map(|(meta, _)| meta.id).collect();
             if let Err(error) = pool.release(&slots) {
-                return effects.fail(error);
+                return effects.failed(Failed::Accounts, error);
             }
             effects.signal(Signal::Discard(files));
         }
@@ -570,7 +570,7 @@ fn place(effects: &mut Effects, pool: &mut Pool, id: LoadId, load: &mut Load) {
     load.stage = Stage::Placing;
     for (_, placement) in &load.files {
         if let Err(error) = pool.add_file((**placement).clone()) {
-            return effects.fail(error);
+            return effects.failed(Failed::Accounts, error);
         }
     }
     effects.stage(After::LoadPlaced(id));
@@ -606,7 +606,7 @@ mod tests {
             panic!("the load goes on");
         };
         let what = format!("{file}, of a load, is whole neither in memory nor here: a bit flipped");
-        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Corruption, what));
+        assert_eq!((error.kind(), error.to_string()), (gabion_base::ErrorKind::Corruption, what));
         assert_eq!((node.unshipped_bytes(), node.loads.slots()), (0, 0));
         commit(&mut node);
         assert_eq!(node.pool.counts(), before, "its slots are free");

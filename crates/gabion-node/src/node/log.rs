@@ -11,9 +11,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use gabion_base::units::BLOCK_LEN;
-use gabion_base::{
-    Error, ErrorKind, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId,
-};
+use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId};
 use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal};
 use gabion_pool::FilePlacement;
 
@@ -106,8 +104,7 @@ impl Node {
     pub(super) fn append_seal(&mut self) {
         match self.append_unlogged() {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NoSpace => return,
-            Err(error) => return self.fatal(error),
+            Err(error) => return self.failed(Failed::Append, error),
         }
         let memtable = self.tree.active_id();
         let sequence = self.tree.last_sequence();
@@ -122,9 +119,8 @@ impl Node {
                 self.due.mark(Step::Jobs);
                 self.pass_marks(self.log.end(), self.log.last().crc);
             }
-            // Without room for it the MemTable grows a little more; the next turn tries again.
-            Err(error) if error.kind() == ErrorKind::NoSpace => {}
-            Err(error) => self.fatal(error),
+            // Without room for it the MemTable grows a little more.
+            Err(error) => self.failed(Failed::Append, error),
         }
     }
 
@@ -190,8 +186,8 @@ impl Node {
         while ends.len() < DRAINS_MAX {
             let Some(drain) = self.next_drain(wanted) else { break };
             let Some(placement) = self.pool.placement(drain.segment) else {
-                return self
-                    .fatal(Error::not_found(alloc::format!("{} has no place", drain.segment)));
+                let error = Error::not_found(alloc::format!("{} has no place", drain.segment));
+                return self.failed(Failed::Accounts, error);
             };
             self.counters.log_written_bytes += drain.data.len() as u64;
             writes.push((placement, drain.offset_in_segment, drain.data));
@@ -262,9 +258,7 @@ impl Node {
                 };
                 match wanted {
                     Ok(()) => self.drain.aging = None,
-                    // The ring is full, and so drained: tried again.
-                    Err(error) if error.kind() == ErrorKind::NoSpace => {}
-                    Err(error) => self.fatal(error),
+                    Err(error) => self.failed(Failed::Append, error),
                 }
             }
             _ => self.drain.aging = (end > durable).then_some((end, self.now_ms)),
@@ -303,7 +297,7 @@ impl Node {
         let (file, term) = (self.segment(ordinal), self.state.term());
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
         if let Err(error) = self.pool.add_file(placement) {
-            self.fatal(error);
+            self.failed(Failed::Accounts, error);
             return false;
         }
         self.drain.segments.insert(ordinal, false);
@@ -355,8 +349,7 @@ impl Node {
     pub(super) fn drain_done(&mut self, drain: DrainInFlight, result: Result<()>) {
         self.drain.in_flight = false;
         if let Err(error) = result {
-            // Nothing since the last good flush counts, and a second one proves nothing (E8).
-            return self.fatal(error.within("draining the log"));
+            return self.failed(Failed::Log, error.within("draining the log"));
         }
         for end in drain.ends {
             self.log.drained(end);
@@ -416,7 +409,7 @@ impl Node {
         }
         let gone = match self.log.trim(at) {
             Ok(gone) => gone,
-            Err(error) => return self.fatal(error),
+            Err(error) => return self.failed(Failed::Log, error),
         };
         self.drain.flushed = self.drain.flushed.max(at);
         self.chain.handle_durable(Frontier::of(self.log.durable_end()));
@@ -428,7 +421,7 @@ impl Node {
             self.stage_state(None);
         }
         if let Err(error) = self.let_go(gone) {
-            self.fatal(error);
+            self.failed(Failed::Accounts, error);
         }
     }
 
@@ -456,7 +449,7 @@ impl Node {
     pub(super) fn unpin_segments(&mut self, ticket: u64) {
         self.drain.reads.remove(&ticket);
         if let Err(error) = self.free_segments() {
-            self.fatal(error);
+            self.failed(Failed::Accounts, error);
         }
     }
 

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Error, Failed, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_log::{Resend, Span};
 use gabion_replication::{Action, Message, Spans};
 
@@ -51,12 +51,12 @@ impl Node {
                 Action::Place { from, term, bytes, .. } => self.place(from, term, &bytes),
                 Action::Truncate { at, .. } => {
                     if let Err(error) = self.log.truncate(at) {
-                        self.fatal(error);
+                        self.failed(Failed::Log, error);
                     }
                 }
                 Action::Follow { spans, .. } => {
                     if let Err(error) = self.follow_unknown(&spans) {
-                        self.fatal(error);
+                        self.failed(Failed::Apply, error);
                     }
                 }
                 Action::AdoptTerm { term, spans, end, .. } => self.adopt_term(term, &spans, end),
@@ -134,7 +134,10 @@ impl Node {
     /// Adopts a term: durable together with the spans of the log and the end of every older grant.
     fn adopt_term(&mut self, term: Term, spans: &Spans, end: LogPosition) {
         if let Err(error) = self.take_spans(term, spans) {
-            return self.fatal(error.within(alloc::format!("{term}, which begins at {end}")));
+            return self.failed(
+                Failed::Apply,
+                error.within(alloc::format!("{term}, which begins at {end}")),
+            );
         }
         debug_assert_eq!(self.log.end(), end);
         self.state.view.term = term;

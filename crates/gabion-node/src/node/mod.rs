@@ -57,7 +57,7 @@ use bytes::Bytes;
 use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
-use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, ReplicaId};
+use gabion_base::{Ends, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
@@ -413,7 +413,7 @@ impl Node {
                 self.rewrite_done(&placement, result);
             }
             (Order::ReadLog { ticket }, Done::ReadLog(result)) => self.log_read(ticket, result),
-            _ => self.fatal(Error::invalid("a result does not fit its order")),
+            _ => self.failed(Failed::Accounts, Error::invalid("a result does not fit its order")),
         }
     }
 
@@ -496,6 +496,13 @@ impl Node {
         self.next_work += 1;
         self.orders.insert(id, order);
         self.outputs.push_back(Output::Work(id, work));
+    }
+
+    /// Ends the process where that is what this failure ends; what else it ends is the caller's.
+    fn failed(&mut self, what: Failed, error: Error) {
+        if what.ends(&error) == Ends::Process {
+            self.fatal(error);
+        }
     }
 
     fn fatal(&mut self, error: Error) {

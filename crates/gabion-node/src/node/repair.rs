@@ -28,7 +28,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, ErrorKind, FileId, ReplicaId, Result};
+use gabion_base::{Ends, Error, Failed, FileId, ReplicaId, Result};
 use gabion_engine::FileMeta;
 use gabion_pool::{FilePlacement, Geometry, Pool};
 
@@ -588,15 +588,15 @@ impl Repairs {
             Ok(()) if self.is_arriving(file) => {
                 return self.replace(effects, pool, placement.clone());
             }
-            Err(error) if error.kind() != ErrorKind::NoSpace => {
-                // A flush after one that failed proves nothing (docs/faults.md E8).
-                return effects.fail(error.within(format!("{file}, to be repaired")));
+            Err(error) if Failed::RepairWrite.ends(&error) == Ends::Process => {
+                let error = error.within(format!("{file}, to be repaired"));
+                return effects.failed(Failed::RepairWrite, error);
             }
             Err(reason) => self.round_failed(facts, effects, file, reason),
             Ok(()) => {}
         }
         if let Err(error) = pool.release(&placement.slots) {
-            effects.fail(error);
+            effects.failed(Failed::Accounts, error);
         }
     }
 
@@ -610,7 +610,7 @@ impl Repairs {
         let file = placement.file;
         assert!(self.is_arriving(file), "{file} has a new place and did not arrive");
         if let Err(error) = pool.replace_file(placement) {
-            return effects.fail(error);
+            return effects.failed(Failed::Accounts, error);
         }
         if let Some(damaged) = self.files.get_mut(&file) {
             damaged.step = Step::Placing;

@@ -30,7 +30,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, Failed, FileId, LogPosition, ReplicaId, Result};
 use gabion_engine::{Edit, FileMeta, Tree};
 use gabion_pool::{FilePlacement, Geometry, Placed};
 
@@ -368,11 +368,11 @@ impl Node {
         self.ship.forget(file);
         self.repairs.forget(file);
         if let Err(error) = self.pool.retire_file(file) {
-            return self.fatal(error);
+            return self.failed(Failed::Accounts, error);
         }
         self.files.remove(file);
         if let Err(error) = self.pool.free_file(file) {
-            self.fatal(error);
+            self.failed(Failed::Accounts, error);
         }
     }
 

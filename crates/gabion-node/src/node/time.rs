@@ -12,7 +12,7 @@
 
 use super::Node;
 use crate::AckLevel;
-use gabion_base::{ErrorKind, Result};
+use gabion_base::{Failed, Result};
 use gabion_log::{RecordFlags, RecordKind};
 
 impl Node {
@@ -53,9 +53,7 @@ impl Node {
         }
         match self.append_time() {
             Ok(()) => {}
-            // The next turn tries again.
-            Err(error) if error.kind() == ErrorKind::NoSpace => {}
-            Err(error) => self.fatal(error),
+            Err(error) => self.failed(Failed::Append, error),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::open::{begin_protocol, local_state};
 use crate::view::View;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{ConfigNumber, Error, ErrorKind, ReplicaId, Result};
+use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
 use gabion_log::{Record, RecordKind};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
@@ -73,7 +73,7 @@ impl Node {
             return;
         }
         if let Err(error) = self.begin_view() {
-            self.fatal(error.within(format!("configuration {config}")));
+            self.failed(Failed::Apply, error.within(format!("configuration {config}")));
         }
     }
 
@@ -144,9 +144,7 @@ impl Node {
                 self.writing.awaits_term_start = false;
                 self.pass_marks(end, self.log.last().crc);
             }
-            // The ring is full, and so drained: tried again.
-            Err(error) if error.kind() == ErrorKind::NoSpace => {}
-            Err(error) => self.fatal(error),
+            Err(error) => self.failed(Failed::Append, error),
         }
     }
 

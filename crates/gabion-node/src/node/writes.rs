@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::units::RECORD_OPS_MAX;
-use gabion_base::{Error, Frontier, Result, SequenceNumber};
+use gabion_base::{Error, Failed, Frontier, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
@@ -453,7 +453,7 @@ impl Node {
         if let Err(error) = result {
             // The MemTable holds what the log does not: only a restart makes them equal again.
             self.writing.failed = Some(error.clone());
-            self.fatal(error.clone());
+            self.failed(Failed::Apply, error.clone());
             return Err(error);
         }
         self.note_clear(self.log.end());

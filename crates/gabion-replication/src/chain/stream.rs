@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
 
 /// The next step of a stream.
 enum Step {
@@ -189,13 +189,14 @@ impl Chain {
             let Some(read) = read else { return };
             return match records {
                 Ok(bytes) => self.send_records(i, read, bytes),
-                Err(e) if e.kind() == ErrorKind::NotFound => self.refuse_log(i, read.from),
                 Err(e) => {
-                    let is_rotten = e.kind() == ErrorKind::Corruption;
+                    let ends = Failed::LogForPeer.ends(&e);
                     let place = format!("the log at {} for replica {}", read.from, to.get());
-                    match is_rotten {
-                        true => self.actions.push_back(Action::Fatal { error: e.within(place) }),
-                        false => self.close_link(i, format!("{}", e.within(place))),
+                    let error = e.within(place);
+                    match ends {
+                        Ends::Operation => self.refuse_log(i, read.from),
+                        Ends::Connection => self.close_link(i, format!("{error}")),
+                        Ends::Process => self.actions.push_back(Action::Fatal { error }),
                     }
                 }
             };

@@ -1,0 +1,146 @@
+//! What a failure ends: the operation, a connection or the process. The one table of it, which
+//! whoever meets a failure asks, so that no two places answer the same failure differently.
+//!
+//! | what failed | of which kind | ends | and then |
+//! | --- | --- | --- | --- |
+//! | [`Append`](Failed::Append) | no space | operation | the ring is drained; the next turn tries again |
+//! | | any other | process | memory may hold what the log does not; the next start reads both anew |
+//! | [`Log`](Failed::Log) | any | process | nothing since the last good flush counts (E8); the next start reads what is there |
+//! | [`Placement`](Failed::Placement) | any | process | as `Log` |
+//! | [`Apply`](Failed::Apply) | any | process | no replica may go on from a state that others do not have |
+//! | [`Accounts`](Failed::Accounts) | any | process | what the node believes of slots, files or orders is wrong: it may free what is in use |
+//! | [`Job`](Failed::Job) | fenced, no space | operation | tried again: by who writes now, when there is room |
+//! | | any other | process | bytes that are not what was written must not be compacted into new ones |
+//! | [`LoadFile`](Failed::LoadFile) | no space | operation | that load is refused |
+//! | | any other | process | as `Log` |
+//! | [`RepairWrite`](Failed::RepairWrite) | no space | operation | the next round of the repair |
+//! | | any other | process | as `Log` |
+//! | [`LogForPeer`](Failed::LogForPeer) | not found | operation | the peer is told that this log begins later |
+//! | | corruption | process | what is rotten here is repaired from others at the next start |
+//! | | any other | connection | the peer comes again, and the read with it |
+//!
+//! Ends of connections, where nothing else can come of it: a frame or record of a peer that is not
+//! whole or that the log here refuses, a shipped file's write that the target refuses. A view that
+//! ends a term ends its jobs, loads and shipments with it; no failure does that alone. A read of a
+//! file that is damaged ends that read, and has the file repaired; a job that reads it is set aside
+//! until then. A thread that ends takes the process with it.
+
+use crate::{Error, ErrorKind};
+
+/// What somebody was at when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// A record is added to the log here.
+    Append,
+    /// The log is drained, cut, trimmed or flushed.
+    Log,
+    /// A commit or checkpoint of the placement log.
+    Placement,
+    /// A record, edit, term or view of the log is applied.
+    Apply,
+    /// The books of slots, files and orders are written.
+    Accounts,
+    /// A flush or compaction, of which nobody knows a better slot or a damaged input.
+    Job,
+    /// A file of a bulk load is written.
+    LoadFile,
+    /// A copy of a damaged file is written.
+    RepairWrite,
+    /// Log is read for a peer that lacks it.
+    LogForPeer,
+}
+
+/// How much ends with a failure. Nothing is left half alive: what does not end goes on whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// What was tried, which is tried again or refused.
+    Operation,
+    /// The connection with the peer that it was for, which the peer opens anew.
+    Connection,
+    /// The process. The next start recovers from disk and ring.
+    Process,
+}
+
+impl Failed {
+    /// What ends when it failed with this error.
+    #[must_use]
+    pub fn ends(self, error: &Error) -> Ends {
+        match (self, error.kind()) {
+            (Self::Append | Self::Job | Self::LoadFile | Self::RepairWrite, ErrorKind::NoSpace)
+            | (Self::Job, ErrorKind::Fenced)
+            | (Self::LogForPeer, ErrorKind::NotFound) => Ends::Operation,
+            (Self::LogForPeer, kind) if !matches!(kind, ErrorKind::Corruption) => Ends::Connection,
+            _ => Ends::Process,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::{String, ToString};
+    use alloc::vec::Vec;
+
+    const ALL: [Failed; 9] = [
+        Failed::Append,
+        Failed::Log,
+        Failed::Placement,
+        Failed::Apply,
+        Failed::Accounts,
+        Failed::Job,
+        Failed::LoadFile,
+        Failed::RepairWrite,
+        Failed::LogForPeer,
+    ];
+
+    const KINDS: [ErrorKind; 12] = [
+        ErrorKind::InvalidInput,
+        ErrorKind::LimitExceeded,
+        ErrorKind::Corruption,
+        ErrorKind::Io,
+        ErrorKind::Unknown,
+        ErrorKind::NoSpace,
+        ErrorKind::Unavailable,
+        ErrorKind::Fenced,
+        ErrorKind::Unsupported,
+        ErrorKind::SnapshotTooOld,
+        ErrorKind::NotFound,
+        ErrorKind::Busy,
+    ];
+
+    /// The rows of the table above: whose, of which kinds, and what ends.
+    fn rows() -> Vec<(String, String, String)> {
+        let mut whose = String::new();
+        let mut rows = Vec::new();
+        for line in include_str!("failure.rs").lines() {
+            let Some(row) = line.strip_prefix("//! | ") else { continue };
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            if let Some((name, _)) = cells[0].strip_prefix("[`").and_then(|c| c.split_once('`')) {
+                whose = name.to_string();
+            }
+            if !whose.is_empty() {
+                rows.push((whose.clone(), cells[1].to_string(), cells[2].to_string()));
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_says_what_ends() {
+        let rows = rows();
+        for what in ALL {
+            let name = alloc::format!("{what:?}");
+            let of_it: Vec<_> = rows.iter().filter(|(whose, ..)| *whose == name).collect();
+            assert!(!of_it.is_empty(), "{name} has no row");
+            for kind in KINDS {
+                let named = |cell: &str| cell.split(", ").any(|word| word == kind.as_str());
+                let row = of_it.iter().find(|(_, kinds, _)| named(kinds)).or(of_it.last());
+                let ends = alloc::format!("{:?}", what.ends(&Error::new(kind, "x"))).to_lowercase();
+                assert_eq!(row.map(|(.., ends)| ends.as_str()), Some(&*ends), "{name} {kind:?}");
+            }
+        }
+        assert!(
+            rows.iter().all(|(whose, ..)| ALL.iter().any(|w| alloc::format!("{w:?}") == *whose))
+        );
+    }
+}
