@@ -75,6 +75,8 @@ struct Slot {
     protocol: Protocol,
     /// The reply, and the turn whose writes must be acknowledged before it is shown.
     reply: Option<(Reply, u64)>,
+    /// A write may have been made or not; the reply says so.
+    is_in_doubt: bool,
     /// What the reply takes.
     bytes: usize,
     /// The reply comes later and may be long.
@@ -419,8 +421,16 @@ impl Client {
         }
         self.words_out += words;
         let is_muted = self.session.is_muted();
-        let slot = Slot { kind, protocol, reply: None, bytes: 0, may_be_long, words, is_muted };
-        self.slots.push_back(slot);
+        self.slots.push_back(Slot {
+            kind,
+            protocol,
+            reply: None,
+            is_in_doubt: false,
+            bytes: 0,
+            may_be_long,
+            words,
+            is_muted,
+        });
         self.first_slot + self.slots.len() as u64 - 1
     }
 
@@ -438,9 +448,16 @@ impl Client {
     fn push_kind(&mut self, protocol: Protocol, kind: Kind, reply: Reply, turn: u64) {
         let bytes = reply.memory();
         self.unread.add(bytes);
-        let reply = Some((reply, turn));
-        let (may_be_long, words, is_muted) = (false, 0, self.session.is_muted());
-        self.slots.push_back(Slot { kind, protocol, reply, bytes, may_be_long, words, is_muted });
+        self.slots.push_back(Slot {
+            kind,
+            protocol,
+            reply: Some((reply, turn)),
+            is_in_doubt: false,
+            bytes,
+            may_be_long: false,
+            words: 0,
+            is_muted: self.session.is_muted(),
+        });
     }
 
     /// The reply for a place. Nothing happens when the place is gone or filled.
@@ -459,6 +476,15 @@ impl Client {
         }
     }
 
+    /// As [`Self::fill`], with the error of a write that may have been made or not.
+    pub(crate) fn fill_in_doubt(&mut self, number: u64, error: Reply) {
+        self.fill(number, error, 0);
+        let index = number.checked_sub(self.first_slot).map(|index| index as usize);
+        if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
+            slot.is_in_doubt = true;
+        }
+    }
+
     /// Replaces replies that wait for turns after `acknowledged` and up to `last`.
     pub(crate) fn give_up(&mut self, acknowledged: u64, last: u64, error: &Reply) {
         for slot in &mut self.slots {
@@ -467,6 +493,7 @@ impl Client {
                 && *turn <= last
             {
                 (*reply, *turn) = (error.clone(), 0);
+                slot.is_in_doubt = true;
                 self.unread.remove(slot.bytes);
                 slot.bytes = error.memory();
                 self.unread.add(slot.bytes);
@@ -530,13 +557,19 @@ impl Client {
         let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
         while out.len() < OUTPUT_MAX
             && let Some(Slot {
-                kind, protocol, reply: Some((reply, turn)), bytes, is_muted, ..
+                kind,
+                protocol,
+                reply: Some((reply, turn)),
+                is_in_doubt,
+                bytes,
+                is_muted,
+                ..
             }) = self.slots.front()
             && *turn <= acknowledged
         {
             // Here all before it are known, and none after it.
             match kind {
-                Kind::Write if is_unknown(reply) => self.is_in_doubt = true,
+                Kind::Write if *is_in_doubt => self.is_in_doubt = true,
                 Kind::Write if !is_error(reply) => self.is_in_doubt = false,
                 Kind::Watch if is_error(reply) => self.session.lose_watch(),
                 _ => {}
@@ -597,15 +630,6 @@ impl Client {
     pub(crate) fn has_reply(&self, acknowledged: u64) -> bool {
         let front = self.slots.front().and_then(|slot| slot.reply.as_ref());
         front.is_some_and(|(_, turn)| *turn <= acknowledged)
-    }
-}
-
-/// Whether a write may have been made or not.
-fn is_unknown(reply: &Reply) -> bool {
-    match reply {
-        Reply::Error(text) => text.starts_with(b"UNKNOWN "),
-        Reply::Encoded(bytes) => bytes.starts_with(b"-UNKNOWN "),
-        _ => false,
     }
 }
 

@@ -8,11 +8,10 @@ use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
 use crate::descriptors::are_used_up;
-use crate::forward::Origin;
-use crate::run::{Begun, Finished, GATED_BYTES_HIGH};
+use crate::forward::{Origin, Outcome};
+use crate::run::{Begun, Ended, Finished, GATED_BYTES_HIGH};
 use crate::server::{CLIENTS, Server};
 use crate::status;
-use gabion_base::Frontier;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -345,17 +344,17 @@ impl Server {
         let item = self.item(origin, work, protocol, client.frontier);
         let place = if is_read { self.reader() } else { self.writer() };
         let begun = if place == self.me { self.begin(item) } else { self.forward(place, item) };
-        match begun {
-            Begun::Done(reply, turn) => {
-                client.fill(slot, reply, turn);
-                if !is_read {
-                    client.write_turn = client.write_turn.max(turn);
-                }
-                self.await_turn(token, client, turn);
-            }
-            Begun::Later if is_read => client.reads_out += 1,
-            Begun::Later => client.writes_out += 1,
+        let (reply, turn) = match begun {
+            Begun::Done(reply, turn) => (reply, turn),
+            Begun::Refused(reply) => (reply, 0),
+            Begun::Later if is_read => return client.reads_out += 1,
+            Begun::Later => return client.writes_out += 1,
+        };
+        client.fill(slot, reply, turn);
+        if !is_read {
+            client.write_turn = client.write_turn.max(turn);
         }
+        self.await_turn(token, client, turn);
     }
 
     fn may_begin(&self, client: &Client, is_read: bool) -> bool {
@@ -405,29 +404,28 @@ impl Server {
     }
 
     /// The reply to a command of a connection that may be gone.
-    #[expect(clippy::too_many_arguments, reason = "what a reply is")]
     pub(crate) fn complete_client(
         &mut self,
         token: usize,
         serial: u64,
         slot: u64,
         is_read: bool,
-        reply: Reply,
-        turn: u64,
-        frontier: Option<Frontier>,
+        ended: Ended,
     ) {
+        let Ended { reply, outcome, turn, frontier } = ended;
         let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else { return };
         if client.serial == serial {
-            client.fill(slot, reply, turn);
+            match outcome {
+                Outcome::Made | Outcome::NotMade => client.fill(slot, reply, turn),
+                Outcome::Unknown => client.fill_in_doubt(slot, reply),
+            }
             if is_read {
                 client.reads_out -= 1;
             } else {
                 client.writes_out -= 1;
                 client.write_turn = client.write_turn.max(turn);
             }
-            if let Some(frontier) = frontier {
-                client.frontier = client.frontier.join(frontier);
-            }
+            client.frontier = client.frontier.join(frontier);
             self.await_turn(token, &mut client, turn);
         }
         self.clients[token] = Some(client);

@@ -12,7 +12,8 @@
 //!                                             u32 words, then for each u32 length and bytes
 //!                                      with watched keys then: u64 and u64, the id under which they are,
 //!                                             u32 keys, then for each u32 length and bytes
-//!  reply (its parts joined)             RESP
+//!  reply (its parts joined)             0 u8  what became of the command: 1 made, 2 not made, 3 unknown
+//!                                       1     RESP
 //! ```
 //!
 //! Numbers are little-endian. The parts of one command follow each other on the connection between two
@@ -66,6 +67,46 @@ pub(crate) fn join(joined: &mut Vec<u8>, part: &Bytes, len_max: usize) -> Result
     }
     joined.extend_from_slice(bytes);
     Ok((more == 0).then(|| Bytes::from(std::mem::take(joined))))
+}
+
+/// What became of a command, as the member says that was to run it.
+///
+/// A door tells its client an error in each case but the first, and never makes a write again by
+/// itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It ran, and what it saw and wrote is acknowledged: the reply is its own.
+    Made = 1,
+    /// It was refused before anything was written: the client may make it again.
+    NotMade = 2,
+    /// A record of it may be in the log, and nobody knows whether that commits.
+    Unknown = 3,
+}
+
+/// The body of a reply.
+pub(crate) fn encode_reply(outcome: Outcome, reply: &Reply, protocol: Protocol) -> Vec<u8> {
+    let mut out = vec![outcome as u8];
+    reply.encode(protocol, &mut out);
+    out
+}
+
+/// Reads [`encode_reply`]; the reply stays encoded and shares the memory of `body`.
+///
+/// # Errors
+/// Corruption for an empty body, unsupported for an outcome that this build does not know.
+pub(crate) fn decode_reply(body: &Bytes) -> Result<(Outcome, Bytes)> {
+    let outcome = match body.first() {
+        Some(1) => Outcome::Made,
+        Some(2) => Outcome::NotMade,
+        Some(3) => Outcome::Unknown,
+        Some(n) => {
+            return Err(Error::unsupported(format!(
+                "forwarded reply: outcome {n}; this build knows 1 to 3"
+            )));
+        }
+        None => return Err(Error::corruption("forwarded reply: it is empty")),
+    };
+    Ok((outcome, body.slice(1..)))
 }
 
 /// Who asked, and where the reply goes.
@@ -219,7 +260,7 @@ fn refused(reply: Reply) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gabion_base::LogPosition;
+    use gabion_base::{ErrorKind, LogPosition};
 
     fn seen(position: u64) -> Frontier {
         Frontier::of(LogPosition(position))
@@ -278,6 +319,22 @@ mod tests {
         // A call does not watch.
         assert!(refused(3, 1).contains("kind 0 with byte 1"));
         assert!(refused(4, 2).contains("a frontier of 2 shards"));
+    }
+
+    #[test]
+    fn a_reply_says_what_became_of_its_command_and_an_unknown_outcome_is_refused() {
+        for outcome in [Outcome::Made, Outcome::NotMade, Outcome::Unknown] {
+            let body = Bytes::from(encode_reply(outcome, &Reply::OK, Protocol::Resp2));
+            assert_eq!(decode_reply(&body).unwrap(), (outcome, Bytes::from_static(b"+OK\r\n")));
+        }
+        let refused = |body: &'static [u8]| decode_reply(&Bytes::from_static(body)).unwrap_err();
+        assert_eq!(refused(b"").kind(), ErrorKind::Corruption);
+        for body in [&b"\0+OK\r\n"[..], b"\x04+OK\r\n", b"+OK\r\n"] {
+            let error = refused(body);
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let expected = format!("outcome {}; this build knows 1 to 3", body[0]);
+            assert!(error.to_string().contains(&expected), "{error}");
+        }
     }
 
     #[test]

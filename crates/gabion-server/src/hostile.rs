@@ -1,15 +1,15 @@
 //! What members say to each other beside frames, fed to its parsers as bytes that nearly are what they read
-//! ([`gabion_sim::hostile`]): the preamble of a connection, commands that are forwarded, and the parts in which these
-//! and their replies come.
+//! ([`gabion_sim::hostile`]): the preamble of a connection, commands that are forwarded and their replies, and the
+//! parts in which both come.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::commands::watch::{Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
-use crate::forward;
+use crate::forward::{self, Outcome};
 use crate::peers::{PREAMBLE_LEN, Preamble};
 use bytes::Bytes;
 use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, Result, crc};
-use gabion_resp::{Protocol, Request};
+use gabion_resp::{Protocol, Reply, Request};
 use gabion_sim::hostile::{Counting, Format};
 
 #[global_allocator]
@@ -53,6 +53,11 @@ fn commands() -> Vec<Vec<u8>> {
 fn read_command(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let command = forward::decode(&Bytes::copy_from_slice(bytes))?;
     Ok(Some(forward::encode(&command.work, command.protocol, command.frontier)))
+}
+
+fn read_reply(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    let (outcome, reply) = forward::decode_reply(&Bytes::copy_from_slice(bytes))?;
+    Ok(Some(forward::encode_reply(outcome, &Reply::Encoded(reply), Protocol::Resp2)))
 }
 
 /// Joined parts are never longer.
@@ -106,6 +111,13 @@ fn nothing_that_members_say_beside_frames_panics_or_reserves_much() {
     let preamble = Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1) };
     let formats = [
         Format::new("forwarded command", commands(), read_command),
+        Format::new(
+            "reply to a forwarded command",
+            [Outcome::Made, Outcome::NotMade, Outcome::Unknown]
+                .map(|outcome| forward::encode_reply(outcome, &Reply::OK, Protocol::Resp3))
+                .to_vec(),
+            read_reply,
+        ),
         Format::new(
             "parts of a forwarded command",
             vec![in_parts(10, 10), in_parts(300, 40), in_parts(JOINED_MAX, 200)],

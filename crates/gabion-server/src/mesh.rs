@@ -292,9 +292,11 @@ impl Server {
         }
     }
 
-    /// A view runs: members are reached where it says. Where it says nothing the address stays.
+    /// A view runs: members are reached where it says, and what waits under the one before is given
+    /// up. Where it says nothing the address stays.
     pub(crate) fn follow_view(&mut self, view: &GroupView) {
         note!("configuration {} runs, {} takes writes", view.config, view.writer());
+        self.give_up_view();
         for member in &view.members {
             let told = (&member.addresses.members, &member.addresses.nvme);
             let Some(place) = self.peer_place(member.replica) else { continue };

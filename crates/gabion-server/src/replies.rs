@@ -120,7 +120,7 @@ impl Replies {
         let bytes = self.waiting_bytes + item.footprint();
         // One may always wait, however long it is.
         if self.waiting_bytes > 0 && bytes > WAITING_MAX {
-            return Begun::Done(TOO_MANY_READS, 0);
+            return Begun::Refused(TOO_MANY_READS);
         }
         self.waiting_bytes = bytes;
         queue(self).push_back(item);

@@ -12,10 +12,10 @@
 //! have been made when its connection is lost, and only its client can know what to do about that.
 
 use crate::commands::{Call, Transaction, Work};
-use crate::forward::{self, Origin};
+use crate::forward::{self, Origin, Outcome};
 use crate::peers::{Peer, Reads};
 use crate::replies::FORWARDED_MAX;
-use crate::run::{Begun, Item, NOT_READABLE, READ_WAIT_MAX_MS};
+use crate::run::{Begun, Ended, Item, NOT_READABLE, READ_WAIT_MAX_MS};
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
@@ -118,14 +118,11 @@ impl Server {
         };
         let body = forward::encode(&item.work, item.protocol, item.frontier);
         if body.len() > forward::COMMAND_LEN_MAX {
-            return Begun::Done(
-                Reply::error_from(format!(
-                    "ERR the command takes {} bytes, the limit between members is {}",
-                    body.len(),
-                    forward::COMMAND_LEN_MAX
-                )),
-                0,
-            );
+            return Begun::Refused(Reply::error_from(format!(
+                "ERR the command takes {} bytes, the limit between members is {}",
+                body.len(),
+                forward::COMMAND_LEN_MAX
+            )));
         }
         let number = self.next_forward;
         self.next_forward += 1;
@@ -144,7 +141,7 @@ impl Server {
     /// A read waits for a connection that is likely to come soon; anything else is refused.
     fn await_connection(&mut self, to: ReplicaId, item: Item) -> Begun {
         if !item.is_read() || self.is_hopeless(&item) {
-            return Begun::Done(unreachable_member(to, item.is_read()), 0);
+            return Begun::Refused(unreachable_member(to, item.is_read()));
         }
         self.unsent.push(item)
     }
@@ -166,7 +163,7 @@ impl Server {
         for item in items {
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = self.forward(self.reader(), item);
-            self.end_read(&origin, protocol, begun);
+            self.complete(&origin, protocol, true, begun);
         }
         count
     }
@@ -176,7 +173,7 @@ impl Server {
         for item in self.unsent.take() {
             if self.is_hopeless(&item) {
                 let reply = unreachable_member(self.reader(), true);
-                self.complete(&item.origin, item.protocol, true, reply, 0);
+                self.complete(&item.origin, item.protocol, true, Begun::Refused(reply));
             } else {
                 // There was room for it before.
                 let _ = self.unsent.push(item);
@@ -270,11 +267,9 @@ impl Server {
         let begun = if place == self.me {
             self.begin(item)
         } else {
-            Begun::Done(Reply::error("TRYAGAIN the member that was asked does not run this"), 0)
+            Begun::Refused(Reply::error("TRYAGAIN the member that was asked does not run this"))
         };
-        if let Begun::Done(reply, turn) = begun {
-            self.complete(&origin, protocol, is_read, reply, turn);
-        }
+        self.complete(&origin, protocol, is_read, begun);
         Ok(())
     }
 
@@ -293,37 +288,27 @@ impl Server {
     // ---- replies to what we forwarded
 
     fn take_forward_reply(&mut self, id: u64, frontier: Frontier, part: &Bytes) -> Result<()> {
-        let Some((command, reply)) = join_reply(&mut self.forwarded, id, part)? else {
+        let Some((command, outcome, reply)) = join_reply(&mut self.forwarded, id, part)? else {
             return Ok(());
         };
-        match command {
-            Kept::Read(item) => {
-                if matches!(item.origin, Origin::Probe) {
-                    let is_answer = !reply.starts_with(b"-");
-                    self.note_reads(if is_answer { Reads::Answered } else { Reads::NotAsked });
-                }
-                self.end_forwarded(&item.origin, true, Reply::Encoded(reply), Some(frontier));
-            }
-            Kept::Write(origin, transaction) => {
-                let reply = match &transaction {
-                    Some(transaction) => merge(transaction, &reply),
-                    None => Reply::Encoded(reply),
-                };
-                self.end_forwarded(&origin, false, reply, Some(frontier));
-            }
+        if let Kept::Read(Item { origin: Origin::Probe, .. }) = &command {
+            let is_answer = !reply.starts_with(b"-");
+            self.note_reads(if is_answer { Reads::Answered } else { Reads::NotAsked });
         }
+        self.end_forwarded(command, outcome, reply, frontier);
         Ok(())
     }
 
-    fn end_forwarded(
-        &mut self,
-        origin: &Origin,
-        is_read: bool,
-        reply: Reply,
-        frontier: Option<Frontier>,
-    ) {
-        if let Origin::Client { token, serial, slot } = *origin {
-            self.complete_client(token, serial, slot, is_read, reply, 0, frontier);
+    fn end_forwarded(&mut self, command: Kept, outcome: Outcome, reply: Bytes, frontier: Frontier) {
+        let (origin, is_read, (outcome, reply)) = match command {
+            Kept::Read(item) => (item.origin, true, (outcome, Reply::Encoded(reply))),
+            Kept::Write(origin, transaction) => {
+                (origin, false, reply_to_write(transaction.as_ref(), outcome, reply))
+            }
+        };
+        if let Origin::Client { token, serial, slot } = origin {
+            let ended = Ended { reply, outcome, turn: 0, frontier };
+            self.complete_client(token, serial, slot, is_read, ended);
         }
     }
 
@@ -345,9 +330,12 @@ impl Server {
                 Kept::Read(item) => {
                     let (origin, protocol) = (item.origin.clone(), item.protocol);
                     let begun = self.await_connection(forwarded.to, item);
-                    self.end_read(&origin, protocol, begun);
+                    self.complete(&origin, protocol, true, begun);
                 }
-                Kept::Write(origin, _) => self.end_forwarded(&origin, false, WRITE_LOST, None),
+                write @ Kept::Write(..) => {
+                    let reply = encoded(&WRITE_LOST);
+                    self.end_forwarded(write, Outcome::Unknown, reply, Frontier::ZERO);
+                }
             }
         }
     }
@@ -364,33 +352,57 @@ fn join_reply(
     forwarded: &mut ForwardedList,
     id: u64,
     part: &Bytes,
-) -> Result<Option<(Kept, Bytes)>> {
+) -> Result<Option<(Kept, Outcome, Bytes)>> {
     let Some(waiting) = forwarded.all.get_mut(&id) else { return Ok(None) };
-    let reply = match forward::join(&mut waiting.reply, part, forward::REPLY_LEN_MAX) {
+    let (outcome, reply) = match forward::join(&mut waiting.reply, part, forward::REPLY_LEN_MAX) {
         Ok(None) => return Ok(None),
-        Ok(Some(reply)) => reply,
+        // With an outcome that nobody knows the command is lost with the connection.
+        Ok(Some(body)) => forward::decode_reply(&body)?,
         Err(error) if error.kind() == ErrorKind::LimitExceeded => {
             let is_read = matches!(waiting.command, Kept::Read(_));
-            let mut bytes = Vec::new();
-            unusable_reply(is_read, &error).encode(Protocol::Resp2, &mut bytes);
-            Bytes::from(bytes)
+            (Outcome::Unknown, encoded(&unusable_reply(is_read, &error)))
         }
         Err(error) => return Err(error),
     };
-    Ok(forwarded.remove(id).map(|forwarded| (forwarded.command, reply)))
+    Ok(forwarded.remove(id).map(|forwarded| (forwarded.command, outcome, reply)))
+}
+
+/// An error as a member sends it: the same in both versions of the protocol.
+fn encoded(error: &Reply) -> Bytes {
+    let mut bytes = Vec::new();
+    error.encode(Protocol::Resp2, &mut bytes);
+    Bytes::from(bytes)
+}
+
+/// The client's reply to a write, with the replies of its transaction that were made here.
+fn reply_to_write(
+    transaction: Option<&Transaction>,
+    outcome: Outcome,
+    reply: Bytes,
+) -> (Outcome, Reply) {
+    match transaction.filter(|_| outcome == Outcome::Made) {
+        None => (outcome, Reply::Encoded(reply)),
+        Some(transaction) => match merge(transaction, &reply) {
+            Ok(reply) => (outcome, reply),
+            Err(error) => (Outcome::Unknown, unusable_reply(false, &error)),
+        },
+    }
 }
 
 /// Puts the replies that were made here among those of the head.
-fn merge(transaction: &Transaction, reply: &Bytes) -> Reply {
+///
+/// # Errors
+/// Those of a reply that is no reply, or too long a list.
+fn merge(transaction: &Transaction, reply: &Bytes) -> Result<Reply> {
     let mut buffer = BytesMut::from(&reply[..]);
     match ReplyParser::new().parse(&mut buffer) {
         Ok(Some(Reply::Array(replies))) if replies.len() == transaction.calls().len() => {
-            transaction.merge(replies)
+            Ok(transaction.merge(replies))
         }
-        Ok(Some(_)) => Reply::Encoded(reply.clone()),
-        Ok(None) => unusable_reply(false, &Error::corruption("it is cut")),
+        Ok(Some(_)) => Ok(Reply::Encoded(reply.clone())),
+        Ok(None) => Err(Error::corruption("it is cut")),
         // A flat list of pairs may have more elements than a client takes.
-        Err(error) => unusable_reply(false, &error.into()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -444,13 +456,14 @@ mod tests {
             assert_eq!(part[0], 1, "more follow");
             let mut take = |id, part: &Bytes| join_reply(&mut list, id, part).unwrap();
             let (count, reply) =
-                (1..).find_map(|count| take(1, &part).map(|(_, reply)| (count, reply))).unwrap();
+                (1..).find_map(|count| take(1, &part).map(|(_, _, reply)| (count, reply))).unwrap();
             assert_eq!(count, forward::REPLY_LEN_MAX / (part.len() - 1) + 1);
             let reply = String::from_utf8(reply.to_vec()).unwrap();
             assert!(reply.starts_with(code) && reply.contains("the limit is 134217728"), "{reply}");
             // What is still on its way, and the next reply.
             assert!(take(1, &part).is_none());
-            assert_eq!(take(2, &Bytes::from("\0$1\r\nv\r\n")).unwrap().1, "$1\r\nv\r\n");
+            let (_, outcome, reply) = take(2, &Bytes::from("\0\x01$1\r\nv\r\n")).unwrap();
+            assert_eq!((outcome, &reply[..]), (Outcome::Made, &b"$1\r\nv\r\n"[..]));
             assert!(list.all.is_empty());
             assert_eq!(list.read_bytes, 0);
         }
@@ -476,6 +489,28 @@ mod tests {
         assert_eq!((list.read_bytes, list.all.len()), (0, 0));
     }
 
+    #[test]
+    fn an_outcome_that_nobody_knows_ends_the_connection_and_its_writes_are_in_doubt() {
+        let mut list = ForwardedList::default();
+        let incr = || Work::Transaction(Transaction::of(vec![call(&["INCR", "k"])]));
+        list.insert(1, forwarded(incr()));
+        let error = join_reply(&mut list, 1, &Bytes::from("\0\x07:1\r\n")).err().unwrap();
+        assert!(error.to_string().contains("outcome 7"), "{error}");
+        let lost = list.lose(ReplicaId(1), 1);
+        assert!(matches!(lost[..], [Forwarded { command: Kept::Write(..), .. }]));
+    }
+
+    #[test]
+    fn replies_made_here_stand_in_no_error_of_the_head() {
+        let mut transaction = Transaction::of(vec![call(&["INCR", "k"])]);
+        transaction.ready.push((0, Reply::simple("PONG")));
+        for outcome in [Outcome::NotMade, Outcome::Unknown] {
+            let error = Bytes::from_static(b"-UNKNOWN x\r\n");
+            let ended = reply_to_write(Some(&transaction), outcome, error.clone());
+            assert_eq!(ended, (outcome, Reply::Encoded(error)));
+        }
+    }
+
     /// 600,000 pairs, say, are a flat list of more elements than a request may have.
     #[test]
     fn a_long_list_in_a_transaction_is_handed_on_or_costs_that_transaction_alone() {
@@ -485,11 +520,15 @@ mod tests {
         transaction.ready.push((0, Reply::simple("PONG")));
         let mixed = kept(Work::Transaction(transaction.clone()));
         assert!(matches!(mixed, Kept::Write(_, Some(_))));
-        let reply = merge(&transaction, &Bytes::from_static(b"*1\r\n*1200000\r\n"));
+        let ended = |reply: &'static [u8]| {
+            reply_to_write(Some(&transaction), Outcome::Made, Bytes::from_static(reply))
+        };
+        let (outcome, reply) = ended(b"*1\r\n*1200000\r\n");
         let Reply::Error(text) = reply else { panic!("{reply:?}") };
+        assert_eq!(outcome, Outcome::Unknown);
         let text = String::from_utf8_lossy(&text);
         assert!(text.starts_with("UNKNOWN ") && text.contains("1200000 elements"), "{text}");
-        let merged = merge(&transaction, &Bytes::from_static(b"*1\r\n*0\r\n"));
-        assert_eq!(merged, Reply::Array(vec![Reply::simple("PONG"), Reply::Array(Vec::new())]));
+        let merged = Reply::Array(vec![Reply::simple("PONG"), Reply::Array(Vec::new())]);
+        assert_eq!(ended(b"*1\r\n*0\r\n"), (Outcome::Made, merged));
     }
 }

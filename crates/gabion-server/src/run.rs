@@ -2,7 +2,7 @@
 //! queues of those that may not run yet.
 
 use crate::commands::{Asker, Route, Work};
-use crate::forward::Origin;
+use crate::forward::{self, Origin, Outcome};
 use crate::replies::Replies;
 use crate::server::Server;
 use crate::store::{Entry, Wish, entry};
@@ -78,7 +78,7 @@ impl WaitingReads {
     /// Takes a read in, or ends it when too much waits.
     pub(crate) fn push(&mut self, item: Item) -> Begun {
         if self.bytes + item.len > WAITING_READ_BYTES_MAX {
-            return Begun::Done(TOO_MANY_READS, 0);
+            return Begun::Refused(TOO_MANY_READS);
         }
         self.bytes += item.len;
         self.items.push(item);
@@ -101,10 +101,22 @@ pub(crate) enum Finished {
     Answer { origin: Origin, reply: Reply },
 }
 
+/// The end of a command of a client here.
+pub(crate) struct Ended {
+    pub(crate) reply: Reply,
+    pub(crate) outcome: Outcome,
+    /// The turn that must be acknowledged before the reply is shown.
+    pub(crate) turn: u64,
+    /// The log that the reply shows, where another member made it.
+    pub(crate) frontier: Frontier,
+}
+
 /// What became of a command that was begun.
 pub(crate) enum Begun {
-    /// The reply, and the turn that must be acknowledged before it is shown.
+    /// It ran: the reply, and the turn that must be acknowledged before it is shown.
     Done(Reply, u64),
+    /// It was refused before it saw or wrote anything: the error.
+    Refused(Reply),
     /// The reply comes later.
     Later,
 }
@@ -137,7 +149,7 @@ impl Server {
         match gate {
             WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
-            WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
+            WriteGate::Refuse(reason) => Begun::Refused(refused("TRYAGAIN", &reason)),
         }
     }
 
@@ -146,7 +158,7 @@ impl Server {
             return self.run_read(item);
         }
         if !self.node.borrow().is_readable() && self.host.uptime_ms() > READ_WAIT_MAX_MS {
-            return Begun::Done(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")), 0);
+            return Begun::Refused(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")));
         }
         self.lagging.push(item)
     }
@@ -186,7 +198,7 @@ impl Server {
                     true => self.run_item(item),
                     false => self.lagging.push(item),
                 };
-                self.end_read(&origin, protocol, begun);
+                self.complete(&origin, protocol, true, begun);
             }
         }
         count
@@ -200,7 +212,7 @@ impl Server {
 
     fn gate(&mut self, item: Item) -> Begun {
         if self.gated_bytes + item.len > GATED_BYTES_MAX {
-            return Begun::Done(TOO_MUCH_WAITS, 0);
+            return Begun::Refused(TOO_MUCH_WAITS);
         }
         self.node.borrow_mut().hold_write(self.now_ms);
         self.gated_bytes += item.len;
@@ -297,9 +309,8 @@ impl Server {
                 Finished::Command { item, hit_gate: true, .. } => {
                     let (origin, protocol, is_read) =
                         (item.origin.clone(), item.protocol, item.is_read());
-                    if let Begun::Done(reply, turn) = self.gate(item) {
-                        self.complete(&origin, protocol, is_read, reply, turn);
-                    }
+                    let begun = self.gate(item);
+                    self.complete(&origin, protocol, is_read, begun);
                 }
                 Finished::Command { item, reply, .. } => {
                     self.note_time(&item);
@@ -307,8 +318,8 @@ impl Server {
                     if is_read && let Some(replies) = self.replies_to(&item.origin) {
                         replies.end();
                     }
-                    let turn = self.reply_turn(is_read);
-                    self.complete(&item.origin, item.protocol, is_read, reply, turn);
+                    let begun = Begun::Done(reply, self.reply_turn(is_read));
+                    self.complete(&item.origin, item.protocol, is_read, begun);
                 }
                 Finished::Answer { origin, reply } => self.answer(&origin, reply),
             }
@@ -332,13 +343,11 @@ impl Server {
             let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
-                WriteGate::Refuse(reason) => Begun::Done(refused("TRYAGAIN", &reason), 0),
+                WriteGate::Refuse(reason) => Begun::Refused(refused("TRYAGAIN", &reason)),
                 _ => self.run_item(item),
             };
             count += 1;
-            if let Begun::Done(reply, turn) = begun {
-                self.complete(&origin, protocol, false, reply, turn);
-            }
+            self.complete(&origin, protocol, false, begun);
         }
         count
     }
@@ -355,7 +364,7 @@ impl Server {
             count += 1;
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = self.run_read(item);
-            self.end_read(&origin, protocol, begun);
+            self.complete(&origin, protocol, true, begun);
         }
         count + self.retry_waiting() + self.retry_unsent()
     }
@@ -374,58 +383,54 @@ impl Server {
                 true => TOO_FAR_BEHIND,
                 false => Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")),
             };
-            self.complete(&item.origin, item.protocol, true, reply, 0);
+            self.complete(&item.origin, item.protocol, true, Begun::Refused(reply));
         }
         self.tick_unsent();
     }
 
-    /// Completes a read that was begun anew, unless its reply comes later.
-    pub(crate) fn end_read(&mut self, origin: &Origin, protocol: Protocol, begun: Begun) {
-        if let Begun::Done(reply, turn) = begun {
-            self.complete(origin, protocol, true, reply, turn);
-        }
-    }
-
-    /// Hands a command's reply to who asked.
+    /// Hands the reply of a command that was begun to who asked, unless it comes later.
     pub(crate) fn complete(
         &mut self,
         origin: &Origin,
         protocol: Protocol,
         is_read: bool,
-        reply: Reply,
-        turn: u64,
+        begun: Begun,
     ) {
+        let (reply, outcome, turn) = match begun {
+            Begun::Done(reply, turn) => (reply, Outcome::Made, turn),
+            Begun::Refused(reply) => (reply, Outcome::NotMade, 0),
+            Begun::Later => return,
+        };
         match origin {
             Origin::Client { token, serial, slot } => {
-                self.complete_client(*token, *serial, *slot, is_read, reply, turn, None);
+                let ended = Ended { reply, outcome, turn, frontier: Frontier::ZERO };
+                self.complete_client(*token, *serial, *slot, is_read, ended);
             }
             Origin::Probe => {}
             Origin::Peer { .. } => {
-                let mut bytes = Vec::new();
-                reply.encode(protocol, &mut bytes);
+                let bytes = forward::encode_reply(outcome, &reply, protocol);
                 // Its memory is in the bytes now, or shared with others.
                 drop(reply);
-                let replies = self.replies_to(origin);
-                if let Some(replies) = replies {
-                    if is_read {
-                        replies.expect(bytes.len());
-                    }
-                    if turn != 0 {
-                        replies.add(bytes.len());
-                    }
-                }
-                if turn == 0 {
-                    let frontier = self.node.borrow().log_end();
-                    self.send_reply(
-                        origin,
-                        if is_read { frontier } else { Frontier::ZERO },
-                        &bytes,
-                    );
-                } else {
-                    self.peer_replies.push_back((turn, origin.clone(), bytes.into()));
-                }
+                self.complete_peer(origin, is_read, bytes, turn);
             }
         }
+    }
+
+    /// Sends a member the reply to its command, once the turn is acknowledged.
+    fn complete_peer(&mut self, origin: &Origin, is_read: bool, bytes: Vec<u8>, turn: u64) {
+        if let Some(replies) = self.replies_to(origin) {
+            if is_read {
+                replies.expect(bytes.len());
+            }
+            if turn != 0 {
+                replies.add(bytes.len());
+            }
+        }
+        if turn != 0 {
+            return self.peer_replies.push_back((turn, origin.clone(), bytes.into()));
+        }
+        let shown = if is_read { self.node.borrow().log_end() } else { Frontier::ZERO };
+        self.send_reply(origin, shown, &bytes);
     }
 }
 

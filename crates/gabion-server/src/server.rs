@@ -15,7 +15,7 @@ use crate::commands::Commands;
 use crate::descriptors::Spare;
 use crate::door::Ahead;
 use crate::events::Event;
-use crate::forward::Origin;
+use crate::forward::{self, Origin, Outcome};
 use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
 use crate::routing::{Forwarded, ForwardedList};
@@ -71,6 +71,9 @@ const TASKS_US_MAX: u64 = 10_000;
 const UNACKNOWLEDGED_MAX_MS: u64 = 5_000;
 const UNACKNOWLEDGED: Reply = Reply::error(
     "UNKNOWN a replica has been out for too long to wait for: the write is in the log and may take effect",
+);
+const VIEW_CHANGED: Reply = Reply::error(
+    "UNKNOWN another configuration began before the group had the write: it may have been made or not",
 );
 
 /// Threads of the process.
@@ -501,12 +504,24 @@ impl Server {
         };
         let Some(&(last, _, _)) = self.turns.iter().take_while(is_late).last() else { return };
         let gate = self.node.borrow().write_gate();
-        if !matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
-            return;
+        if matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
+            self.give_up_turns(last, &UNACKNOWLEDGED);
         }
+    }
+
+    /// Gives up on what was written under the view before: whether it is in the log that goes on, the
+    /// writer of the new view knows, and a position in that log no longer tells.
+    pub(crate) fn give_up_view(&mut self) {
+        // First what was acknowledged by then.
+        self.acknowledge();
+        self.give_up_turns(self.turn - 1, &VIEW_CHANGED);
+        self.turns.clear();
+    }
+
+    /// Answers what waits for turns up to `last`: nobody knows whether they commit.
+    fn give_up_turns(&mut self, last: u64, error: &Reply) {
         while let Some((origin, _)) = self.pop_peer_reply(last) {
-            let mut bytes = Vec::new();
-            UNACKNOWLEDGED.encode(Protocol::Resp3, &mut bytes);
+            let bytes = forward::encode_reply(Outcome::Unknown, error, Protocol::Resp3);
             self.send_reply(&origin, Frontier::ZERO, &bytes);
         }
         let acknowledged = self.acknowledged_turn;
@@ -515,7 +530,7 @@ impl Server {
         {
             self.waiting_clients.pop_front();
             if let Some(Some(client)) = self.clients.get_mut(token) {
-                client.give_up(acknowledged, last, &UNACKNOWLEDGED);
+                client.give_up(acknowledged, last, error);
             }
             self.list_client(token);
         }

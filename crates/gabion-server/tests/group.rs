@@ -6,6 +6,8 @@
 mod connections;
 #[path = "group/descriptors.rs"]
 mod descriptors;
+#[path = "group/outcomes.rs"]
+mod outcomes;
 #[path = "group/pipelines.rs"]
 mod pipelines;
 #[path = "group/replies.rs"]

@@ -169,6 +169,11 @@ impl Group {
         command
     }
 
+    /// The process of a replica that runs.
+    pub fn pid(&self, id: u32) -> u32 {
+        self.children[id as usize - 1].as_ref().unwrap().id()
+    }
+
     /// Kills a replica with SIGKILL.
     pub fn kill(&mut self, id: u32) {
         if let Some(mut child) = self.children[id as usize - 1].take() {

@@ -1,0 +1,65 @@
+//! A door tells its client what became of a write that another node was to make.
+
+use crate::await_refusal;
+use crate::support::{Client, Group, PATIENCE};
+use gabion_node::AckLevel;
+use gabion_resp::Reply;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn pause(group: &Group, id: u32) {
+    let pid = group.pid(id).to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+}
+
+fn end_of_log(client: &mut Client) -> u64 {
+    client.json(&["GABION", "STATUS"])["log"]["end"].as_u64().unwrap()
+}
+
+/// Has a write in the head's log that the tail, which is paused, does not acknowledge.
+fn append_unacknowledged(group: &Group, client: &mut Client) {
+    let mut head = group.client(1);
+    pause(group, 3);
+    let (begun, before) = (Instant::now(), end_of_log(&mut head));
+    client.send(&["SET", "key", "new"]);
+    while end_of_log(&mut head) == before {
+        assert!(begun.elapsed() < PATIENCE, "the write is not in the log");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// docs/faults.md: P3
+#[test]
+fn a_door_whose_head_dies_between_append_and_reply_says_that_the_write_may_have_been_made() {
+    let mut group = Group::start("outcomes-unknown", 3, AckLevel::Replicated);
+    group.await_ready();
+    let mut client = group.client(2);
+    assert_eq!(client.text(&["SET", "key", "old"]), "+OK\r\n");
+    append_unacknowledged(&group, &mut client);
+    group.kill(1);
+    let Reply::Error(text) = client.receive() else { panic!("the write was not acknowledged") };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.starts_with("UNKNOWN the connection to the head"), "{text}");
+    assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(0), "it is in doubt");
+}
+
+/// docs/faults.md: P3
+#[test]
+fn a_door_whose_head_refuses_a_write_hands_on_the_refusal_and_nothing_is_in_doubt() {
+    let mut group = Group::start("outcomes-not-made", 3, AckLevel::Replicated);
+    group.await_ready();
+    let mut client = group.client(2);
+    assert_eq!(client.text(&["SET", "key", "old"]), "+OK\r\n");
+    group.kill(3);
+    let mut head = group.client(1);
+    await_refusal(&mut head);
+    let before = end_of_log(&mut head);
+    let Reply::Error(text) = client.call(&["SET", "key", "new"]) else { panic!("it was made") };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.starts_with("TRYAGAIN writes are refused"), "{text}");
+    assert_ne!(client.call(&["WAIT", "1", "0"]), Reply::Integer(0), "nothing is in doubt");
+    assert_eq!(end_of_log(&mut head), before, "nothing was written");
+    group.start_replica(3);
+    group.await_ready();
+    assert_eq!(group.client(2).text(&["GET", "key"]), "$3\r\nold\r\n");
+}
