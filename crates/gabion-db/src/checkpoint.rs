@@ -113,7 +113,7 @@ impl Db {
         };
         let pool_len = pool_len.unwrap_or_else(|| self.shared().placements.file.len());
         let origin = Origin { view: snapshot.view.clone(), group, view_then };
-        let (mut done, total) = (0, origin.file_bytes());
+        let (mut done, total) = (0, origin.file_bytes()?);
         progress(done, total);
         let mut step = |bytes| {
             done += bytes;

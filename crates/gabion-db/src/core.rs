@@ -14,7 +14,7 @@ use crate::options::RunOptions;
 use crate::read::Placements;
 use crate::views::Views;
 use gabion_base::{Error, Frontier, GroupId, MemTableId, Result, SequenceNumber};
-use gabion_engine::{FileMeta, SharedView, Tree};
+use gabion_engine::{FileMeta, ReadView, Tree};
 use gabion_fabric::fork::Process;
 use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, DrainOrder, Work, WorkId};
@@ -65,14 +65,6 @@ enum OwnDrain {
     Is(WorkId, DrainOrder),
 }
 
-// SAFETY: `Core` is not `Send` by itself because of the node's map of files (`Rc<RefCell<…>>`) and its
-// ring (`Box<dyn MemoryRegion>`, here always a `MappedRing`: memory that is the same for every thread). Both
-// are owned by the node: the map has no clone outside (`Shared::placement` looks a file up under the lock
-// and takes an `Arc` away), and the ring was moved in when the replica was opened. So whoever holds the
-// lock is the only one who touches either, on whatever thread.
-#[allow(unsafe_code, reason = "one impl, reasoned above")]
-unsafe impl Send for Core {}
-
 /// Those that work for the machine.
 pub(crate) struct Threads {
     pub(crate) jobs: JobThreads,
@@ -112,7 +104,7 @@ impl Shared {
         buffers: Arc<BufferMeter>,
         process: Process,
     ) -> Self {
-        let view = node.tree().shared_view();
+        let view = node.tree().lasting_view();
         Self {
             moments: Moments::new(),
             views: Views::new(&view, clock.now_ms()),
@@ -223,7 +215,7 @@ impl Shared {
     /// The tree as of the last write that was applied whole, and of now, where something may have expired. Where the
     /// part of a shape that is shown ends before a clear, it is read as if that had not been: see
     /// [`Self::publish_shape`].
-    pub(crate) fn newest(&self) -> SharedView {
+    pub(crate) fn newest(&self) -> ReadView {
         let due_ms = self.views.due_ms();
         if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
             self.pass_time();
@@ -347,10 +339,10 @@ impl Shared {
     /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose results come in
     /// under the lock that the writer has had since before it cleared.
     fn publish_shape(&self, core: &mut Core) {
-        let newest = core.node.tree().shared_view();
+        let newest = core.node.tree().lasting_view();
         core.active = core.node.tree().active_id();
         core.shape = core.node.tree().shape_number();
-        let replace = |known: &SharedView| {
+        let replace = |known: &ReadView| {
             let is_known = known.is_same_shape(&newest);
             (!is_known).then(|| newest.clone().replacing(known))
         };

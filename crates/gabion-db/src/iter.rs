@@ -5,7 +5,7 @@ use crate::read::{Files, Snapshot, engine_key, now};
 use bytes::Bytes;
 use gabion_base::Result;
 use gabion_base::units::KEY_LEN_MAX;
-use gabion_engine::{Keyspace, Move, SharedIterator};
+use gabion_engine::{Keyspace, Move, ReadIterator};
 use std::fmt;
 use std::ops::{self, Bound};
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl EngineRange {
 /// Every move: corruption with file and offset; I/O. After an error the cursor is at no pair and further
 /// moves are errors too: take another one.
 pub struct Cursor {
-    walk: SharedIterator<Files, Arc<SharedCache>>,
+    walk: ReadIterator<Files, Arc<SharedCache>>,
     snapshot: Snapshot,
     range: EngineRange,
 }

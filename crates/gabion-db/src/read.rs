@@ -8,10 +8,9 @@ use crate::moments::Moment;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, FileId, HashMap, Result, SequenceNumber};
-use gabion_engine::{FileRange, FileSource, Found, Keyspace, RangeSize, SharedView, Tables};
+use gabion_engine::{FileRange, FileSource, Found, Keyspace, RangeSize, ReadView, Tables};
 use gabion_fabric::{FileMedium, MediumOptions, PoolFile};
 use gabion_media::{AlignedBuf, Completion, Medium, Operation, OperationKind};
-use gabion_node::Locate;
 use gabion_pool::{FilePlacement, Geometry, extents};
 use std::fmt;
 use std::future::Future;
@@ -188,7 +187,7 @@ impl<H: Deref<Target = Shared>> FileSource for Files<H> {
     }
 
     fn note_damage(&self, file: FileId, error: &Error) {
-        self.0.lock().node.file_map().note_damage(file, error);
+        self.0.lock().node.handle_damage(file, error);
     }
 }
 
@@ -210,7 +209,7 @@ pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found
     look_up(&shared.newest(), shared, key)
 }
 
-fn look_up(view: &SharedView, shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
+fn look_up(view: &ReadView, shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
     shared.check_process()?;
     let found = with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))?;
     Ok(found.map(|found| by_system(found, shared)))
@@ -224,7 +223,7 @@ fn by_system(found: Found, shared: &Shared) -> Found {
 
 /// What many of the user's keys have.
 pub(crate) fn look_up_many<K: AsRef<[u8]>>(
-    view: &SharedView,
+    view: &ReadView,
     shared: &Shared,
     keys: impl IntoIterator<Item = K>,
 ) -> Vec<Result<Option<Bytes>>> {
@@ -239,7 +238,7 @@ pub(crate) fn look_up_many<K: AsRef<[u8]>>(
 
 /// The keys stand one behind the other; each ends where `ends` says.
 fn look_up_engine_keys(
-    view: &SharedView,
+    view: &ReadView,
     shared: &Shared,
     bytes: &[u8],
     ends: &[usize],
@@ -294,7 +293,7 @@ fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
 ///
 /// `Send` and `Sync`. Costs a few atomic operations to make, and a lock that threads seldom share.
 pub struct Snapshot {
-    pub(crate) view: SharedView,
+    pub(crate) view: ReadView,
     pub(crate) tables: StoreTables,
     moment: Moment,
 }

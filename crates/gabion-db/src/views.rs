@@ -13,7 +13,7 @@
 
 use crate::places::{places, thread_number};
 use atomic::{AtomicU64, Ordering};
-use gabion_engine::SharedView;
+use gabion_engine::ReadView;
 #[cfg(all(test, loom))]
 use loom::sync::{RwLock, atomic};
 use std::sync::PoisonError;
@@ -26,7 +26,7 @@ pub(crate) trait Apart {
     fn apart(&self) -> Self;
 }
 
-impl Apart for SharedView {
+impl Apart for ReadView {
     fn apart(&self) -> Self {
         Self::apart(self)
     }
@@ -52,14 +52,14 @@ struct Shown {
 
 /// The newest view, in several places, and up to which write and by what time it is read. One thread at a time publishes
 /// and shows.
-pub(crate) struct Views<V = SharedView> {
+pub(crate) struct Views<V = ReadView> {
     places: Box<[Place<V>]>,
     shown: Shown,
 }
 
 impl Views {
     /// Views that are read as `view` is.
-    pub(crate) fn new(view: &SharedView, clock_ms: u64) -> Self {
+    pub(crate) fn new(view: &ReadView, clock_ms: u64) -> Self {
         Self::in_places(places(), view, view.sequence().get(), view.now_ms(), clock_ms)
     }
 }
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn every_thread_finds_what_was_published_last_and_nothing_keeps_what_was_before() {
         let (trees, seen) = ([tree(), tree()], 40);
-        let [first, second] = [trees[0].shared_view(), trees[1].shared_view()];
-        let holders = Arc::strong_count(first.version());
+        let [first, second] = [trees[0].lasting_view(), trees[1].lasting_view()];
+        let holders = Arc::strong_count(first.pin().unwrap().version());
         let views = Views::new(&first, 0);
-        assert_eq!(Arc::strong_count(first.version()), holders + views.places.len());
-        let finds = |view: &SharedView| {
+        assert_eq!(Arc::strong_count(first.pin().unwrap().version()), holders + views.places.len());
+        let finds = |view: &ReadView| {
             thread::scope(|scope| {
                 let looks = (0..seen).map(|_| {
                     scope.spawn(|| (thread_number(), views.with(|found| found.is_same_shape(view))))
@@ -183,7 +183,7 @@ mod tests {
         views.publish(&second);
         let after = finds(&second);
         assert!(after.len() == seen && after.values().all(|found| *found), "{after:?}");
-        assert_eq!(Arc::strong_count(first.version()), holders);
+        assert_eq!(Arc::strong_count(first.pin().unwrap().version()), holders);
         assert!(!first.is_same_shape(&second) && first.is_same_shape(&first.apart()));
     }
 }

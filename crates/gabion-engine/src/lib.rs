@@ -67,9 +67,7 @@ pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
 pub use range_delete::{RangeDelete, RangeDeletes};
-pub use read::{
-    Found, Lent, Move, RangeSize, ReadIterator, ReadView, SharedIterator, SharedView, Tables,
-};
+pub use read::{Found, Lent, Move, RangeSize, ReadIterator, ReadView, Tables};
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};
 pub use sst::{BlockCodec, Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};

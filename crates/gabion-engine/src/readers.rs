@@ -1,14 +1,18 @@
 //! Who reads which state of the tree, and for how long readers keep what the tree has given up.
 //!
 //! ```text
-//!   Tree ─────► State now     ◄──── views, iterators
-//!   Readers ··► State earlier ◄──── views, iterators       ··► weak: without readers it is gone
-//!                  └─► Shape: MemTables, version ─► files ─► slots
+//!   Tree ────► now     ─┐
+//!   Readers ─► earlier ─┴┬─► Shape: MemTables, version ─► files ─► slots
+//!                        └─► State ◄─── views, iterators
+//!                              └··► Shape                      ··► weak
 //! ```
 //!
 //! Readers that began between two changes of the tree share a `State`: they keep the same, and nothing
 //! comes back before the last of them is done. So the pin budget counts states, not readers: a thousand
 //! reads of one state are no more harm than one.
+//!
+//! The tree owns the shape, the views only name it: so the tree takes it from them whatever thread they are on,
+//! without a lock. Once the last view of an earlier state is gone, the tree forgets the shape at its next step.
 //!
 //! A state costs nothing until an edit follows it that is no mere move: till then the tree has all of it.
 //! The first such edit takes from the tree what the state has. For it flushes the oldest MemTable or
@@ -16,18 +20,17 @@
 //! then on its age is counted, and only such states are ended. (PostgreSQL's `old_snapshot_threshold`
 //! likewise ended a reader only when what it needs could go.)
 //!
-//! Ending takes the `Shape` out of the state, and out of each idle iterator: MemTables' memory and
-//! files come back at once. A read that is under way keeps a [`Pin`], so that no slot is used again under
-//! it (docs/faults.md E12); it comes to its end, and the next step finds the state ended.
+//! Ending drops the `Shape` of the state: MemTables' memory and files come back at once. A read that is under
+//! way keeps a [`Pin`], so that no slot is used again under it (docs/faults.md E12); it comes to its end, and the
+//! next step finds the state ended. An iterator between two steps lets go at the second.
 
 use crate::memtable::MemTable;
+use crate::once::OnceArc;
 use crate::version::Version;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::rc::{Rc, Weak};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use gabion_base::{Error, ErrorKind, MemTableId, Result};
 
 /// What readers may keep of what the tree has given up. Past it the oldest end with
@@ -101,74 +104,48 @@ impl Pin {
     }
 }
 
-/// Something that keeps a part of a shape by itself and can let go of it.
-pub(crate) trait Release {
-    /// Lets go.
-    fn release(&self);
+/// A shape as the tree keeps it for its readers.
+pub(crate) struct Kept {
+    pub(crate) shape: Arc<Shape>,
+    pub(crate) state: Arc<State>,
 }
 
-impl<T> Release for RefCell<Option<T>> {
-    fn release(&self) {
-        drop(self.take());
+impl Kept {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let shape = Arc::new(shape);
+        let state = Arc::new(State { shape: Arc::downgrade(&shape), ended: OnceArc::default() });
+        Self { shape, state }
+    }
+
+    /// Views and iterators that share it.
+    fn readers(&self) -> usize {
+        Arc::strong_count(&self.state) - 1
     }
 }
 
 /// A shape as its readers share it, until it is taken from them.
-pub(crate) struct State(RefCell<Held>);
-
-enum Held {
-    Shape {
-        shape: Arc<Shape>,
-        /// The iterators, and some that are gone.
-        cursors: Vec<Weak<dyn Release>>,
-    },
-    Ended(TooOld),
+pub(crate) struct State {
+    shape: Weak<Shape>,
+    ended: OnceArc<TooOld>,
 }
 
 impl State {
-    pub(crate) fn new(shape: Shape) -> Rc<Self> {
-        let held = Held::Shape { shape: Arc::new(shape), cursors: Vec::new() };
-        Rc::new(Self(RefCell::new(held)))
-    }
-
     /// Keeps the shape for a read.
     pub(crate) fn pin(&self) -> Result<Pin> {
-        match &*self.0.borrow() {
-            Held::Shape { shape, .. } => Ok(Pin(shape.clone())),
-            Held::Ended(why) => Err(why.error()),
-        }
+        // Also where a lasting view has the shape still.
+        self.check()?;
+        let closed = || Error::unavailable("the tree that is read was closed");
+        self.shape.upgrade().map(Pin).ok_or_else(closed)
     }
 
     /// An error once the shape was taken away.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        match &*self.0.borrow() {
-            Held::Shape { .. } => Ok(()),
-            Held::Ended(why) => Err(why.error()),
-        }
-    }
-
-    /// `cursor` is to let go with the state.
-    pub(crate) fn add_cursor(&self, cursor: Weak<dyn Release>) {
-        let Held::Shape { cursors, .. } = &mut *self.0.borrow_mut() else { return };
-        if cursors.len() == cursors.capacity() {
-            cursors.retain(|cursor| cursor.strong_count() > 0);
-            cursors.reserve(cursors.len() + 4);
-        }
-        cursors.push(cursor);
-    }
-
-    fn end(&self, why: TooOld) {
-        let held = self.0.replace(Held::Ended(why));
-        let Held::Shape { cursors, .. } = held else { return };
-        for cursor in cursors.iter().filter_map(Weak::upgrade) {
-            cursor.release();
-        }
+        self.ended.get().map_or(Ok(()), |why| Err(why.error()))
     }
 }
 
 /// Why a state was ended.
-#[derive(Clone, Copy)]
 struct TooOld {
     age_ms: u64,
     states: usize,
@@ -177,8 +154,8 @@ struct TooOld {
 
 impl TooOld {
     #[cold]
-    fn error(self) -> Error {
-        let Self { age_ms, states, budget } = self;
+    fn error(&self) -> Error {
+        let &Self { age_ms, states, budget } = self;
         let limit = if age_ms > budget.age_ms_max {
             format!("readers may keep it for {} ms", budget.age_ms_max)
         } else {
@@ -203,7 +180,7 @@ pub(crate) struct Readers {
 }
 
 struct Earlier {
-    state: Weak<State>,
+    kept: Kept,
     /// The tree has given up a part of it.
     is_costly: bool,
     /// When that was first seen.
@@ -212,10 +189,9 @@ struct Earlier {
 
 impl Readers {
     /// The tree goes on to another state.
-    pub(crate) fn replaced(&mut self, state: &Rc<State>) {
+    pub(crate) fn replaced(&mut self, kept: Kept) {
+        self.earlier.push_back(Earlier { kept, is_costly: false, since_ms: None });
         self.forget_unread();
-        let state = Rc::downgrade(state);
-        self.earlier.push_back(Earlier { state, is_costly: false, since_ms: None });
     }
 
     /// The tree gave up a MemTable or files of every earlier state.
@@ -240,36 +216,30 @@ impl Readers {
             if age_ms <= budget.age_ms_max && states <= budget.states_max {
                 return;
             }
-            let oldest = self.earlier.pop_front().map(|oldest| oldest.state);
-            self.ended += oldest.as_ref().map_or(0, Weak::strong_count) as u64;
-            if let Some(state) = oldest.and_then(|oldest| oldest.upgrade()) {
-                state.end(TooOld { age_ms, states, budget });
+            if let Some(Earlier { kept, .. }) = self.earlier.pop_front() {
+                self.ended += kept.readers() as u64;
+                kept.state.ended.keep(Arc::new(TooOld { age_ms, states, budget }));
             }
             states -= 1;
         }
     }
 
-    fn forget_unread(&mut self) {
-        self.earlier.retain(|earlier| earlier.state.strong_count() > 0);
+    /// Gives up what nobody reads any more.
+    pub(crate) fn forget_unread(&mut self) {
+        self.earlier.retain(|earlier| earlier.kept.readers() > 0);
     }
 
     /// Who reads these states and `now`. MemTables up to `flushed` are no part of the tree any more.
-    pub(crate) fn stats(&self, now: &Rc<State>, flushed: MemTableId, now_ms: u64) -> ReaderStats {
+    pub(crate) fn stats(&self, now: &Kept, flushed: MemTableId, now_ms: u64) -> ReaderStats {
         let mut memtables = BTreeMap::new();
-        let mut stats = ReaderStats {
-            open: Rc::strong_count(now) - 1,
-            ended: self.ended,
-            ..ReaderStats::default()
-        };
-        for earlier in &self.earlier {
-            stats.open += earlier.state.strong_count();
-            let Some(pin) = earlier.state.upgrade().and_then(|state| state.pin().ok()) else {
-                continue;
-            };
+        let mut stats =
+            ReaderStats { open: now.readers(), ended: self.ended, ..ReaderStats::default() };
+        for earlier in self.earlier.iter().filter(|earlier| earlier.kept.readers() > 0) {
+            stats.open += earlier.kept.readers();
             stats.states_kept += usize::from(earlier.is_costly);
             let age_ms = earlier.since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
             stats.oldest_ms = stats.oldest_ms.max(age_ms);
-            for table in pin.0.memtables.iter().filter(|table| table.id() <= flushed) {
+            for table in earlier.kept.shape.memtables.iter().filter(|table| table.id() <= flushed) {
                 memtables.insert(table.id(), table.memory_used() as u64);
             }
         }

@@ -50,11 +50,10 @@ use crate::expiry::Due;
 use crate::job::Estimates;
 use crate::memtable::{KeptTable, MemTable};
 use crate::picker::WhyIdle;
-use crate::readers::{Readers, Shape, State};
+use crate::readers::{Kept, Readers, Shape};
 use crate::version::{Version, Versions};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
-use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
@@ -140,7 +139,7 @@ pub struct Tree {
     /// Oldest first.
     sealed: VecDeque<Sealed>,
     /// What views share; made anew when a MemTable or the version changes.
-    state: Rc<State>,
+    now: Kept,
     shape_number: u64,
     readers: Readers,
     /// Flushed MemTables that somebody may still have.
@@ -222,7 +221,7 @@ impl Tree {
     ) -> Self {
         let versions = Versions::new(version);
         let active = Arc::new(MemTable::new(flushed.memtable.next()));
-        let state = state_of(&active, &VecDeque::new(), &versions);
+        let now = kept_of(&active, &VecDeque::new(), &versions);
         let mut due = Due::default();
         // What was loaded since the last flush is newer than that.
         let newest = versions.current().files().map(|(_, file)| file.largest_sequence).max();
@@ -234,7 +233,7 @@ impl Tree {
             versions,
             active,
             sealed: VecDeque::new(),
-            state,
+            now,
             shape_number: 0,
             readers: Readers::default(),
             kept: Vec::new(),
@@ -328,9 +327,8 @@ impl Tree {
 
     fn reshape(&mut self) {
         self.shape_number += 1;
-        let state = state_of(&self.active, &self.sealed, &self.versions);
-        let earlier = core::mem::replace(&mut self.state, state);
-        self.readers.replaced(&earlier);
+        let now = kept_of(&self.active, &self.sealed, &self.versions);
+        self.readers.replaced(core::mem::replace(&mut self.now, now));
     }
 
     /// Has files looked up anew whose readers were kept beside them, after the budget of open files
@@ -341,8 +339,8 @@ impl Tree {
     }
 }
 
-fn state_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Rc<State> {
+fn kept_of(active: &Arc<MemTable>, sealed: &VecDeque<Sealed>, versions: &Versions) -> Kept {
     let older = sealed.iter().rev().map(|sealed| sealed.table.clone());
     let memtables = core::iter::once(active.clone()).chain(older).collect();
-    State::new(Shape { memtables, version: versions.current().clone() })
+    Kept::new(Shape { memtables, version: versions.current().clone() })
 }

@@ -5,7 +5,7 @@
 /// Writes are plain copies: they survive the kill of the process at once, and a power cut never
 /// (unless the region is non-volatile). A crash may leave any prefix-free mixture of the bytes of
 /// the last writes, so everything stored here carries its own checksum.
-pub trait MemoryRegion {
+pub trait MemoryRegion: Send {
     /// Bytes in the region. Constant for its life.
     fn len(&self) -> u64;
 

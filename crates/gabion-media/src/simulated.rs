@@ -16,7 +16,6 @@
 
 mod crash;
 mod faults;
-mod memory;
 mod pages;
 mod random;
 mod recording;
@@ -26,17 +25,18 @@ mod tests;
 
 pub use crash::SECTOR_LEN;
 pub use faults::{Fault, OperationClass};
-pub use memory::SimulatedMemory;
 pub use recording::{Recorded, Recording, Replay};
 
 use crate::medium::{Completion, Medium, MediumProperties, Operation};
 use crate::{Bytes, MediumHandle};
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::future::Future;
 use core::pin::pin;
+use core::sync::atomic::AtomicU64;
 use core::task::{Context, Poll, Waker};
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use pages::Pages;
@@ -177,6 +177,12 @@ impl SimulatedDisk {
     #[must_use]
     pub fn stats(&self) -> DiskStats {
         self.0.borrow().stats
+    }
+
+    /// Writes and flushes that ended, counted on: for a ring that notes when it is written, which may be anywhere.
+    #[must_use]
+    pub fn effects(&self) -> Arc<AtomicU64> {
+        self.0.borrow().effects.clone()
     }
 
     /// The power goes. Of everything that no flush covered, any sectors survive, torn or damaged.

@@ -25,7 +25,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
-use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, SharedView, Tree};
+use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, ReadView, Tree};
 use gabion_log::{Anchor, Span};
 use gabion_media::MediumHandle;
 use gabion_pool::{Creation, FilePlacement, PoolConfig};
@@ -37,7 +37,7 @@ const ME: ReplicaId = ReplicaId(1);
 /// What is copied.
 pub struct Origin {
     /// The replica at one moment.
-    pub view: SharedView,
+    pub view: ReadView,
     /// The group that it belongs to.
     pub group: GroupConfig,
     /// Its view then: the copy begins with a later term and configuration, so that nothing of it is
@@ -80,9 +80,12 @@ impl Origin {
     }
 
     /// Bytes of the files that are to be copied.
-    #[must_use]
-    pub fn file_bytes(&self) -> u64 {
-        self.view.version().files().map(|(_, file)| file.rounded_len()).sum()
+    ///
+    /// # Errors
+    /// Snapshot too old, of a view that was ended.
+    pub fn file_bytes(&self) -> Result<u64> {
+        let pin = self.view.pin()?;
+        Ok(pin.version().files().map(|(_, file)| file.rounded_len()).sum())
     }
 }
 

@@ -15,56 +15,45 @@ use gabion_log::{LogConfig, SegmentSource};
 use gabion_media::MediumHandle;
 use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file, read_files};
 
-/// Where each readable file lies. Shared by the node, which changes it, and the reads on its thread.
+/// Where each readable file lies, at one moment. The node changes its own; a clone costs next to nothing and stays
+/// as it is, at the price of a copy with the node's next change.
 #[derive(Clone, Default)]
-pub struct FileMap(Rc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    places: RefCell<HashMap<FileId, Arc<FilePlacement>>>,
-    damaged: DamageList,
-}
-
-/// Damage that reads have met: the first error of each file.
-#[derive(Default)]
-pub(crate) struct DamageList(RefCell<BTreeMap<FileId, Error>>);
-
-impl DamageList {
-    fn note(&self, file: FileId, error: &Error) {
-        self.0.borrow_mut().entry(file).or_insert_with(|| error.clone());
-    }
-
-    pub(crate) fn take(&self) -> BTreeMap<FileId, Error> {
-        self.0.take()
-    }
-}
+pub struct FileMap(Arc<HashMap<FileId, Arc<FilePlacement>>>);
 
 impl FileMap {
     /// The file's placement.
     #[must_use]
     pub fn get(&self, file: FileId) -> Option<Arc<FilePlacement>> {
-        self.0.places.borrow().get(&file).cloned()
+        self.0.get(&file).cloned()
     }
 
-    pub(crate) fn insert(&self, placement: Arc<FilePlacement>) {
-        self.0.places.borrow_mut().insert(placement.file, placement);
+    pub(crate) fn insert(&mut self, placement: Arc<FilePlacement>) {
+        Arc::make_mut(&mut self.0).insert(placement.file, placement);
     }
 
-    pub(crate) fn remove(&self, file: FileId) {
-        self.0.places.borrow_mut().remove(&file);
+    pub(crate) fn remove(&mut self, file: FileId) {
+        Arc::make_mut(&mut self.0).remove(&file);
     }
 
     /// Bytes of memory that the map takes, beside the placements, which it shares with the pool.
     #[must_use]
     pub fn memory_used(&self) -> usize {
-        let places = self.0.places.borrow();
         // A byte of each place says whether it is taken.
-        places.capacity() * (size_of::<(FileId, Arc<FilePlacement>)>() + 1)
+        self.0.capacity() * (size_of::<(FileId, Arc<FilePlacement>)>() + 1)
+    }
+}
+
+/// Damage that reads have met: the first error of each file.
+#[derive(Default)]
+pub(crate) struct DamageList(BTreeMap<FileId, Error>);
+
+impl DamageList {
+    pub(crate) fn note(&mut self, file: FileId, error: &Error) {
+        self.0.entry(file).or_insert_with(|| error.clone());
     }
 
-    /// What reads have met since the last call.
-    pub(crate) fn take_damage(&self) -> BTreeMap<FileId, Error> {
-        self.0.damaged.take()
+    pub(crate) fn take(&mut self) -> BTreeMap<FileId, Error> {
+        core::mem::take(&mut self.0)
     }
 }
 
@@ -81,10 +70,6 @@ impl Locate for FileMap {
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
         self.get(file)
     }
-
-    fn note_damage(&self, file: FileId, error: &Error) {
-        self.0.damaged.note(file, error);
-    }
 }
 
 impl Locate for BTreeMap<FileId, Arc<FilePlacement>> {
@@ -96,7 +81,7 @@ impl Locate for BTreeMap<FileId, Arc<FilePlacement>> {
 /// Where the files lie that a job reads, and what it met there.
 pub(crate) struct JobFiles {
     pub(crate) places: BTreeMap<FileId, Arc<FilePlacement>>,
-    pub(crate) damaged: Rc<DamageList>,
+    pub(crate) damaged: Rc<RefCell<DamageList>>,
 }
 
 impl Locate for JobFiles {
@@ -105,7 +90,7 @@ impl Locate for JobFiles {
     }
 
     fn note_damage(&self, file: FileId, error: &Error) {
-        self.damaged.note(file, error);
+        self.damaged.borrow_mut().note(file, error);
     }
 }
 

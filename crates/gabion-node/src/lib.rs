@@ -19,6 +19,8 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod checkpoint;
 mod config;

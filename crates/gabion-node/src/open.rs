@@ -403,11 +403,12 @@ pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::testing::Ring;
     use crate::{AckLevel, CompactionMode};
     use gabion_base::units::MIB;
     use gabion_base::{ErrorKind, FileId, GroupId, ShardId};
     use gabion_engine::TreeConfig;
-    use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+    use gabion_media::simulated::{DiskOptions, SimulatedDisk};
     use gabion_pool::FilePlacement;
 
     fn alone() -> GroupConfig {
@@ -435,7 +436,7 @@ mod tests {
             disk.block_on(&handle, made).unwrap();
             let opened = disk.block_on(&handle, open_pool(&handle, Trust::Readable)).unwrap();
             assert_eq!(opened.log_config().kind, kind);
-            let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+            let ring = Box::new(Ring::new(group.ring_len));
             let node = opened.open_node(ring, NodeOptions::default(), 0);
             let (node, _) = disk.block_on(&handle, node).unwrap();
             assert_eq!(node.view().log_is_private(), kind == LogKind::Private);

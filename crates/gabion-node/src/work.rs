@@ -10,6 +10,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::cell::RefCell;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::Poll;
@@ -398,7 +399,8 @@ pub async fn run_job(
     wait: impl AsyncFnMut() -> Result<()>,
 ) -> Result<JobDone, JobFailed> {
     let JobOrder { inputs, group, slots, files, is_bounded: _ } = order;
-    let (meter, damaged) = (Rc::new(ReadMeter::default()), Rc::new(DamageList::default()));
+    let (meter, damaged) =
+        (Rc::new(ReadMeter::default()), Rc::new(RefCell::new(DamageList::default())));
     let locate = JobFiles { places: files, damaged: damaged.clone() };
     let source = PoolSource { store: store.clone(), locate, meter: meter.clone() };
     let slots = slots.into();
@@ -409,7 +411,11 @@ pub async fn run_job(
     let output = match written.and(output) {
         Ok(output) => output,
         Err(error) => {
-            return Err(JobFailed { error, damaged: damaged.take(), refused: sink.refused });
+            return Err(JobFailed {
+                error,
+                damaged: damaged.borrow_mut().take(),
+                refused: sink.refused,
+            });
         }
     };
     let unused = sink.slots.into();

@@ -3,13 +3,13 @@
 use crate::client::Presence;
 use crate::commands::errors;
 use crate::commands::keyspace::yield_now;
-use crate::store::{DoorTables, SharedNode, engine_key};
+use crate::store::{DoorTables, Places, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, FileId, Frontier, LogPosition, Result, crc};
 use gabion_db::clock::Clock;
 use gabion_engine::{FileMeta, FileSource, Keyspace, ReadCache, ReadView, Tables};
-use gabion_node::{CapturedFile, FileMap, LocalStore, Locate, Node};
+use gabion_node::{CapturedFile, LocalStore, Locate, Node};
 use gabion_pool::FilePlacement;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ pub(crate) fn file(file: &CapturedFile) -> Value {
 pub(crate) struct Scrub {
     log_end: Value,
     edit: u64,
-    map: FileMap,
+    places: Places,
     files: Vec<FileId>,
     /// Numbers of the files that were read.
     read: Vec<u64>,
@@ -141,14 +141,15 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     /// Of the files of now, or of those of them with the numbers `only`.
-    pub(crate) fn of(node: &Node, only: Option<&BTreeSet<u64>>) -> Self {
+    pub(crate) fn of(shared: &SharedNode, only: Option<&BTreeSet<u64>>) -> Self {
+        let node = shared.borrow();
         let tree = node.tree();
         let files = tree.version().files().map(|(_, meta)| meta.id);
         let is_asked = |file: &FileId| only.is_none_or(|only| only.contains(&file.number));
         Self {
             log_end: place(&node.log_end()),
             edit: tree.last_edit(),
-            map: node.file_map(),
+            places: Places(shared.clone()),
             files: files.filter(is_asked).collect(),
             read: Vec::new(),
             bytes: 0,
@@ -161,20 +162,13 @@ impl Scrub {
     ///
     /// # Errors
     /// Unavailable when nobody waits for the answer any more. None of a file: those are part of the answer.
-    pub(crate) async fn run(
-        mut self,
-        node: &SharedNode,
-        store: &LocalStore,
-        asker: &Presence,
-    ) -> Result<Value> {
+    pub(crate) async fn run(mut self, store: &LocalStore, asker: &Presence) -> Result<Value> {
         for file in std::mem::take(&mut self.files) {
             if !asker.is_there() {
                 return Err(Error::unavailable(CLOSED));
             }
-            let (pin, placement) = {
-                let node = node.borrow();
-                (node.read_view().pin()?, self.map.get(file))
-            };
+            let pin = self.places.0.borrow().read_view().pin()?;
+            let placement = self.places.locate(file);
             let found = pin.version().files().find(|(_, meta)| meta.id == file);
             let Some(meta) = found.map(|(_, meta)| meta.clone()) else { continue };
             self.read.push(file.number);
@@ -228,10 +222,10 @@ impl Scrub {
     ) {
         let (file, message) = (meta.id.number, message.to_string());
         // What was repaired since it was read lies elsewhere.
-        let now = self.map.get(meta.id);
+        let now = self.places.locate(meta.id);
         if now.zip(placement).is_some_and(|(now, read)| Arc::ptr_eq(&now, read)) {
             let what = format!("{} at offset {offset}: {message}", meta.id);
-            self.map.note_damage(meta.id, &Error::corruption(what));
+            self.places.note_damage(meta.id, &Error::corruption(what));
         }
         self.errors.push(json!({"file": file, "offset": offset, "message": message}));
     }

@@ -571,12 +571,11 @@ impl Server {
             Ok(Question::Time) => admin::reply(&admin::time(&self.node.borrow(), &self.clock)),
             Ok(Question::AdoptTime) => admin::adopt_time(&self.node.borrow(), &self.clock),
             Ok(Question::Scrub(only)) => {
-                let (node, store) = (self.node.clone(), self.local.clone());
-                let scrub = Scrub::of(&node.borrow(), only.as_ref());
+                let (scrub, store) = (Scrub::of(&self.node, only.as_ref()), self.local.clone());
                 let (origin, finished) = (origin(client), self.finished.clone());
                 let presence = client.presence();
                 self.executor.spawn(async move {
-                    let reply = admin::reply_to(scrub.run(&node, &store, &presence).await);
+                    let reply = admin::reply_to(scrub.run(&store, &presence).await);
                     finished.borrow_mut().push(Finished::Answer { origin, reply });
                 });
                 return;

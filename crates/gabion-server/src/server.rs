@@ -32,7 +32,7 @@ use gabion_media::MediumHandle;
 use gabion_media::nvme::InitiatorConfig;
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{LocalStore, Locate, MarkId, Output, RemoteCommand, WriteGate};
+use gabion_node::{LocalStore, MarkId, Output, RemoteCommand, WriteGate};
 use gabion_resp::{Protocol, Reply};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Poll, Token};
@@ -321,9 +321,8 @@ impl Server {
             }
             Event::Damaged(place, error) => {
                 // It may have been repaired since.
-                let files = node.file_map();
-                if files.locate(place.file).is_some_and(|now| *now == *place) {
-                    files.note_damage(place.file, &error);
+                if node.file_map().get(place.file).is_some_and(|now| *now == *place) {
+                    node.handle_damage(place.file, &error);
                 }
             }
             Event::Died(thread) => {

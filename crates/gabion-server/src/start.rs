@@ -14,7 +14,7 @@ use crate::server::{
 };
 use crate::settings::DoorSettings;
 use crate::shipping::{SOCKET_LEN, ShipThread};
-use crate::store::{NodeStore, ProbeSource, SharedNode};
+use crate::store::{NodeStore, Places, ProbeSource, SharedNode};
 use crate::warm::WarmThread;
 use crate::{ExitReason, ServerConfig};
 use bytes::BytesMut;
@@ -122,7 +122,7 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
         source: Rc::new(ProbeSource {
             pool: PoolSource {
                 store: local.clone(),
-                locate: node.borrow().file_map(),
+                locate: Places(node.clone()),
                 meter: Rc::new(ReadMeter::default()),
             },
             is_probing: Cell::new(false),

@@ -9,7 +9,8 @@ use gabion_base::{Error, ErrorKind, FileId, Result};
 use gabion_db::cache::SharedCache;
 use gabion_db::clock::Clock;
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
-use gabion_node::{FileMap, Node, PoolSource, WriteGate};
+use gabion_node::{Locate, Node, PoolSource, WriteGate};
+use gabion_pool::FilePlacement;
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::rc::Rc;
@@ -22,6 +23,20 @@ const PAGE_STEPS_MAX: u64 = 16_384;
 
 /// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a wait.
 pub(crate) type SharedNode = Rc<RefCell<Box<Node>>>;
+/// Where the node's files lie, for its readers.
+#[derive(Clone)]
+pub(crate) struct Places(pub(crate) SharedNode);
+
+impl Locate for Places {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.0.borrow().file_map().get(file)
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.0.borrow_mut().handle_damage(file, error);
+    }
+}
+
 /// What reads of the loop's tasks need.
 pub(crate) type DoorTables = Tables<Rc<ProbeSource>, Arc<SharedCache>>;
 
@@ -29,7 +44,7 @@ pub(crate) type DoorTables = Tables<Rc<ProbeSource>, Arc<SharedCache>>;
 /// touches nothing. So a command can be polled once on the stack, and only when that did not end it,
 /// is begun anew as a task of its own.
 pub(crate) struct ProbeSource {
-    pub(crate) pool: PoolSource<FileMap>,
+    pub(crate) pool: PoolSource<Places>,
     pub(crate) is_probing: Cell<bool>,
 }
 

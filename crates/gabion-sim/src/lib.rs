@@ -21,10 +21,12 @@ pub mod client;
 pub mod history;
 pub mod hostile;
 pub mod lost;
+mod memory;
 pub mod pipe;
 pub mod process;
 pub mod random;
 pub mod world;
 
+pub use memory::SimulatedMemory;
 pub use random::Random;
 pub use world::{Faults, Kept, Options, Outcome, Part, StoppedLog, Targets, World};

@@ -15,8 +15,8 @@ use gabion_media::{
 use gabion_node::open::OpenedPool;
 use gabion_node::work::{self, BuildCredit, BuiltFile, Done, Work, WorkId};
 use gabion_node::{
-    Captured, FileMap, LocalStore, MarkId, Node, NodeOptions, Output, PoolSource, ReadMeter,
-    RemoteCommand, open,
+    Captured, FileMap, LocalStore, Locate, MarkId, Node, NodeOptions, Output, PoolSource,
+    ReadMeter, RemoteCommand, open,
 };
 use gabion_pool::{FilePlacement, Trust};
 use std::cell::{Cell, RefCell};
@@ -205,8 +205,34 @@ impl Target {
     }
 }
 
+/// Where the node's files lie, for tasks: as of when they began to run. And damage that they met, until they stop.
+#[derive(Clone, Default)]
+pub struct Places(Rc<Placed>);
+
+#[derive(Default)]
+struct Placed {
+    now: RefCell<FileMap>,
+    damaged: RefCell<Vec<(FileId, Error)>>,
+}
+
+impl Places {
+    fn follow(&self, node: &Node) {
+        self.0.now.replace(node.file_map().clone());
+    }
+}
+
+impl Locate for Places {
+    fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>> {
+        self.0.now.borrow().get(file)
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        self.0.damaged.borrow_mut().push((file, error.clone()));
+    }
+}
+
 /// What reads of a replica's files need.
-pub type ReplicaTables = Tables<Rc<PoolSource<FileMap>>>;
+pub type ReplicaTables = Tables<Rc<PoolSource<Places>>>;
 
 /// One process.
 pub struct Process {
@@ -214,6 +240,7 @@ pub struct Process {
     pub incarnation: u64,
     /// The replica, once it is open.
     pub node: Option<Box<Node>>,
+    places: Places,
     cache: Rc<LocalCache>,
     meter: Rc<ReadMeter>,
     handle: MediumHandle,
@@ -343,6 +370,7 @@ impl Process {
         Self {
             incarnation,
             node: None,
+            places: Places::default(),
             cache: Rc::new(LocalCache::new(1 << 16)),
             meter: Rc::default(),
             handle,
@@ -368,7 +396,8 @@ impl Process {
     pub fn tables(&self) -> Option<ReplicaTables> {
         let (store, node) = (self.store.clone()?, self.node.as_ref()?);
         let group = store.group;
-        let source = PoolSource { store, locate: node.file_map(), meter: self.meter.clone() };
+        self.places.follow(node);
+        let source = PoolSource { store, locate: self.places.clone(), meter: self.meter.clone() };
         Some(Tables { source: Rc::new(source), cache: self.cache.clone(), group })
     }
 
@@ -489,6 +518,17 @@ impl Process {
     }
 
     fn run_some_tasks(&mut self) {
+        if let Some(node) = &self.node {
+            self.places.follow(node);
+        }
+        self.run_tasks();
+        if let Some(node) = &mut self.node {
+            let damaged = self.places.0.damaged.take();
+            damaged.iter().for_each(|(file, error)| node.handle_damage(*file, error));
+        }
+    }
+
+    fn run_tasks(&mut self) {
         for _ in 0..1 + self.random.below(4) {
             let ready = self.executor.ready();
             if ready.is_empty() {

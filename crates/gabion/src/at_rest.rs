@@ -97,7 +97,7 @@ impl AtRest {
         let store = opened.store();
         let (node, report) = self.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
         let meter = Rc::new(ReadMeter::default());
-        let source = PoolSource { store, locate: node.file_map(), meter };
+        let source = PoolSource { store, locate: node.file_map().clone(), meter };
         Ok((node, report, source, self.medium))
     }
 }

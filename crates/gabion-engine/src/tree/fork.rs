@@ -5,11 +5,11 @@
 //! before the fork is what a pool is made of ([`Tree::next_flush`] to [`Tree::apply_edit`], then
 //! [`Tree::snapshot`]).
 
-use super::{Sealed, Tree, state_of};
+use super::{Sealed, Tree, kept_of};
 use crate::config::TreeConfig;
 use crate::edit::Flushed;
 use crate::memtable::MemTable;
-use crate::read::SharedView;
+use crate::read::ReadView;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,10 +23,11 @@ impl Tree {
     /// Invalid input for a configuration of another shape, and for a view that ends before its
     /// floor: what the fork wrote next would be taken for cleared; corruption when a file holds
     /// what the view does not see.
-    pub fn fork(view: &SharedView, config: TreeConfig, group: GroupId) -> Result<Self> {
+    pub fn fork(view: &ReadView, config: TreeConfig, group: GroupId) -> Result<Self> {
         config.validate()?;
-        let (shape, upto) = (&view.pin.0, view.point.sequence);
-        let floor = view.point.floor;
+        let (pin, point) = (view.pin()?, view.point());
+        let (shape, upto) = (&pin.0, point.sequence);
+        let floor = point.floor;
         if floor > upto {
             return Err(Error::invalid(format!(
                 "a view that ends at {upto}, its floor is {floor}: what a copy wrote next would be cleared"
@@ -73,7 +74,7 @@ impl Tree {
             self.flushed.sequence = SequenceNumber::ZERO;
             self.flushed.memtable = MemTableId::ZERO;
         }
-        self.state = state_of(&self.active, &self.sealed, &self.versions);
+        self.now = kept_of(&self.active, &self.sealed, &self.versions);
     }
 }
 

@@ -47,11 +47,11 @@ impl Tree {
         assert!(self.jobs.flushing.is_subset(&sealed), "what is being flushed was sealed");
         let files: BTreeSet<_> = self.version().files().map(|(_, file)| file.id).collect();
         assert!(self.jobs.busy.is_subset(&files), "jobs read files that are there");
-        let Ok(pin) = self.state.pin() else { panic!("the tree's own state is not ended") };
+        let shape = &self.now.shape;
         let tables = self.sealed.iter().rev().map(|sealed| &sealed.table);
         let tables = core::iter::once(&self.active).chain(tables);
-        assert_eq!(pin.0.memtables.len(), 1 + self.sealed.len(), "readers see every MemTable");
-        assert!(tables.zip(&pin.0.memtables).all(|(a, b)| Arc::ptr_eq(a, b)));
-        assert!(Arc::ptr_eq(&pin.0.version, self.version()), "readers see the current version");
+        assert_eq!(shape.memtables.len(), 1 + self.sealed.len(), "readers see every MemTable");
+        assert!(tables.zip(&shape.memtables).all(|(a, b)| Arc::ptr_eq(a, b)));
+        assert!(Arc::ptr_eq(&shape.version, self.version()), "readers see the current version");
     }
 }

@@ -7,8 +7,8 @@ use crate::file::FileMeta;
 #[cfg(doc)]
 use crate::picker::Strategy;
 use crate::picker::{Picker, WhyIdle};
-use crate::read::{ReadPoint, ReadView, SharedView};
-use crate::readers::{PinBudget, ReaderStats};
+use crate::read::{ReadPoint, ReadView};
+use crate::readers::{Pin, PinBudget, ReaderStats};
 use crate::version::Version;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -16,23 +16,16 @@ use alloc::vec::Vec;
 use gabion_base::{FileId, MemTableId, Result, SequenceNumber};
 
 impl Tree {
-    /// The tree as it is now, for reads.
+    /// The tree as it is now, for reads. It ends when it is past the pin budget, and with the tree.
     #[must_use]
     pub fn view(&self) -> ReadView {
-        let point = self.read_point();
-        ReadView { state: self.state.clone(), point }
+        ReadView::budgeted(self.now.state.clone(), self.read_point())
     }
 
-    /// The same for any thread, which no budget of readers ends: whoever takes one sees to it that
-    /// it goes.
-    ///
-    /// # Panics
-    /// Never: the state that the tree is in is not ended.
+    /// The same, which no budget ends and which outlives the tree: whoever takes one sees to it that it goes.
     #[must_use]
-    pub fn shared_view(&self) -> SharedView {
-        let point = self.read_point();
-        let pin = self.state.pin().expect("the tree's own state is not ended");
-        SharedView { pin, point, earlier_floor: point.floor }
+    pub fn lasting_view(&self) -> ReadView {
+        ReadView::lasting(Pin(self.now.shape.clone()), self.read_point())
     }
 
     const fn read_point(&self) -> ReadPoint {
@@ -49,7 +42,7 @@ impl Tree {
     /// The readers, and what they cost.
     #[must_use]
     pub fn readers(&self, now_ms: u64) -> ReaderStats {
-        self.readers.stats(&self.state, self.flushed.memtable, now_ms)
+        self.readers.stats(&self.now, self.flushed.memtable, now_ms)
     }
 
     /// Its configuration, with the codecs and limits that it has now.
@@ -211,6 +204,7 @@ impl Tree {
     /// Files that left the tree and that no view, iterator or job can read any more; each is
     /// reported once. Their slots are free to be used again.
     pub fn obsolete_files(&mut self) -> Vec<FileId> {
+        self.readers.forget_unread();
         self.versions.obsolete_files()
     }
 

@@ -27,7 +27,7 @@ fn text(driven: &Driven, name: &str) -> Option<String> {
     let engine_key = key(name.as_bytes());
     let view = driven.replica.tree.view();
     for to in [Move::Seek(&engine_key), Move::SeekForPrev(&engine_key)] {
-        let pair = block_on(view.scan(&driven.replica.tables, &[], None).go(to)).unwrap();
+        let pair = step(&mut view.scan(&driven.replica.tables, &[], None), to);
         let pair = pair.filter(|(key, _)| key[..] == engine_key[..]);
         assert_eq!(pair.map(|(_, value)| value.to_vec()), found.clone().map(String::into_bytes));
     }

@@ -60,8 +60,7 @@ fn lent(iterator: &mut ReadIterator<Files>, to: Move<'_>, most: usize) -> (Pairs
 
 /// The same by single steps from where an iterator is.
 fn one_by_one(iterator: &mut ReadIterator<Files>, to: Move<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
-    let pair = block_on(iterator.go(to)).unwrap();
-    pair.map(|(key, value)| (key.to_vec(), value.to_vec()))
+    step(iterator, to).map(|(key, value)| (key.to_vec(), value.to_vec()))
 }
 
 #[test]

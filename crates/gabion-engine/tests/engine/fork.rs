@@ -38,7 +38,7 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
     driven.put("b", b"sealed");
     driven.seal();
     driven.put("c", b"active");
-    let view = driven.replica.tree.shared_view();
+    let view = driven.replica.tree.lasting_view();
     let then = pairs(&driven.replica.tree, &driven.replica.files);
     // Into the view's own MemTable, and into later ones.
     driven.put("a", b"later");
@@ -71,12 +71,12 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
 #[test]
 fn a_fork_of_an_empty_tree_and_one_with_all_in_files_need_no_flush() {
     let mut driven = Driven::new(small_config());
-    let mut fork = Tree::fork(&driven.replica.tree.shared_view(), small_config(), GROUP).unwrap();
+    let mut fork = Tree::fork(&driven.replica.tree.lasting_view(), small_config(), GROUP).unwrap();
     assert!(fork.next_flush(&context(&[])).is_none());
     assert_eq!(fork.last_sequence(), SequenceNumber::ZERO);
     driven.put("a", b"1");
     driven.flush();
-    let view = driven.replica.tree.shared_view();
+    let view = driven.replica.tree.lasting_view();
     let mut fork = Tree::fork(&view, small_config(), GROUP).unwrap();
     assert!(fork.next_flush(&context(&[])).is_none());
     let opened = Tree::open(small_config(), GROUP, &fork.snapshot()).unwrap();
@@ -95,7 +95,7 @@ fn a_fork_knows_what_was_cleared() {
     driven.clear();
     driven.put("c", b"3");
     driven.clear();
-    let view = driven.replica.tree.shared_view();
+    let view = driven.replica.tree.lasting_view();
     let mut fork = Tree::fork(&view, small_config(), GROUP).unwrap();
     let files = copied(&fork, &driven.replica.files);
     flush(&mut fork, &files);
@@ -105,7 +105,7 @@ fn a_fork_knows_what_was_cleared() {
 }
 
 /// What a shared view shows, read in three ways that must agree.
-fn shown(view: &SharedView, driven: &Driven, names: &[&str]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn shown(view: &ReadView, driven: &Driven, names: &[&str]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let tables = &driven.replica.tables;
     let (mut scanned, mut scan) = (Vec::new(), view.scan(tables, &[], None));
     while block_on(scan.go(Move::Next)).unwrap() {
@@ -147,7 +147,7 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
             driven.put("k", b"old");
         }
         let names = ["a", "k", "n", "o", "p"];
-        let before = driven.replica.tree.shared_view();
+        let before = driven.replica.tree.lasting_view();
         let old = shown(&before, &driven, &names);
         assert!(old.contains(&pair("k", b"old")));
         driven.write(|batch| {
@@ -157,7 +157,7 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
             batch.clear(Keyspace::User).unwrap();
             batch.put(Keyspace::User, b"k", b"new").unwrap();
         });
-        let after = driven.replica.tree.shared_view();
+        let after = driven.replica.tree.lasting_view();
         let half = after.clone().replacing(&before);
         let then = half.at(before.sequence(), 0);
         assert_eq!(shown(&then, &driven, &names), old);
@@ -199,11 +199,11 @@ fn a_view_that_ends_before_its_floor_is_not_forked() {
     assert_eq!(driven.settle(), [JobKind::Drop]);
     let config = driven.replica.tree.config().clone();
     let opened = Tree::open(config.clone(), GROUP, &driven.replica.tree.snapshot()).unwrap();
-    let error = Tree::fork(&opened.shared_view(), config.clone(), GROUP).err().unwrap();
+    let error = Tree::fork(&opened.lasting_view(), config.clone(), GROUP).err().unwrap();
     assert_eq!(error.kind(), gabion_base::ErrorKind::InvalidInput);
     let text = "a view that ends at #1, its floor is #3";
     assert!(error.message().contains(text), "{error}");
-    Tree::fork(&driven.replica.tree.shared_view(), config, GROUP).unwrap();
+    Tree::fork(&driven.replica.tree.lasting_view(), config, GROUP).unwrap();
 }
 
 /// docs/faults.md: P9
@@ -212,9 +212,12 @@ fn files_of_a_fork_are_kept_until_it_is_gone() {
     let mut driven = Driven::new(eager_two());
     driven.put("a", &[1; 3000]);
     driven.flush();
-    let fork =
-        Tree::fork(&driven.replica.tree.shared_view(), driven.replica.tree.config().clone(), GROUP)
-            .unwrap();
+    let fork = Tree::fork(
+        &driven.replica.tree.lasting_view(),
+        driven.replica.tree.config().clone(),
+        GROUP,
+    )
+    .unwrap();
     driven.put("a", &[2; 3000]);
     driven.flush();
     driven.settle();

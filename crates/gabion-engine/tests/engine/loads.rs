@@ -82,7 +82,7 @@ fn a_file_that_was_loaded_is_read_with_the_number_of_its_edit() {
     let tables = driven.replica.tables.clone();
     assert_eq!(block_on(before.get(&tables, &key(b"b07"))).unwrap(), None);
     // A reader of the past on the version of now.
-    let shared = driven.replica.tree.shared_view();
+    let shared = driven.replica.tree.lasting_view();
     for (at, is_there) in [(sequence, true), (SequenceNumber(sequence.get() - 1), false)] {
         let past = shared.at(at, 0);
         for name in ["b", "b00", "b39"] {

@@ -27,10 +27,10 @@ fn keys(driven: &Driven, view: &ReadView) -> Vec<String> {
     let tables = &driven.replica.tables;
     let mut iterator = view.scan(tables, &[], None);
     let (mut keys, mut back) = (Vec::new(), Vec::new());
-    while let Some((key, _)) = block_on(iterator.go(Move::Next)).unwrap() {
+    while let Some((key, _)) = step(&mut iterator, Move::Next) {
         keys.push(String::from_utf8(key[1..].to_vec()).unwrap());
     }
-    while let Some((key, _)) = block_on(iterator.go(Move::Prev)).unwrap() {
+    while let Some((key, _)) = step(&mut iterator, Move::Prev) {
         back.push(String::from_utf8(key[1..].to_vec()).unwrap());
     }
     back.reverse();
@@ -449,7 +449,7 @@ fn a_fork_has_the_range_deletes_that_its_view_sees_and_no_later_ones() {
     fill(&mut driven, 0..10, b"v");
     driven.flush();
     delete_range(&mut driven, "key00003", "key00005");
-    let view = driven.replica.tree.shared_view();
+    let view = driven.replica.tree.lasting_view();
     delete_range(&mut driven, "key00007", "");
     let mut fork = Tree::fork(&view, small_config(), GROUP).unwrap();
     let expected = ["key00000", "key00001", "key00002", "key00005", "key00006", "key00007"];

@@ -290,8 +290,11 @@ impl World {
             let mut to = first;
             let result = loop {
                 match iterator.go(std::mem::replace(&mut to, step)).await {
-                    Ok(Some((key, value))) => pairs.push((key.to_vec(), value.to_vec())),
-                    Ok(None) => break Ok(pairs),
+                    Ok(true) => {
+                        let (key, value) = iterator.to_pair().expect("it is at a pair");
+                        pairs.push((key.to_vec(), value.to_vec()));
+                    }
+                    Ok(false) => break Ok(pairs),
                     Err(error) => break Err(error),
                 }
             };
@@ -504,7 +507,7 @@ fn check_moves(random: &mut Random, view: &ReadView, tables: &Tables<Files>, mod
     for _ in 0..random.below(60) {
         let key = any_key(random);
         let to = any_move(random, &mut backwards, &key);
-        let found = block_on(iterator.go(to)).unwrap();
+        let found = step(&mut iterator, to);
         let found = found.map(|(key, value)| (key.to_vec(), value.to_vec()));
         assert_eq!(found, steps.go(to), "{to:?}");
     }

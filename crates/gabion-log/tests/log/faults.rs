@@ -95,7 +95,7 @@ fn a_rotten_segment_is_no_loss_while_the_ring_holds_the_record() {
     let Written { mut disk, records, log } = written(&ring);
     *disk.byte(records[2].header.position.get() + 90) ^= 1;
     // Of a later record only the segment's copy is whole: the drain to come must not spoil it.
-    ring.0.borrow_mut()[records[4].header.position.get() as usize + 90] ^= 1;
+    ring.bytes()[records[4].header.position.get() as usize + 90] ^= 1;
     drop(log);
     let (mut log, report) = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START)).unwrap();
     assert_eq!(report.in_segments, records[2].header.position);
@@ -276,7 +276,7 @@ fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none
         .collect();
     assert!(all[0].header.flags.has(RecordFlags::SHORT_AFTER));
     let at = all[1].header.position.get() as usize;
-    let whole = ring.0.borrow().clone();
+    let whole = ring.bytes().clone();
     let reseal = |version: u8, term: u64, position: u64, after: Anchor| {
         let len = all[1].bytes.len();
         let mut bytes = whole.clone();
@@ -290,7 +290,7 @@ fn a_short_header_of_another_version_is_refused_and_one_of_another_place_is_none
         let before = crc::append(before, &after.crc.to_le_bytes());
         let sum = crc::append(before, &bytes[at + 4..at + len]);
         bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
-        *ring.0.borrow_mut() = bytes;
+        *ring.bytes() = bytes;
         open(config, &ring, &disk, input(&spans(), Anchor::START))
     };
     let (here, before) = (at as u64, all[0].anchor());
@@ -439,10 +439,10 @@ fn a_full_ring_refuses_and_changes_nothing_until_it_is_flushed() {
         }
     };
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    let (last, bytes) = (log.last(), ring.0.borrow().clone());
+    let (last, bytes) = (log.last(), ring.bytes().clone());
     drain(&mut log, &mut disk, true);
     assert!(log.append(RecordKind::Batch, &payload, stamp(1, RecordFlags::NONE)).is_err());
-    assert!(log.last() == last && *ring.0.borrow() == bytes);
+    assert!(log.last() == last && *ring.bytes() == bytes);
     drain_and_flush(&mut log, &mut disk);
     log.append(RecordKind::Batch, &payload, stamp(1, RecordFlags::NONE)).unwrap();
 
@@ -630,7 +630,7 @@ proptest! {
             }
         });
         let _ = new_log(CONFIG(), &other).place(lie.clone());
-        *ring.0.borrow_mut() = lie.iter().copied().chain([0; 1 << 14]).take(1 << 14).collect();
+        *ring.bytes() = lie.iter().copied().chain([0; 1 << 14]).take(1 << 14).collect();
         let disk = Disk::new(CONFIG().segment_len);
         let _ = open(CONFIG(), &ring, &disk, input(&spans(), Anchor::START));
     }

@@ -127,7 +127,7 @@ fn flip_ring(config: LogConfig, step: usize) {
     for bit in (step / 2..LEN * 8).step_by(step) {
         // Recovery writes to it what it lacks.
         let ring = ring.fork();
-        ring.0.borrow_mut()[bit / 8] ^= 1 << (bit % 8);
+        ring.bytes()[bit / 8] ^= 1 << (bit % 8);
         let at = bit as u64 / 8;
         let of_record = records.iter().position(|record| at < record.end().get());
         let what = format!("bit {bit} of {:?}", of_record.map(|i| records[i].header.position));

@@ -66,7 +66,7 @@ fn a_torn_record_at_the_end_has_nothing_after_it() {
     }
     let torn = log.last().end;
     append(&mut log, &mut disk, 3, 100, RecordFlags::NONE);
-    ring.0.borrow_mut()[torn.get() as usize + 100] ^= 1;
+    ring.bytes()[torn.get() as usize + 100] ^= 1;
     let (found, bad) = seen(config, log.spans(), Some(&ring), &disk);
     assert_eq!((found.len(), bad), (3, vec![(torn, None)]));
 }
@@ -109,7 +109,7 @@ fn what_begins_like_a_record_at_the_end_of_the_ring_is_none() {
     let words = b"GBLR\0\0\0\0".repeat(len / 8);
     log.append(RecordKind::Batch, &words, stamp(1, RecordFlags::NONE)).unwrap();
     assert_eq!(log.end().get(), config.ring_len);
-    ring.0.borrow_mut()[torn.get() as usize + 100] ^= 1;
+    ring.bytes()[torn.get() as usize + 100] ^= 1;
     let (found, bad) = seen(config, log.spans(), Some(&ring), &disk);
     assert_eq!((found.len(), bad), (1, vec![(torn, None)]));
 }

@@ -201,14 +201,14 @@ impl World {
 
     fn power_cut(&mut self, after: RingAfter, seed: u64) {
         self.noise = seed;
-        let mut ring = std::mem::take(&mut *self.ring.0.borrow_mut());
+        let mut ring = std::mem::take(&mut *self.ring.bytes());
         match after {
             RingAfter::Kept => {}
             RingAfter::Zero => ring.fill(0),
             RingAfter::Garbage => ring.iter_mut().for_each(|b| *b = self.noise() as u8),
             RingAfter::Holes => ring.chunks_mut(2048).for_each(|c| c[..1024].fill(0)),
         }
-        *self.ring.0.borrow_mut() = ring;
+        *self.ring.bytes() = ring;
         let mut disk = std::mem::take(&mut self.disk);
         disk.cut_power(|| self.noise().is_multiple_of(2));
         self.disk = disk;

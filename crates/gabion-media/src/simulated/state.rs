@@ -12,8 +12,10 @@ use crate::medium::{
 use crate::{AlignedBuf, Bytes};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gabion_base::Error;
 
 const HELD: u64 = u64::MAX;
@@ -63,6 +65,8 @@ pub(super) struct State {
     pub(super) flush_had_failed: bool,
     pub(super) recording: Option<Recording>,
     pub(super) stats: DiskStats,
+    /// As [`super::SimulatedDisk::effects`].
+    pub(super) effects: Arc<AtomicU64>,
 }
 
 impl State {
@@ -84,6 +88,7 @@ impl State {
             flush_had_failed: false,
             recording: None,
             stats: DiskStats::default(),
+            effects: Arc::default(),
         }
     }
 
@@ -199,6 +204,9 @@ impl State {
     }
 
     fn report(&mut self, medium: Option<u64>, tag: u64, kind: OperationKind, outcome: Outcome) {
+        if !matches!(kind, OperationKind::Read { .. }) {
+            self.effects.fetch_add(1, Ordering::Relaxed);
+        }
         let (count, bytes, len, buffer) = match kind {
             OperationKind::Read { into, .. } => {
                 (&mut self.stats.reads, &mut self.stats.read_bytes, into.len(), Some(into))

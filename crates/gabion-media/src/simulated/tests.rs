@@ -1,8 +1,8 @@
 //! What the simulated disk promises, each of its faults, and that a seed repeats all of it.
 
 use super::*;
+use crate::AlignedBuf;
 use crate::medium::{OperationKind, Outcome};
-use crate::{AlignedBuf, MemoryRegion};
 use alloc::format;
 use alloc::string::String;
 use gabion_base::{ErrorKind, Result};
@@ -449,23 +449,4 @@ proptest! {
             prop_assert_eq!(block(&disk, i as u64), [now[i]; BLOCK_LEN]);
         }
     }
-}
-
-#[test]
-fn simulated_memory_survives_a_kill_and_not_a_power_cut() {
-    let memory = SimulatedMemory::new(4096);
-    let mut process = memory.clone();
-    process.write(100, &[5; 1000]);
-    drop(process);
-    let mut read = [0; 1000];
-    memory.read(100, &mut read);
-    assert_eq!(read, [5; 1000]);
-    memory.clone().write(100, &[6; 1000]);
-    memory.tear_last_write(3);
-    memory.read(100, &mut read);
-    assert!(read.contains(&5) && read.contains(&6), "torn by words");
-    memory.crash_power(9);
-    memory.read(100, &mut read);
-    assert!(!read.iter().all(|&b| b == 6));
-    assert_eq!(memory.len(), 4096);
 }

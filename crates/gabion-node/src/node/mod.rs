@@ -37,12 +37,12 @@ mod status;
 mod steps;
 mod stop;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod time;
 mod views;
 mod writes;
 
-use crate::files::FileMap;
+use crate::files::{DamageList, FileMap};
 use crate::message::NodeMessage;
 use crate::state::ReplicaState;
 use crate::view::{Duties, View};
@@ -94,6 +94,8 @@ pub struct Node {
     pool: Pool,
     chain: Box<dyn Protocol>,
     files: FileMap,
+    /// What reads here have met and nothing was done about yet.
+    damaged: DamageList,
     now_ms: u64,
     /// Files that no reader here needs any more.
     obsolete: Vec<FileId>,
@@ -133,6 +135,12 @@ pub struct Node {
     pace: pace::Pace,
 }
 
+// A driver takes it to whatever thread it likes.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Node>();
+};
+
 impl Node {
     /// Builds the machine from its recovered parts (see [`crate::open`]).
     #[expect(clippy::too_many_arguments, reason = "the one production constructor")]
@@ -162,6 +170,7 @@ impl Node {
             pool,
             chain,
             files: FileMap::default(),
+            damaged: DamageList::default(),
             now_ms,
             obsolete: Vec::new(),
             refused: Some("the group is starting".into()),
@@ -285,10 +294,15 @@ impl Node {
         self.tree.readers(self.now_ms)
     }
 
-    /// Where files lie, for reads on this thread.
+    /// Where files lie now.
     #[must_use]
-    pub fn file_map(&self) -> FileMap {
-        self.files.clone()
+    pub const fn file_map(&self) -> &FileMap {
+        &self.files
+    }
+
+    /// A read of the file met damage: it is repaired where it can be.
+    pub fn handle_damage(&mut self, file: FileId, error: &Error) {
+        self.damaged.note(file, error);
     }
 
     /// Whether reads are answered here: the tail, once it has caught up.

@@ -121,7 +121,7 @@ impl Node {
 
     /// Takes what reads on this thread have met.
     pub(super) fn take_damage(&mut self) {
-        for (file, error) in self.files.take_damage() {
+        for (file, error) in self.damaged.take() {
             self.effects.signal(Signal::Damaged { file, error });
         }
         self.settle();

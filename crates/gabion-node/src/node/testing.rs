@@ -11,8 +11,34 @@ use bytes::Bytes;
 use gabion_base::units::MIB;
 use gabion_base::{FileId, GroupId, ReplicaId, Term};
 use gabion_engine::{FileMeta, TreeConfig};
-use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_media::MemoryRegion;
+use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_pool::{FilePlacement, Placed, Trust};
+use std::sync::Mutex;
+
+/// Memory that outlives the node that writes it: a clone is the same.
+#[derive(Clone)]
+pub(crate) struct Ring(Arc<Mutex<Vec<u8>>>);
+
+impl Ring {
+    pub(crate) fn new(len: u64) -> Self {
+        Self(Arc::new(Mutex::new(vec![0; len as usize])))
+    }
+}
+
+impl MemoryRegion for Ring {
+    fn len(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        self.0.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..into.len()]);
+    }
+}
 
 /// The head of [`one_of_two`]'s group.
 pub(super) const HEAD: ReplicaId = ReplicaId(1);
@@ -59,7 +85,7 @@ pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
     let opened = async {
         open::create(&handle, &group, me, [1; 16]).await?;
         let pool = open::open_pool(&handle, Trust::Readable).await?;
-        let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+        let ring = Box::new(Ring::new(group.ring_len));
         pool.open_node(ring, options, 0).await
     };
     disk.block_on(&handle, opened).unwrap().0

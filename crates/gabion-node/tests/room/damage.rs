@@ -8,7 +8,7 @@ use gabion_base::{ErrorKind, FileId};
 use gabion_engine::{JobKind, TreeConfig};
 use gabion_media::simulated::{Fault, OperationClass};
 use gabion_node::work::{FetchOrder, Fetched};
-use gabion_node::{Locate, RepairState, WriteGate, WriteStop};
+use gabion_node::{RepairState, WriteGate, WriteStop};
 
 /// A replica alone whose next job is a compaction, and one of its inputs.
 fn before_a_compaction() -> (Replica, FileId) {
@@ -172,11 +172,11 @@ fn a_file_is_noted_once_however_many_reads_meet_its_damage() {
     replica.disk.flip_bit(at + 100, 3);
     let error = gabion_base::Error::corruption("the damage");
     for _ in 0..3 {
-        replica.node.file_map().note_damage(file, &error);
-        replica.node.file_map().note_damage(file, &error);
+        replica.node.handle_damage(file, &error);
+        replica.node.handle_damage(file, &error);
         replica.pass(1);
     }
-    replica.node.file_map().note_damage(FileId::sst(1 << 40), &error);
+    replica.node.handle_damage(FileId::sst(1 << 40), &error);
     replica.pass(1);
     assert_eq!(
         states(&replica),

@@ -227,7 +227,7 @@ fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
 fn deletes_that_give_nothing_back_are_refused_after_a_while_and_clears_are_not() {
     let mut replica = start();
     let (end, _) = fill(&mut replica, 0);
-    let reader = replica.node.tree().shared_view();
+    let reader = replica.node.tree().lasting_view();
     let mut refused = None;
     let pad = [b'x'; 400];
     for number in 0..POOL_LEN / 400 {

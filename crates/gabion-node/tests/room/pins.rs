@@ -10,7 +10,7 @@
 use crate::no_space::start;
 use crate::replica::Replica;
 use gabion_base::{FileId, crc};
-use gabion_engine::{FileMeta, JobKind, SharedView};
+use gabion_engine::{FileMeta, JobKind, ReadView};
 use gabion_pool::{FilePlacement, SlotState, extents};
 use std::sync::Arc;
 
@@ -21,17 +21,18 @@ const WRITER_STEPS: u32 = 3;
 #[derive(Default)]
 struct Reader {
     steps: u32,
-    pinned: Option<(SharedView, Arc<FileMeta>)>,
+    pinned: Option<(ReadView, Arc<FileMeta>)>,
     place: Option<Arc<FilePlacement>>,
     bytes: Vec<u8>,
 }
 
 impl Reader {
-    fn step(&mut self, replica: &Replica, published: &SharedView) {
+    fn step(&mut self, replica: &Replica, published: &ReadView) {
         self.steps += 1;
         if self.steps == 1 {
             let view = published.clone();
-            let file = view.version().files().next().expect("the tree has files").1.clone();
+            let pin = view.pin().expect("it lasts");
+            let file = pin.version().files().next().expect("the tree has files").1.clone();
             self.pinned = Some((view, file));
             return;
         }
@@ -58,7 +59,7 @@ impl Reader {
 struct Writer {
     steps: u32,
     replica: Replica,
-    published: SharedView,
+    published: ReadView,
     /// Where the files lie that the edit removes.
     inputs: Vec<Arc<FilePlacement>>,
 }
@@ -76,7 +77,7 @@ impl Writer {
         assert_eq!(inputs.len(), replica.node.tree().version().files().count(), "all files");
         let place = |file| replica.node.pool().placement(file).expect("it is in the tree");
         let inputs = inputs.into_iter().map(place).collect();
-        let published = replica.node.tree().shared_view();
+        let published = replica.node.tree().lasting_view();
         Self { steps: 0, replica, published, inputs }
     }
 
@@ -89,7 +90,7 @@ impl Writer {
                 self.replica.pass(1);
                 assert_eq!(self.replica.node.counters().edits, edits + 1, "the edit is applied");
             }
-            2 => self.published = self.replica.node.tree().shared_view(),
+            2 => self.published = self.replica.node.tree().lasting_view(),
             _ => self.replica.pass(1),
         }
         self.overwrite_free();

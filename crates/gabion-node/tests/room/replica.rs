@@ -3,7 +3,8 @@
 use gabion_base::{Error, ErrorKind, FileId, GroupId, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
 use gabion_media::MediumHandle;
-use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
+use gabion_media::MemoryRegion;
+use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk};
 use gabion_node::work::{self, Done, FetchOrder, Fetched, JobOrder, Work, WorkId};
 use gabion_node::{
     AckLevel, Captured, CompactionMode, FileMap, GroupConfig, LocalStore, MarkId, Node,
@@ -12,6 +13,23 @@ use gabion_node::{
 
 use gabion_pool::Trust;
 use std::rc::Rc;
+
+/// A ring that only its process knows.
+struct Ring(Vec<u8>);
+
+impl MemoryRegion for Ring {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        self.0[offset as usize..][..data.len()].copy_from_slice(data);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+    }
+}
 
 fn group(compaction: CompactionMode, tree: TreeConfig, segment_len: u64) -> GroupConfig {
     GroupConfig {
@@ -53,7 +71,7 @@ impl Replica {
         let disk = SimulatedDisk::new(DiskOptions::immediate(pool_len));
         let handle = disk.handle();
         let group = group(compaction, tree, segment_len);
-        let ring = Box::new(SimulatedMemory::new(group.ring_len as usize));
+        let ring = Box::new(Ring(vec![0; group.ring_len as usize]));
         let opened = async {
             open::create(&handle, &group, ReplicaId(1), [1; 16]).await?;
             let pool = open::open_pool(&handle, Trust::Readable).await?;
@@ -92,7 +110,7 @@ impl Replica {
     /// Another process on the same disk, with a ring that lost everything and a clock that says `now_ms`.
     pub(crate) fn restart(self, now_ms: u64) -> Self {
         let Self { disk, handle, node, .. } = self;
-        let ring = Box::new(SimulatedMemory::new(node.config().ring_len as usize));
+        let ring = Box::new(Ring(vec![0; node.config().ring_len as usize]));
         drop(node);
         let opened = async {
             let pool = open::open_pool(&handle, Trust::Readable).await?;
@@ -174,7 +192,7 @@ impl Replica {
 
     /// What a view has of a user's key.
     pub(crate) fn value(&self, view: &ReadView, key: &str) -> Option<String> {
-        let (store, locate) = (self.store.clone(), self.node.file_map());
+        let (store, locate) = (self.store.clone(), self.node.file_map().clone());
         let source: PoolSource<FileMap> = PoolSource { store, locate, meter: Rc::default() };
         let (source, cache) = (Rc::new(source), Rc::new(LocalCache::new(1 << 16)));
         let tables = Tables { source, cache, group: self.store.group };

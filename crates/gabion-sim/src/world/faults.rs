@@ -1,11 +1,11 @@
 //! What breaks, and when.
 
 use super::World;
-use crate::Random;
 use crate::lost::Moments;
+use crate::{Random, SimulatedMemory};
 use gabion_base::SlotIndex;
 use gabion_base::units::SLOT_LEN;
-use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedMemory};
+use gabion_media::simulated::{DiskStats, Fault, OperationClass};
 use gabion_node::StopState;
 use gabion_pool::SlotState;
 

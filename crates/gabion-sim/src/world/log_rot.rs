@@ -2,11 +2,11 @@
 
 use super::World;
 use super::machine::Machine;
+use crate::SimulatedMemory;
 use crate::process::Process;
 use gabion_base::{LogPosition, Term};
 use gabion_log::{RecordScan, Seen};
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::SimulatedMemory;
 use gabion_node::open;
 
 /// Bytes of a long header.

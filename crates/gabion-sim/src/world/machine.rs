@@ -1,12 +1,12 @@
 //! One machine: its disk, its ring, and the process on it.
 
 use super::power::Held;
-use crate::Random;
 use crate::lost::Moments;
 use crate::process::{Process, RingLabel};
+use crate::{Random, SimulatedMemory};
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{ReplicaId, SlotIndex};
-use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_node::{GroupConfig, open};
 use gabion_pool::SlotState;
 

@@ -13,7 +13,7 @@ use gabion_log::{
     verify,
 };
 use gabion_media::Bytes;
-use gabion_media::simulated::SimulatedMemory;
+use gabion_sim::SimulatedMemory;
 
 pub(crate) const SEGMENT_LEN: usize = 32 << 10;
 pub(crate) const HEADER_LEN: usize = 88;

@@ -19,8 +19,8 @@ use gabion_log::{
     Anchor, Drain, Log, LogConfig, Record, RecordBuilder, RecordFlags, RecordKind, RecordScan,
     RecoveryInput, RecoveryReport, Seal, Seen, SegmentSource, Span, Stamp, recover, verify,
 };
-use gabion_media::simulated::SimulatedMemory;
 use gabion_media::{Bytes, MemoryRegion};
+use gabion_sim::SimulatedMemory;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 

@@ -20,9 +20,10 @@ use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::{Replay, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{Replay, SimulatedDisk};
 use gabion_node::{AckLevel, GroupConfig};
 use gabion_pool::Trust;
+use gabion_sim::SimulatedMemory;
 use gabion_sim::client::{LONG_KEYS, TWINS};
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.

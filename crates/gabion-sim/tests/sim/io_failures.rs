@@ -29,8 +29,9 @@ use crate::rig::{Bounds, Drive, Moment, NOT_OPENED, Records, Replica, Turn, new_
 use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedDisk};
 use gabion_node::GroupConfig;
+use gabion_sim::SimulatedMemory;
 use gabion_sim::client::TWINS;
 
 /// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault; and of calls of

@@ -19,9 +19,10 @@ use crate::io_failures::{FAULTS, Machine, afterwards, calls, check_names, now};
 use crate::rig::{Drive, NOT_OPENED, Records, Replica, Turn, create, driven, empty_disk, trust_of};
 use crate::workloads::{self, Workload};
 use gabion_base::{Error, ErrorKind};
-use gabion_media::simulated::{Fault, OperationClass, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{Fault, OperationClass, SimulatedDisk};
 use gabion_node::GroupConfig;
 use gabion_node::checkpoint::{self, Copied, Origin};
+use gabion_sim::SimulatedMemory;
 use gabion_sim::client::{TWINS, encode_value};
 
 /// Sees that an error is of the kind of the fault, and says which call failed.
@@ -190,7 +191,7 @@ impl Copying<'_> {
         let replica = &mut self.source.replica;
         let (here, tables) = (replica.disk.clone(), replica.tables().expect("it is open"));
         let node = replica.node().expect("it is open");
-        let (view, group) = (node.tree().shared_view(), node.config().clone());
+        let (view, group) = (node.tree().lasting_view(), node.config().clone());
         let origin = Origin { view, group, view_then: node.state().view.clone() };
         let (medium, target) = (tables.source.store.medium.clone(), there.handle());
         let before = here.stats();

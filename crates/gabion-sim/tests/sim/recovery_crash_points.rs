@@ -12,7 +12,8 @@ use crate::crash_points::{is_allowed, recover};
 use crate::rig::{Bounds, Moment, Recovery, RingReplay, Run};
 use crate::workloads::{self, Workload};
 use crate::{in_parts, is_full, times};
-use gabion_media::simulated::{Recording, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{Recording, SimulatedDisk};
+use gabion_sim::SimulatedMemory;
 
 /// First crashes that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`, and second ones after each.
 const FIRST_MAX: u64 = 6;

@@ -5,7 +5,7 @@
 use gabion_base::units::MIB;
 use gabion_base::{ErrorKind, Frontier, GroupId, ReplicaId, SequenceNumber};
 use gabion_engine::{Compression, FileMeta, FinishedFile, Keyspace, SstOptions, TreeConfig};
-use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, DiskStats, Recording, SimulatedDisk};
 use gabion_media::{MediumHandle, MemoryRegion};
 #[cfg(feature = "planted")]
 use gabion_node::Mutant;
@@ -19,16 +19,16 @@ use gabion_sim::client::{
     write_unlogged,
 };
 use gabion_sim::process::{Process, ReplicaTables, RingLabel, Wish};
-use gabion_sim::{Random, check};
+use gabion_sim::{Random, SimulatedMemory, check};
 #[cfg(feature = "planted")]
 use std::cell::Cell;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::iter::Peekable;
 use std::ops::Range;
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const POOL_LEN: u64 = 128 * MIB;
 const SEGMENT_LEN: u64 = 64 * 1024;
@@ -353,14 +353,27 @@ pub(crate) struct RingWrite {
 #[derive(Clone)]
 struct RecordedRing {
     memory: SimulatedMemory,
-    disk: SimulatedDisk,
+    effects: Arc<AtomicU64>,
     before: usize,
-    writes: Rc<RefCell<Vec<RingWrite>>>,
+    writes: Arc<Mutex<Vec<RingWrite>>>,
 }
 
-fn effects(disk: &SimulatedDisk) -> usize {
-    let stats = disk.stats();
-    (stats.writes + stats.flushes) as usize
+impl RecordedRing {
+    /// From now on.
+    fn of(memory: SimulatedMemory, disk: &SimulatedDisk) -> Self {
+        let effects = disk.effects();
+        let before = effects.load(Ordering::Relaxed) as usize;
+        Self { memory, effects, before, writes: Arc::default() }
+    }
+
+    fn now(&self) -> Moment {
+        let effects = self.effects.load(Ordering::Relaxed) as usize - self.before;
+        Moment { effects, ring_writes: self.writes.lock().unwrap().len() }
+    }
+
+    fn take(&self) -> Vec<RingWrite> {
+        std::mem::take(&mut self.writes.lock().unwrap())
+    }
 }
 
 impl MemoryRegion for RecordedRing {
@@ -369,8 +382,9 @@ impl MemoryRegion for RecordedRing {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
-        let effects = effects(&self.disk) - self.before;
-        self.writes.borrow_mut().push(RingWrite { effects, offset, bytes: data.to_vec() });
+        let Moment { effects, .. } = self.now();
+        let write = RingWrite { effects, offset, bytes: data.to_vec() };
+        self.writes.lock().unwrap().push(write);
         self.memory.write(offset, data);
     }
 
@@ -756,10 +770,8 @@ impl Run {
         let disk = new_disk(group);
         disk.start_recording();
         let memory = SimulatedMemory::new(group.ring_len as usize);
-        let before = effects(&disk);
-        let ring = RecordedRing { memory, disk: disk.clone(), before, writes: Rc::default() };
-        let now =
-            || Moment { effects: effects(&disk) - before, ring_writes: ring.writes.borrow().len() };
+        let ring = RecordedRing::of(memory, &disk);
+        let now = || ring.now();
         let boxed = || Box::new(ring.clone()) as Box<dyn MemoryRegion>;
         let mut drive = Drive::start(&disk, &boxed, &now, group.ack, Trust::Readable);
         drive.run(turns).unwrap();
@@ -781,7 +793,7 @@ impl Run {
         let recording = disk.recording().expect("no crash ended it");
         assert_eq!(recording.effects().len(), now().effects);
         drop(replica);
-        let ring = ring.writes.take();
+        let ring = ring.take();
         let ring_len = group.ring_len as usize;
         Self {
             recording,
@@ -859,17 +871,14 @@ impl Recovery {
     ) -> Result<Self, String> {
         let disk = left.fork();
         disk.start_recording();
-        let counted = effects(&disk);
-        let memory = copy_of(&before);
-        let ring =
-            RecordedRing { memory, disk: disk.clone(), before: counted, writes: Rc::default() };
+        let ring = RecordedRing::of(copy_of(&before), &disk);
         let mut replica = Replica::start_on(disk.clone(), Box::new(ring.clone()), label);
         replica.settle()?;
         let (found, found_ms) = (replica.records()?, replica.group_ms());
         replica.check_at_rest()?;
         drop(replica);
         let recording = disk.recording().ok_or("no recording")?;
-        Ok(Self { recording, before, ring: ring.writes.take(), found, found_ms })
+        Ok(Self { recording, before, ring: ring.take(), found, found_ms })
     }
 
     /// Every moment after an effect on the disk or a write to the ring.

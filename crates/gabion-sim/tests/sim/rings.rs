@@ -12,11 +12,11 @@ use crate::crash_points::is_allowed;
 use crate::rig::{Moment, Records, Recovery, Replica, Run, Turn, group, is_state};
 use crate::{is_full, times};
 use gabion_engine::Compression;
-use gabion_media::simulated::{SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::SimulatedDisk;
 use gabion_node::ring::Fate;
 use gabion_node::{AckLevel, GroupConfig};
 use gabion_sim::process::RingLabel;
-use gabion_sim::{Faults, Options, Random, World};
+use gabion_sim::{Faults, Options, Random, SimulatedMemory, World};
 
 /// Moments that are taken of a run without `GABION_CRASH_FULL` and `GABION_TIMES`, besides those of stops.
 const MOMENTS_MAX: usize = 40;

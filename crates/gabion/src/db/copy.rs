@@ -36,11 +36,11 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
     let own_len = pool.wait(inspect::superblock(pool.medium()))?.len;
     let (node, _, source, medium) = pool.into_replica()?;
     let origin = Origin {
-        view: node.tree().shared_view(),
+        view: node.tree().lasting_view(),
         group: node.config().clone(),
         view_then: node.state().view.clone(),
     };
-    let (total, mut done) = (origin.file_bytes(), 0);
+    let (total, mut done) = (origin.file_bytes()?, 0);
     let mut progress = Progress::new();
     say(&mut progress, done, total);
     let mut step = |bytes| {

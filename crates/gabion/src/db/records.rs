@@ -39,7 +39,7 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let (from, to) = range(&options.range)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let (view, tables) = (node.tree().shared_view(), tables(&replica));
+    let (view, tables) = (node.tree().lasting_view(), tables(&replica));
     let limit = options.limit.unwrap_or(u64::MAX);
     // What it is not known for is not drawn: the scan itself meets what cannot be read, and says
     // where.
@@ -66,7 +66,7 @@ pub(super) fn size(pool: AtRest, options: &RangeOptions, out: &mut Out) -> Told 
     let (from, to) = range(options)?;
     let replica = pool.into_replica()?;
     let (node, _, _, medium) = &replica;
-    let (view, tables) = (node.tree().shared_view(), tables(&replica));
+    let (view, tables) = (node.tree().lasting_view(), tables(&replica));
     tell_size(&medium.block_on(view.approximate_size(&tables, &from, Some(&to)))?, out)
 }
 

@@ -221,7 +221,7 @@ fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
     let locate = opened.pool().files().map(|file| (file.file, file.clone())).collect();
     let store = LocalStore::of(medium.handle(), opened.pool());
     let source = Waited(PoolSource { store, locate, meter: Rc::default() }, medium);
-    let origin = Origin { view: tree.shared_view(), group, view_then };
+    let origin = Origin { view: tree.lasting_view(), group, view_then };
     checkpoint::write(copy, 128 << 20, &origin, &source, &mut |_| {}).unwrap();
 }
 

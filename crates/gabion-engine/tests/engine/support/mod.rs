@@ -243,6 +243,11 @@ impl Replica {
     }
 }
 
+/// The pair that a move leads to.
+pub(crate) fn step(iterator: &mut ReadIterator<Files>, to: Move<'_>) -> Option<(Bytes, Bytes)> {
+    if block_on(iterator.go(to)).unwrap() { iterator.to_pair() } else { None }
+}
+
 /// Every pair of `view` in a range of engine keys.
 pub(crate) fn scan(
     view: &ReadView,

@@ -8,11 +8,10 @@ use gabion_log::{
     RecoveryInput, RecoveryReport, SegmentSource, Span, Stamp, recover,
 };
 use gabion_media::{Bytes, MemoryRegion};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 pub const SECTOR: usize = 512;
@@ -42,11 +41,15 @@ pub fn alone(config: LogConfig) -> LogConfig {
 
 /// Memory that is still there after the log that used it is gone.
 #[derive(Clone)]
-pub struct SharedRing(pub Rc<RefCell<Vec<u8>>>);
+pub struct SharedRing(Arc<Mutex<Vec<u8>>>);
 
 impl SharedRing {
     pub fn new(len: u64) -> Self {
-        Self(Rc::new(RefCell::new(vec![0; len as usize])))
+        Self(Arc::new(Mutex::new(vec![0; len as usize])))
+    }
+
+    pub fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap()
     }
 
     pub fn boxed(&self) -> Box<dyn MemoryRegion> {
@@ -55,23 +58,23 @@ impl SharedRing {
 
     /// A copy with a life of its own.
     pub fn fork(&self) -> Self {
-        Self(Rc::new(RefCell::new(self.0.borrow().clone())))
+        Self(Arc::new(Mutex::new(self.bytes().clone())))
     }
 
     pub fn fill(&self, byte: u8) {
-        self.0.borrow_mut().fill(byte);
+        self.bytes().fill(byte);
     }
 }
 
 impl MemoryRegion for SharedRing {
     fn len(&self) -> u64 {
-        self.0.borrow().len() as u64
+        self.bytes().len() as u64
     }
     fn write(&mut self, offset: u64, data: &[u8]) {
-        self.0.borrow_mut()[offset as usize..][..data.len()].copy_from_slice(data);
+        self.bytes()[offset as usize..][..data.len()].copy_from_slice(data);
     }
     fn read(&self, offset: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.borrow()[offset as usize..][..into.len()]);
+        into.copy_from_slice(&self.bytes()[offset as usize..][..into.len()]);
     }
 }
 

@@ -2,6 +2,7 @@
 //! log to which the test appends what no primary would.
 
 use super::*;
+use crate::node::testing::Ring;
 use crate::work::{self, Done, Work};
 use crate::{
     AckLevel, CompactionMode, GroupConfig, LocalStore, NodeOptions, Output, WriteGate, open,
@@ -14,7 +15,7 @@ use gabion_engine::{Keyspace, TreeConfig};
 use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
 use gabion_media::MemoryRegion;
-use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_pool::Trust;
 
 const RING_LEN: u64 = 256 * 1024;
@@ -35,13 +36,13 @@ fn group(compaction: CompactionMode) -> GroupConfig {
 struct Machine {
     disk: SimulatedDisk,
     handle: MediumHandle,
-    ring: SimulatedMemory,
+    ring: Ring,
 }
 
 impl Machine {
     fn new(compaction: CompactionMode) -> Self {
         let disk = SimulatedDisk::new(DiskOptions::immediate(64 * MIB));
-        let (handle, ring) = (disk.handle(), SimulatedMemory::new(RING_LEN as usize));
+        let (handle, ring) = (disk.handle(), Ring::new(RING_LEN));
         let group = group(compaction);
         let created = open::create(&handle, &group, ReplicaId(1), [1; 16]);
         disk.block_on(&handle, created).unwrap();

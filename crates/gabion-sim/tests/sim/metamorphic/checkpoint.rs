@@ -5,10 +5,11 @@ use crate::rig::driven;
 use gabion_base::Error;
 use gabion_engine::{LocalCache, Tables};
 use gabion_media::MediumHandle;
-use gabion_media::simulated::{DiskOptions, SimulatedDisk, SimulatedMemory};
+use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_node::checkpoint::{self, Origin};
 use gabion_node::{NodeOptions, PoolSource, open};
 use gabion_pool::Trust;
+use gabion_sim::SimulatedMemory;
 use gabion_sim::process::ReplicaTables;
 use std::rc::Rc;
 
@@ -38,7 +39,7 @@ async fn look_at_pool(
     let (store, ring) = (pool.store(), Box::new(SimulatedMemory::new(ring_len)));
     let (node, _) = pool.open_node(ring, NodeOptions::default(), now_ms).await?;
     let group = store.group;
-    let source = PoolSource { store, locate: node.file_map(), meter: Rc::default() };
+    let source = PoolSource { store, locate: node.file_map().clone(), meter: Rc::default() };
     let tables =
         Tables { source: Rc::new(source), cache: Rc::new(LocalCache::new(1 << 16)), group };
     look(node.read_view(), tables, at).await

@@ -409,7 +409,7 @@ impl Group {
     fn checkpoint(&mut self, at: &Look, model: &Model) -> Result<(), String> {
         self.caught_up(0)?;
         let head = self.world.node(0).ok_or("the head is down")?;
-        let (view, group) = (head.tree().shared_view(), head.config().clone());
+        let (view, group) = (head.tree().lasting_view(), head.config().clone());
         let origin = Origin { view, group, view_then: head.state().view.clone() };
         let (now_ms, pool_len) = (self.world.now_ms(), self.options.pool_len);
         let at_copy = at.clone();

@@ -2,10 +2,9 @@
 
 use super::script::{KEYS, Model, Value, any_range};
 use gabion_base::Error;
-use gabion_engine::{Keyspace, Move, ReadView};
+use gabion_engine::{FileSource, Keyspace, Move, ReadView, Tables};
 use gabion_sim::Random;
 use gabion_sim::client::{decode_value, engine_keys};
-use gabion_sim::process::ReplicaTables;
 use std::ops::Range;
 
 /// Keys of which the bounds of files at the limit of their length do not tell one from the next, but with one byte
@@ -97,7 +96,11 @@ pub(super) struct Seen {
 }
 
 /// Looks at a view of a replica.
-pub(super) async fn look(view: ReadView, tables: ReplicaTables, look: Look) -> Result<Seen, Error> {
+pub(super) async fn look<S: FileSource + Clone>(
+    view: ReadView,
+    tables: Tables<S>,
+    look: Look,
+) -> Result<Seen, Error> {
     let mut found = Vec::new();
     for key in &look.keys {
         let value = view.look_up(&tables, &engine_key(*key)).await?;
@@ -115,8 +118,8 @@ pub(super) async fn look(view: ReadView, tables: ReplicaTables, look: Look) -> R
     for (first, step) in [(Move::First, Move::Next), (Move::Last, Move::Prev)] {
         let mut iterator = view.scan(&tables, &from, Some(&to));
         let (mut pairs, mut to) = (Vec::new(), first);
-        while let Some((key, value)) = iterator.go(to).await? {
-            pairs.push((key.to_vec(), value.to_vec()));
+        while iterator.go(to).await? {
+            pairs.extend(iterator.to_pair().map(|(key, value)| (key.to_vec(), value.to_vec())));
             to = step;
         }
         walks.push(pairs);
@@ -130,7 +133,7 @@ pub(super) async fn look(view: ReadView, tables: ReplicaTables, look: Look) -> R
             Step::Seek(key) | Step::SeekForPrev(key) => engine_key(*key),
             _ => Vec::new(),
         };
-        let pair = iterator.go(step.of(&key)).await?;
+        let pair = if iterator.go(step.of(&key)).await? { iterator.to_pair() } else { None };
         walk.push(pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
     }
     Ok(Seen { found, found_at_once, forwards, backwards, walk })
