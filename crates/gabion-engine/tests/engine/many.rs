@@ -206,18 +206,18 @@ fn an_error_is_given_to_the_keys_of_its_block() {
     let files: Vec<_> = files.collect();
     let snapshot = driven.replica.tree.snapshot();
     // Each a tree of its own, to which no file is open.
-    let view = || Tree::open(small_config(), GROUP, &snapshot).unwrap().view();
+    let tree = || Tree::open(small_config(), GROUP, &snapshot).unwrap();
     let wanted = keys((0..620).rev().chain(0..50));
-    let whole = at_once(&view(), &Device::of(&driven.replica.files).tables(0), &wanted);
+    let whole = at_once(&tree().view(), &Device::of(&driven.replica.files).tables(0), &wanted);
     let (mut failed, mut damaged) = (0, 0);
     for file in files.iter().step_by(3) {
         for at in [10, 5_000, file.len - 10].into_iter().filter(|at| *at < file.len) {
             let device = Device::of(&driven.replica.files);
             device.bad.replace(Some((file.id, at..at + 1)));
-            let found = at_once(&view(), &device.tables(0), &wanted);
+            let found = at_once(&tree().view(), &device.tables(0), &wanted);
             assert_eq!(
                 found,
-                one_by_one(&view(), &device.tables(0), &wanted),
+                one_by_one(&tree().view(), &device.tables(0), &wanted),
                 "{} at {at}",
                 file.id
             );
@@ -230,12 +230,12 @@ fn an_error_is_given_to_the_keys_of_its_block() {
             changed[at as usize] ^= 4;
             driven.replica.files.insert(file.id, Bytes::from(changed));
             let device = Device::of(&driven.replica.files);
-            let found = at_once(&view(), &device.tables(0), &wanted);
+            let found = at_once(&tree().view(), &device.tables(0), &wanted);
             let is_told = device.damaged.take().contains(&file.id);
             assert_eq!(is_told, found.iter().any(|found| found.is_err()));
             assert_eq!(
                 found,
-                one_by_one(&view(), &device.tables(0), &wanted),
+                one_by_one(&tree().view(), &device.tables(0), &wanted),
                 "{} at {at}",
                 file.id
             );
