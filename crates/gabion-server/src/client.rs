@@ -588,6 +588,11 @@ impl Client {
         if self.slots.is_empty() && self.slots.capacity() > 64 {
             self.slots = VecDeque::new();
         }
+        self.write_out(scratch)
+    }
+
+    /// Sends the replies that wait, else those in `scratch`, and keeps what the socket does not take.
+    fn write_out(&mut self, scratch: &mut Vec<u8>) -> io::Result<usize> {
         if !self.can_write {
             self.output.append(scratch);
             return Ok(0);

@@ -10,9 +10,9 @@
 //!                                       4 frontier: the log that the connection has seen
 //!                                      14 u32 commands, then for each
 //!                                             u32 words, then for each u32 length and bytes
-//!                                      with watched keys then: u64 and u64, the id under which they are,
+//!                                      with watched keys then: u64, u64, the id of the watch,
 //!                                             u32 keys, then for each u32 length and bytes
-//!  reply (its parts joined)             0 u8  what became of the command: 1 made, 2 not made, 3 unknown
+//!  reply (its parts joined)             0 u8  outcome: 1 made, 2 not made, 3 unknown
 //!                                       1     RESP
 //! ```
 //!

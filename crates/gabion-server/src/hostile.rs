@@ -1,6 +1,6 @@
-//! What members say to each other beside frames, fed to its parsers as bytes that nearly are what they read
-//! ([`gabion_sim::hostile`]): the preamble of a connection, commands that are forwarded and their replies, and the
-//! parts in which both come.
+//! The words of members beside frames, fed to their parsers as bytes that nearly are what these
+//! read ([`gabion_sim::hostile`]): the preamble of a connection, commands that are forwarded and
+//! their replies, and the parts in which both come.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::commands::watch::{Watch, WatchId};

@@ -73,7 +73,7 @@ const UNACKNOWLEDGED: Reply = Reply::error(
     "UNKNOWN a replica has been out for too long to wait for: the write is in the log and may take effect",
 );
 const VIEW_CHANGED: Reply = Reply::error(
-    "UNKNOWN another configuration began before the group had the write: it may have been made or not",
+    "UNKNOWN another configuration began meanwhile: the write may have been made or not",
 );
 
 /// Threads of the process.

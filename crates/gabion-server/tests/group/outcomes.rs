@@ -28,7 +28,6 @@ fn append_unacknowledged(group: &Group, client: &mut Client) {
     }
 }
 
-/// docs/faults.md: P3
 #[test]
 fn a_door_whose_head_dies_between_append_and_reply_says_that_the_write_may_have_been_made() {
     let mut group = Group::start("outcomes-unknown", 3, AckLevel::Replicated);
@@ -43,7 +42,6 @@ fn a_door_whose_head_dies_between_append_and_reply_says_that_the_write_may_have_
     assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(0), "it is in doubt");
 }
 
-/// docs/faults.md: P3
 #[test]
 fn a_door_whose_head_refuses_a_write_hands_on_the_refusal_and_nothing_is_in_doubt() {
     let mut group = Group::start("outcomes-not-made", 3, AckLevel::Replicated);
