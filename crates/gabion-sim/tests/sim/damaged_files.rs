@@ -206,7 +206,7 @@ fn stays(what: &str, world: &mut World, damaged_at: &[usize], file: FileId) {
 fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_lives_on() {
     for replicas in [2, 3] {
         let what = format!("all of {replicas} copies rot");
-        let mut world = world(&what, options(3, replicas), 3);
+        let mut world = world(&what, options(6, replicas), 6);
         let file = world.files(0)[0];
         let all: Vec<usize> = (0..replicas as usize).collect();
         for index in &all {
