@@ -1,23 +1,23 @@
 //! What a failure ends: the operation, a connection or the process. The one table of it, which
 //! whoever meets a failure asks, so that no two places answer the same failure differently.
 //!
-//! | what failed | of which kind | ends | and then |
-//! | --- | --- | --- | --- |
-//! | [`Append`](Failed::Append) | no space | operation | the ring is drained; the next turn tries again |
-//! | | any other | process | memory may hold what the log does not; the next start reads both anew |
-//! | [`Log`](Failed::Log) | any | process | nothing since the last good flush counts (E8); the next start reads what is there |
-//! | [`Placement`](Failed::Placement) | any | process | as `Log` |
-//! | [`Apply`](Failed::Apply) | any | process | no replica may go on from a state that others do not have |
-//! | [`Accounts`](Failed::Accounts) | any | process | what the node believes of slots, files or orders is wrong: it may free what is in use |
-//! | [`Job`](Failed::Job) | fenced, no space | operation | tried again: by who writes now, when there is room |
-//! | | any other | process | bytes that are not what was written must not be compacted into new ones |
-//! | [`LoadFile`](Failed::LoadFile) | no space | operation | that load is refused |
-//! | | any other | process | as `Log` |
-//! | [`RepairWrite`](Failed::RepairWrite) | no space | operation | the next round of the repair |
-//! | | any other | process | as `Log` |
-//! | [`LogForPeer`](Failed::LogForPeer) | not found | operation | the peer is told that this log begins later |
-//! | | corruption | process | what is rotten here is repaired from others at the next start |
-//! | | any other | connection | the peer comes again, and the read with it |
+//! | what failed | of which kind | ends |
+//! | --- | --- | --- |
+//! | [`Append`](Failed::Append) | no space | operation |
+//! | | any other | process |
+//! | [`Log`](Failed::Log) | any | process |
+//! | [`Placement`](Failed::Placement) | any | process |
+//! | [`Apply`](Failed::Apply) | any | process |
+//! | [`Accounts`](Failed::Accounts) | any | process |
+//! | [`Job`](Failed::Job) | fenced, no space | operation |
+//! | | any other | process |
+//! | [`LoadFile`](Failed::LoadFile) | no space | operation |
+//! | | any other | process |
+//! | [`RepairWrite`](Failed::RepairWrite) | no space | operation |
+//! | | any other | process |
+//! | [`LogForPeer`](Failed::LogForPeer) | not found | operation |
+//! | | corruption | process |
+//! | | any other | connection |
 //!
 //! Ends of connections, where nothing else can come of it: a frame or record of a peer that is not
 //! whole or that the log here refuses, a shipped file's write that the target refuses. A view that
@@ -30,23 +30,31 @@ use crate::{Error, ErrorKind};
 /// What somebody was at when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// A record is added to the log here.
+    /// A record is added to the log here. A full ring is drained, and the next turn tries again;
+    /// else memory may hold what the log does not.
     Append,
-    /// The log is drained, cut, trimmed or flushed.
+    /// The log is drained, cut, trimmed or flushed. Nothing since the last good flush counts, and a
+    /// second one proves nothing (docs/faults.md E8).
     Log,
-    /// A commit or checkpoint of the placement log.
+    /// A commit or checkpoint of the placement log. As [`Self::Log`].
     Placement,
-    /// A record, edit, term or view of the log is applied.
+    /// A record, edit, term or view of the log is applied. No replica may go on from a state that
+    /// the others do not have.
     Apply,
-    /// The books of slots, files and orders are written.
+    /// The books of slots, files and orders are kept. Where they are wrong, what is in use may be
+    /// freed.
     Accounts,
-    /// A flush or compaction, of which nobody knows a better slot or a damaged input.
+    /// A flush or compaction, of which nobody knows a better slot or a damaged input. Tried again
+    /// by whoever writes now, and once there is room; else bytes that are not what was written
+    /// would be compacted into new ones.
     Job,
-    /// A file of a bulk load is written.
+    /// A file of a bulk load is written. Without room the load is refused; else as [`Self::Log`].
     LoadFile,
-    /// A copy of a damaged file is written.
+    /// A copy of a damaged file is written. Without room the next round tries again; else as
+    /// [`Self::Log`].
     RepairWrite,
-    /// Log is read for a peer that lacks it.
+    /// Log is read for a peer that lacks it. What was trimmed is refused; what is rotten here is
+    /// repaired from others at the next start; after any other failure the peer comes again.
     LogForPeer,
 }
 

@@ -1,12 +1,15 @@
-//! Reading: a view of the tree at one moment, point look-ups, ordered iteration both ways, sizes of ranges.
+//! Reading: a view of the tree at one moment, point look-ups, ordered iteration both ways, sizes of
+//! ranges.
 //!
-//! A view pins what it reads: MemTables, version, read point and floor. All of it is immutable but the
-//! active MemTable, which only grows by entries newer than the read point. So a read may wait for a disk as
-//! long as it takes; it never sees half a batch, nor a file whose slots went to another.
+//! A view pins what it reads: MemTables, version, read point and floor. All of it is immutable but
+//! the active MemTable, which only grows by entries newer than the read point. So a read may wait
+//! for a disk as long as it takes; it never sees half a batch, nor a file whose slots went to
+//! another.
 //!
-//! A [`ReadView`] may go to any thread. One that keeps for too long what the tree gave up is ended, with its
-//! iterators (see [`crate::readers`]): the next step is an error then. One read of the disk is never overtaken:
-//! what it reads is pinned until it is done. A lasting view ([`crate::Tree::lasting_view`]) nobody ends.
+//! A [`ReadView`] may go to any thread. One that keeps for too long what the tree gave up is ended,
+//! with its iterators (see [`crate::readers`]): the next step is an error then. One read of the
+//! disk is never overtaken: what it reads is pinned until it is done. A lasting view
+//! ([`crate::Tree::lasting_view`]) nobody ends.
 
 mod gone;
 mod many;
@@ -29,8 +32,9 @@ pub(crate) use walk::ReadPoint;
 use walk::Walk;
 pub use walk::{Found, Move};
 
-/// The tree at one moment, for any thread. Cheap to clone. Keeps MemTables and files alive: a lasting one as long
-/// as it is there, any other as long as the pin budget lets it, see [`crate::Tree::limit_readers`].
+/// The tree at one moment, for any thread. Cheap to clone. Keeps MemTables and files alive: a
+/// lasting one as long as it is there, any other as long as the pin budget lets it, see
+/// [`crate::Tree::limit_readers`].
 #[derive(Clone)]
 pub struct ReadView {
     keeps: Keeps,
@@ -67,8 +71,8 @@ impl ReadView {
         self.point.sequence
     }
 
-    /// The group time by which the view judges what has expired: that of the last record that was applied when
-    /// it was made. It stays, so that what is read twice is judged alike.
+    /// The group time by which the view judges what has expired: that of the last record that was
+    /// applied when it was made. It stays, so that what is read twice is judged alike.
     #[must_use]
     pub const fn now_ms(&self) -> u64 {
         self.point.now_ms
@@ -77,8 +81,8 @@ impl ReadView {
     /// Keeps what the view sees for one read, which the caller makes past the view.
     ///
     /// # Errors
-    /// Snapshot too old when the view was past its pin budget; unavailable when it is none that lasts, and its
-    /// tree was closed.
+    /// Snapshot too old when the view was past its pin budget; unavailable when it is none that
+    /// lasts, and its tree was closed.
     pub fn pin(&self) -> Result<Pin> {
         match &self.keeps {
             Keeps::Lasting(pin) => Ok(pin.clone()),
@@ -86,7 +90,8 @@ impl ReadView {
         }
     }
 
-    /// What the view sees, kept in `pinned` for the length of a read where the view itself may end meanwhile.
+    /// What the view sees, kept in `pinned` for the length of a read where the view itself may end
+    /// meanwhile.
     #[inline]
     fn shape<'a>(&'a self, pinned: &'a mut Option<Pin>) -> Result<&'a Shape> {
         Ok(match &self.keeps {
@@ -104,10 +109,10 @@ impl ReadView {
         }
     }
 
-    /// This view, reading as of `sequence` and judging by group time `now_ms`: at most the last write that was
-    /// applied when the view was made, or one that went into the view's MemTables since; and the group time
-    /// that came with the log up to there, or an earlier one. Before the last clear only where the view is said
-    /// to replace one of before it: see [`Self::replacing`].
+    /// This view, reading as of `sequence` and judging by group time `now_ms`: at most the last
+    /// write that was applied when the view was made, or one that went into the view's MemTables
+    /// since; and the group time that came with the log up to there, or an earlier one. Before the
+    /// last clear only where the view is said to replace one of before it: see [`Self::replacing`].
     #[must_use]
     pub fn at(&self, sequence: SequenceNumber, now_ms: u64) -> Self {
         let is_before = sequence < self.point.floor;
@@ -117,18 +122,20 @@ impl ReadView {
         Self { point, ..self.clone() }
     }
 
-    /// This view, for readers who may yet read as of the last write that `shown` sees, while it takes its place: until
-    /// the number of a clear that came since is theirs, they read under the floor of `shown`. Else they would find
-    /// cleared what was there, and not see yet what the same batch put in its place.
+    /// This view, for readers who may yet read as of the last write that `shown` sees, while it
+    /// takes its place: until the number of a clear that came since is theirs, they read under the
+    /// floor of `shown`. Else they would find cleared what was there, and not see yet what the same
+    /// batch put in its place.
     ///
-    /// No compaction that knew of the clear may have taken effect in this view: what it drops would be missing.
+    /// No compaction that knew of the clear may have taken effect in this view: what it drops would
+    /// be missing.
     #[must_use]
     pub fn replacing(self, shown: &Self) -> Self {
         Self { earlier_floor: shown.point.floor, ..self }
     }
 
-    /// The same view, with a count of its own if it lasts: its clones and those of this one change different
-    /// memory, so that threads do not take it from each other.
+    /// The same view, with a count of its own if it lasts: its clones and those of this one change
+    /// different memory, so that threads do not take it from each other.
     #[must_use]
     pub fn apart(&self) -> Self {
         match &self.keeps {
@@ -137,7 +144,8 @@ impl ReadView {
         }
     }
 
-    /// Whether both views read the same MemTables and files under the same floor, and neither was ended.
+    /// Whether both views read the same MemTables and files under the same floor, and neither was
+    /// ended.
     #[must_use]
     pub fn is_same_shape(&self, other: &Self) -> bool {
         let is_same = |(one, other): (Pin, Pin)| one.0.is_same(&other.0);
@@ -171,9 +179,10 @@ impl ReadView {
         self.point.get(shape, tables, key, || self.check()).await
     }
 
-    /// The values of many engine keys, in any order and any of them more than once: `give` gets each key's place in
-    /// `keys` with what it has, as [`Self::look_up`] says it, in no order. Goes down the tree once for all of them;
-    /// the blocks that are not in memory are read at once, up to 256 reads and 4 MiB at a time.
+    /// The values of many engine keys, in any order and any of them more than once: `give` gets
+    /// each key's place in `keys` with what it has, as [`Self::look_up`] says it, in no order. Goes
+    /// down the tree once for all of them; the blocks that are not in memory are read at once, up
+    /// to 256 reads and 4 MiB at a time.
     ///
     /// An error of one key is given with it and leaves the others alone.
     ///
@@ -190,8 +199,8 @@ impl ReadView {
         self.point.get_many(shape, tables, keys, || self.check(), give).await
     }
 
-    /// What the engine keys in `from..to` (to the end without `to`) take, about. Reads nothing but the indexes
-    /// of files that a bound lies in, and these only when they are not open.
+    /// What the engine keys in `from..to` (to the end without `to`) take, about. Reads nothing but
+    /// the indexes of files that a bound lies in, and these only when they are not open.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -205,8 +214,8 @@ impl ReadView {
         size::size_of(self.shape(&mut pinned)?, tables, from, to).await
     }
 
-    /// An iterator over the pairs with engine keys in `from..to` (to the end without `to`), before the
-    /// first. It holds a copy of the view.
+    /// An iterator over the pairs with engine keys in `from..to` (to the end without `to`), before
+    /// the first. It holds a copy of the view.
     pub fn scan<S: FileSource + Clone, C: ReadCache + Clone>(
         &self,
         tables: &Tables<S, C>,
@@ -218,8 +227,9 @@ impl ReadView {
     }
 }
 
-/// Ordered pairs of a view, for one thread at a time. After an error, or a call that was dropped half-way, only
-/// dropping it is of use. When its view was ended, it lets go of what it keeps at its next step.
+/// Ordered pairs of a view, for one thread at a time. After an error, or a call that was dropped
+/// half-way, only dropping it is of use. When its view was ended, it lets go of what it keeps at
+/// its next step.
 pub struct ReadIterator<S: FileSource, C = Rc<LocalCache>> {
     view: ReadView,
     walk: Walk<S, C>,
@@ -264,9 +274,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
         }
     }
 
-    /// As [`Self::go`] to the next pair, without waiting, where the iterator goes forwards and all that the step needs
-    /// is in memory. Else nothing, and [`Self::go`] is to be called: the iterator may be at no pair meanwhile. A view
-    /// that was ended is found so by the next step that is not this one.
+    /// As [`Self::go`] to the next pair, without waiting, where the iterator goes forwards and all
+    /// that the step needs is in memory. Else nothing, and [`Self::go`] is to be called: the
+    /// iterator may be at no pair meanwhile. A view that was ended is found so by the next step
+    /// that is not this one.
     #[inline]
     pub fn try_next(&mut self) -> Option<Result<bool>> {
         let stepped = self.walk.try_next(self.merge.as_mut()?)?;
@@ -283,7 +294,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
         self.merge.as_ref().and_then(|_| self.walk.key())
     }
 
-    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at no pair.
+    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at
+    /// no pair.
     #[must_use]
     pub fn expires_ms(&self) -> Option<u64> {
         self.merge.as_ref().and_then(|_| self.walk.expires_ms())
@@ -295,7 +307,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
         self.walk.value(self.merge.as_ref()?)
     }
 
-    /// The value here, to keep; none at no pair. It shares the memory of a block, if it comes from a file.
+    /// The value here, to keep; none at no pair. It shares the memory of a block, if it comes from
+    /// a file.
     #[inline]
     #[must_use]
     pub fn value_bytes(&self) -> Option<Bytes> {
@@ -308,27 +321,29 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
         self.key().map(Bytes::copy_from_slice).zip(self.value_bytes())
     }
 
-    /// The same iterator, which stops when it has passed about `entries` versions of keys, whether they show or not: a
-    /// walk over what was deleted, expired or cleared, all of it in memory, waits for nothing and would keep its thread
-    /// until it comes to a pair. It stops between two keys, and behind one at the least; it is at no pair then, as at
-    /// an end, and [`Self::stopped_at`] tells the two apart. To go on, another iterator begins past that key.
+    /// The same iterator, which stops when it has passed about `entries` versions of keys, whether
+    /// they show or not: a walk over what was deleted, expired or cleared, all of it in memory,
+    /// waits for nothing and would keep its thread until it comes to a pair. It stops between two
+    /// keys, and behind one at the least; it is at no pair then, as at an end, and
+    /// [`Self::stopped_at`] tells the two apart. To go on, another iterator begins past that key.
     #[must_use]
     pub fn limited(mut self, entries: u64) -> Self {
         self.walk.limit(entries);
         self
     }
 
-    /// The engine key at which the last move stopped because of its limit, having found no pair: past that key, in the
-    /// direction of the move, there may be more of them. None if it found a pair or came to the end.
+    /// The engine key at which the last move stopped because of its limit, having found no pair:
+    /// past that key, in the direction of the move, there may be more of them. None if it found a
+    /// pair or came to the end.
     #[must_use]
     pub fn stopped_at(&self) -> Option<&[u8]> {
         self.walk.stopped_at()
     }
 
-    /// Goes to a pair and on from there the same way, as long as there is one and `give`, which is lent each, returns
-    /// that it wants another. Whether it was `give` that ended it: there may be more pairs then, as where the iterator
-    /// was [`Self::limited`] and stopped. Costs less for each pair than [`Self::go`], as nothing is copied that `give`
-    /// does not copy.
+    /// Goes to a pair and on from there the same way, as long as there is one and `give`, which is
+    /// lent each, returns that it wants another. Whether it was `give` that ended it: there may be
+    /// more pairs then, as where the iterator was [`Self::limited`] and stopped. Costs less for
+    /// each pair than [`Self::go`], as nothing is copied that `give` does not copy.
     ///
     /// # Errors
     /// As [`Self::go`].

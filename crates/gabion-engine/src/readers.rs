@@ -7,22 +7,24 @@
 //!                              └··► Shape                      ··► weak
 //! ```
 //!
-//! Readers that began between two changes of the tree share a `State`: they keep the same, and nothing
-//! comes back before the last of them is done. So the pin budget counts states, not readers: a thousand
-//! reads of one state are no more harm than one.
+//! Readers that began between two changes of the tree share a `State`: they keep the same, and
+//! nothing comes back before the last of them is done. So the pin budget counts states, not
+//! readers: a thousand reads of one state are no more harm than one.
 //!
-//! The tree owns the shape, the views only name it: so the tree takes it from them whatever thread they are on,
-//! without a lock. Once the last view of an earlier state is gone, the tree forgets the shape at its next step.
+//! The tree owns the shape, the views only name it: so the tree takes it from them whatever thread
+//! they are on, without a lock. Once the last view of an earlier state is gone, the tree forgets
+//! the shape at its next step.
 //!
-//! A state costs nothing until an edit follows it that is no mere move: till then the tree has all of it.
-//! The first such edit takes from the tree what the state has. For it flushes the oldest MemTable or
-//! removes files, and what came into the tree since the state, MemTables aside, came by such an edit. From
-//! then on its age is counted, and only such states are ended. (PostgreSQL's `old_snapshot_threshold`
-//! likewise ended a reader only when what it needs could go.)
+//! A state costs nothing until an edit follows it that is no mere move: till then the tree has all
+//! of it. The first such edit takes from the tree what the state has. For it flushes the oldest
+//! MemTable or removes files, and what came into the tree since the state, MemTables aside, came by
+//! such an edit. From then on its age is counted, and only such states are ended. (PostgreSQL's
+//! `old_snapshot_threshold` likewise ended a reader only when what it needs could go.)
 //!
-//! Ending drops the `Shape` of the state: MemTables' memory and files come back at once. A read that is under
-//! way keeps a [`Pin`], so that no slot is used again under it (docs/faults.md E12); it comes to its end, and the
-//! next step finds the state ended. An iterator between two steps lets go at the second.
+//! Ending drops the `Shape` of the state: MemTables' memory and files come back at once. A read
+//! that is under way keeps a [`Pin`], so that no slot is used again under it (docs/faults.md E12);
+//! it comes to its end, and the next step finds the state ended. An iterator between two steps lets
+//! go at the second.
 
 use crate::memtable::MemTable;
 use crate::once::OnceArc;
@@ -37,14 +39,14 @@ use gabion_base::{Error, ErrorKind, MemTableId, Result};
 /// [`ErrorKind::SnapshotTooOld`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinBudget {
-    /// How long they may keep it, in ms. Default 300,000 (5 minutes): a thousand times what a page of a
-    /// read takes, so that only a walk over a whole large store at one moment is ever ended; a
-    /// compaction that frees 100 MB a second has given up 30 GB by then. With 0 every read ends that an
-    /// edit overtakes.
+    /// How long they may keep it, in ms. Default 300,000 (5 minutes): a thousand times what a page
+    /// of a read takes, so that only a walk over a whole large store at one moment is ever ended; a
+    /// compaction that frees 100 MB a second has given up 30 GB by then. With 0 every read ends
+    /// that an edit overtakes.
     pub age_ms_max: u64,
-    /// How many states of the tree they may keep so. Default 64: each may have a MemTable that no other
-    /// has, and as many more as waited for their flush, so with MemTables of 16 MiB they keep 1 GiB of
-    /// memory, at worst 5. With 0 as for the age.
+    /// How many states of the tree they may keep so. Default 64: each may have a MemTable that no
+    /// other has, and as many more as waited for their flush, so with MemTables of 16 MiB they keep
+    /// 1 GiB of memory, at worst 5. With 0 as for the age.
     pub states_max: usize,
 }
 
@@ -229,7 +231,8 @@ impl Readers {
         self.earlier.retain(|earlier| earlier.kept.readers() > 0);
     }
 
-    /// Who reads these states and `now`. MemTables up to `flushed` are no part of the tree any more.
+    /// Who reads these states and `now`. MemTables up to `flushed` are no part of the tree any
+    /// more.
     pub(crate) fn stats(&self, now: &Kept, flushed: MemTableId, now_ms: u64) -> ReaderStats {
         let mut memtables = BTreeMap::new();
         let mut stats =

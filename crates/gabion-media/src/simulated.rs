@@ -179,7 +179,8 @@ impl SimulatedDisk {
         self.0.borrow().stats
     }
 
-    /// Writes and flushes that ended, counted on: for a ring that notes when it is written, which may be anywhere.
+    /// Writes and flushes that ended, counted on: for a ring that notes when it is written, which
+    /// may be anywhere.
     #[must_use]
     pub fn effects(&self) -> Arc<AtomicU64> {
         self.0.borrow().effects.clone()

@@ -123,7 +123,8 @@ struct Flips {
 }
 
 impl Flips {
-    /// Takes what the node is to be told of a file, and damages it when it is that one's turn: the node's copy alone.
+    /// Takes what the node is to be told of a file, and damages it when it is that one's turn: the
+    /// node's copy alone.
     fn pass(&mut self, mut file: BuiltFile, of_compaction: bool) -> BuiltFile {
         let Some(flip) = self.next.take_if(|flip| flip.of_compaction == of_compaction) else {
             return file;
@@ -205,7 +206,8 @@ impl Target {
     }
 }
 
-/// Where the node's files lie, for tasks: as of when they began to run. And damage that they met, until they stop.
+/// Where the node's files lie, for tasks: as of when they began to run. And damage that they met,
+/// until they stop.
 #[derive(Clone, Default)]
 pub struct Places(Rc<Placed>);
 
@@ -261,7 +263,8 @@ pub struct Process {
     /// How much jobs may build.
     credit: Credit,
     flips: Rc<RefCell<Flips>>,
-    /// Most bytes of one compaction's files that waited to be shipped when it came with a further one.
+    /// Most bytes of one compaction's files that waited to be shipped when it came with a further
+    /// one.
     pub unshipped_of_job_max: u64,
     /// Replaced, with operations that still have to end.
     replaced: Vec<Remote>,
@@ -313,12 +316,13 @@ pub enum Wish {
     Tell(String),
 }
 
-/// Each opening reads through mebibytes, and a test makes thousands: given back and asked for again they cost a quarter of
-/// the time of all crash points, in page faults.
+/// Each opening reads through mebibytes, and a test makes thousands: given back and asked for again
+/// they cost a quarter of the time of all crash points, in page faults.
 static KEEPS_FREED_MEMORY: Once = Once::new();
 
 impl Process {
-    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring, which is the pool's.
+    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring,
+    /// which is the pool's.
     #[must_use]
     pub fn start(
         incarnation: u64,
@@ -415,13 +419,14 @@ impl Process {
         self.target.connections.insert(id, TargetConnection::new(pipe));
     }
 
-    /// Gives the replica another cache of blocks, of at most so many bytes, for all that is read from now on.
+    /// Gives the replica another cache of blocks, of at most so many bytes, for all that is read
+    /// from now on.
     pub fn replace_cache(&mut self, len: usize) {
         self.cache = Rc::new(LocalCache::new(len));
     }
 
-    /// Gives the replica's caches other budgets while they are in use: of blocks so many bytes, of what open files
-    /// keep in memory so many.
+    /// Gives the replica's caches other budgets while they are in use: of blocks so many bytes, of
+    /// what open files keep in memory so many.
     pub fn set_cache(&mut self, blocks_len: usize, open_len: usize) {
         self.cache.blocks.set_capacity(blocks_len);
         let is_less = self.cache.open.borrow_mut().set_capacity(open_len);
@@ -452,7 +457,8 @@ impl Process {
         self.flips.borrow().flipped.iter().map(|flipped| flipped.placement.file).collect()
     }
 
-    /// Where on the disk the lowest bit is to flip, too, now that the file is written there. Each is told once.
+    /// Where on the disk the lowest bit is to flip, too, now that the file is written there. Each
+    /// is told once.
     pub fn take_flips_on_disk(&mut self) -> Vec<u64> {
         let Some(node) = &self.node else { return Vec::new() };
         let (pool, geometry) = (node.pool(), node.pool().region());
@@ -468,7 +474,8 @@ impl Process {
         offsets
     }
 
-    /// Nobody waits for a mark any more. What was captured may be on its way already, and would keep files.
+    /// Nobody waits for a mark any more. What was captured may be on its way already, and would
+    /// keep files.
     pub fn withdraw_mark(&mut self, mark: MarkId) {
         if let Some(node) = &mut self.node {
             node.withdraw_mark(mark);
@@ -618,7 +625,8 @@ impl Process {
                     remote.pipes.iter().for_each(Pipe::cut);
                 }
             }
-            // A process reads these into its memory, which is no part of what is simulated. They must be there.
+            // A process reads these into its memory, which is no part of what is simulated. They
+            // must be there.
             Output::Replaced(replaced) => {
                 for (meta, place) in replaced.added {
                     let (named, there) = (meta.checksum, place.checksum);

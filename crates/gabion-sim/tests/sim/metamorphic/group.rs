@@ -217,7 +217,8 @@ impl Group {
         Ok(())
     }
 
-    /// Loads pairs, and waits until they are there. Replicas that compact for themselves are written to instead.
+    /// Loads pairs, and waits until they are there. Replicas that compact for themselves are
+    /// written to instead.
     fn load(&mut self, pairs: &[Loaded]) -> Result<(), String> {
         self.wait_for_gate()?;
         if self.options.compaction == CompactionMode::EveryReplica {
@@ -366,13 +367,15 @@ impl Group {
         Ok(())
     }
 
-    /// Has the state captured at the record that is written next, by every replica, and looks at each.
+    /// Has the state captured at the record that is written next, by every replica, and looks at
+    /// each.
     fn mark(&mut self, at: &Look, model: &Model) -> Result<(), String> {
         // One that was killed may have no connection yet.
         for replica in 0..self.world.len() {
             self.caught_up(replica as u64)?;
         }
-        // No step from here until all are armed: an edit that is logged meanwhile would pass the frontier.
+        // No step from here until all are armed: an edit that is logged meanwhile would pass the
+        // frontier.
         let frontier = self.at_head(|head| Ok(head.log_end().ahead(1)))?;
         let mut marks = Vec::new();
         for replica in 0..self.world.len() {
@@ -421,7 +424,8 @@ impl Group {
         Ok(())
     }
 
-    /// Kills, at level `durable` with the power of the machines. What was written past the log has to be in files before.
+    /// Kills, at level `durable` with the power of the machines. What was written past the log has
+    /// to be in files before.
     fn kill(&mut self, number: u64) -> Result<(), String> {
         if self.world.node(0).is_some_and(Node::has_unlogged) {
             self.wait_for_gate()?;
