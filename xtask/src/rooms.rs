@@ -45,7 +45,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "gabion-db",
+        "gabion-host",
         &[
             "gabion-base",
             "gabion-media",
@@ -54,6 +54,18 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-node",
             "gabion-proc",
             "gabion-fabric",
+        ],
+    ),
+    (
+        "gabion-db",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-pool",
+            "gabion-engine",
+            "gabion-node",
+            "gabion-fabric",
+            "gabion-host",
         ],
     ),
     (
@@ -68,7 +80,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-resp",
             "gabion-proc",
             "gabion-fabric",
-            "gabion-db",
+            "gabion-host",
         ],
     ),
     (
@@ -87,6 +99,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-resp",
             "gabion-proc",
             "gabion-fabric",
+            "gabion-host",
             "gabion-db",
             "gabion-server",
             "gabion-bench",

@@ -1,7 +1,7 @@
 //! Writes that take effect together.
 
-use crate::clock::Clock;
 use crate::iter::{Bounds, EngineRange};
+use gabion_host::clock::Clock;
 use std::time::Duration;
 
 /// Until when a key is there.
@@ -11,7 +11,7 @@ pub enum Expiry {
     /// the year 500 million means that year.
     In(Duration),
     /// When the system's clock shows this time, in milliseconds since 1970 (UTC). When it has passed, the key is gone at
-    /// once. Where that clock is set later on, what was left of the key's life stays as it was ([`crate::clock`]).
+    /// once. Where that clock is set later on, what was left of the key's life stays as it was ([`gabion_host::clock`]).
     AtMs(u64),
 }
 

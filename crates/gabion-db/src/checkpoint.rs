@@ -15,14 +15,14 @@
 //! its files and its tree: [`gabion_node::checkpoint`].
 
 use crate::Db;
-use crate::owned::{self, Owner, in_the_way, new_ring_path, owner};
-use crate::replica::{
-    NewPool, failed, lock_directory, make_pool, pool_path, ring_path, unfinished_path,
-};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_engine::FileSource;
 use gabion_fabric::file::remove_mark;
 use gabion_fabric::fresh::{NewFile, directory_of, new_directory, rename_new, sync_directory};
+use gabion_host::owned::{self, Owner, in_the_way, new_ring_path, owner};
+use gabion_host::replica::{
+    NewPool, failed, lock_directory, make_pool, pool_path, ring_path, unfinished_path,
+};
 use gabion_node::checkpoint;
 pub use gabion_node::checkpoint::{Copied, Origin};
 use gabion_pool::{Label, Purpose};

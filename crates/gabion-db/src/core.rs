@@ -5,17 +5,17 @@
 //! order into a queue. So there is no thread that only passes things on, and a write that meets no
 //! contention wakes nobody.
 
-use crate::cache::SharedCache;
-use crate::clock::Clock;
 use crate::drain::Drains;
-use crate::jobs::{IoThread, JobSink, JobThreads};
 use crate::moments::Moments;
-use crate::options::RunOptions;
 use crate::read::Placements;
 use crate::views::Views;
 use gabion_base::{Error, Frontier, GroupId, MemTableId, Result, SequenceNumber};
 use gabion_engine::{FileMeta, ReadView, Tree};
 use gabion_fabric::fork::Process;
+use gabion_host::RunOptions;
+use gabion_host::cache::SharedCache;
+use gabion_host::clock::Clock;
+use gabion_host::jobs::{IoThread, JobSink, JobThreads};
 use gabion_media::BufferMeter;
 use gabion_node::work::{BuiltFile, Done, DrainOrder, Work, WorkId};
 use gabion_node::{Node, Output};
@@ -480,7 +480,7 @@ pub(crate) type Handle = Arc<Shared>;
 
 #[cfg(test)]
 mod tests {
-    use crate::{Db, Options, Snapshot, checkpoint};
+    use crate::{Db, Options, RunOptions, Snapshot, checkpoint};
     use gabion_engine::Keyspace;
     use gabion_node::checkpoint::Origin;
 
@@ -553,6 +553,25 @@ mod tests {
         copy.flush().unwrap();
         assert_eq!(read(&copy.snapshot()), values([Some("copied"); 4]));
         drop((amid, origin, copy, db));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn more_compactions_at_once_get_more_threads_and_fewer_keep_them() {
+        let dir = std::env::temp_dir().join(format!("gabion-db-jobs-{}", std::process::id()));
+        // An earlier process of this number may have been killed.
+        let _absent = std::fs::remove_dir_all(&dir);
+        let options = Options { pool_len: 128 << 20, ..Options::default() };
+        let db = Db::create(&dir, &options).unwrap();
+        let threads = || db.lock().threads.as_ref().map(|threads| threads.jobs.compactions_max());
+        let before = db.run_options();
+        assert_eq!(threads(), Some(1));
+        for (compactions_max, wanted) in [(3, 3), (1, 3), (4, 4)] {
+            db.set_run_options(RunOptions { compactions_max, ..before }).unwrap();
+            assert_eq!(db.run_options().compactions_max, compactions_max);
+            assert_eq!(threads(), Some(wanted));
+        }
+        drop(db);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,16 +1,11 @@
 //! The store's handle: opening, writing, and what it says of itself.
 
 use crate::batch::{Expiry, Op, WriteBatch};
-use crate::cache::WarmStats;
-use crate::clock::Clock;
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::drain::Drains;
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
-use crate::jobs::{IoThread, JobThreads};
-use crate::memory::{Budgets, Memory};
-use crate::options::{Durability, Options, RunOptions};
+use crate::options::{Durability, Options};
 use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
-use crate::replica::{self, LostRing, NewPool, OpenedReplica};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
@@ -18,6 +13,12 @@ use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize, WriteLimits};
 use gabion_fabric::fork::Process;
+use gabion_host::RunOptions;
+use gabion_host::cache::WarmStats;
+use gabion_host::clock::Clock;
+use gabion_host::jobs::{IoThread, JobThreads};
+use gabion_host::memory::{Budgets, Memory};
+use gabion_host::replica::{self, LostRing, NewPool, OpenedReplica};
 use gabion_node::{AckLevel, Counters, GroupConfig, StopState, WriteGate};
 use gabion_pool::Counts as SlotCounts;
 use std::fmt;
@@ -807,7 +808,7 @@ impl Db {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
-    /// The store's time beside the system's: they differ where the latter was set ([`crate::clock`]).
+    /// The store's time beside the system's: they differ where the latter was set ([`gabion_host::clock`]).
     #[must_use]
     pub fn time(&self) -> StoreTime {
         let shared = &self.0.shared;

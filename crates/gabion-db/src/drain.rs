@@ -9,9 +9,9 @@
 //! processor time as the write and the flush of a few bytes. The machine has one drain under way at a time, so what comes
 //! while one is carried out so is taken by the next who asks, or by that thread.
 
-use crate::jobs::StoreParts;
 use gabion_base::Result;
 use gabion_fabric::{FileMedium, MediumOptions};
+use gabion_host::jobs::StoreParts;
 use gabion_media::{Completion, Medium, Operation, OperationKind};
 use gabion_node::work::DrainOrder;
 use gabion_pool::{Geometry, extents};

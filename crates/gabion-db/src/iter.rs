@@ -1,11 +1,11 @@
 //! Ordered reading: a cursor that goes both ways, ranges as iterators, and the bounds of both.
 
-use crate::cache::SharedCache;
 use crate::read::{Files, Snapshot, engine_key, now};
 use bytes::Bytes;
 use gabion_base::Result;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_engine::{Keyspace, Move, ReadIterator};
+use gabion_host::cache::SharedCache;
 use std::fmt;
 use std::ops::{self, Bound};
 use std::sync::Arc;

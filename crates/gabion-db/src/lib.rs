@@ -16,9 +16,9 @@
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`BulkLoad`]: sorted pairs that become files at once.
 //! - [`Snapshot`]: the store at one moment. [`Range`]: its pairs in order, as an iterator; [`Cursor`]: lent, and sought in.
-//! - [`memory`]: what a store takes of it, by what for.
-//! - [`replica`], [`jobs`] and [`cache`]: opening a replica, the threads that work for one, what its readers have in
-//!   memory; shared with the server.
+//! - [`Memory`]: what a store takes of it, by what for.
+//!
+//! Opening of the replica, its threads and caches are [`gabion_host`]'s, which a server uses likewise.
 //!
 //! A store of events: appended, read by prefix, the latest first, kept for a while, copied while in use.
 //!
@@ -69,8 +69,7 @@
 //! ```
 //!
 //! Every error is an [`Error`]: a [kind](ErrorKind) to act on, a message that names the thing and its limit, and the error that
-//! caused it as its source. All that signatures mention has a name in this crate; what a server's signatures are made of,
-//! in the crates that it exports whole.
+//! caused it as its source. All that signatures mention has a name in this crate.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -78,29 +77,24 @@
 )]
 
 mod batch;
-pub mod cache;
 pub mod checkpoint;
-pub mod clock;
+#[cfg(test)]
+mod clock_set;
 mod compact;
 mod core;
 mod db;
 mod drain;
 mod iter;
-pub mod jobs;
 mod load;
-pub mod memory;
 mod moments;
 mod options;
-mod owned;
 mod places;
 mod ranges;
 mod read;
-pub mod replica;
 mod views;
 
 pub use batch::{Expiry, WriteBatch};
 pub use bytes::Bytes;
-pub use cache::WarmStats;
 pub use checkpoint::Copied;
 pub use db::{Db, DbStats, Held, StoreTime};
 pub use gabion_base::{Error, ErrorKind, Result, SequenceNumber};
@@ -109,13 +103,12 @@ pub use gabion_engine::{
     Codecs, Compression, Found, LevelStats, RangeSize, TreeConfig, WriteLimits,
 };
 pub use gabion_fabric::{Backend, BackendChoice};
+pub use gabion_host::RunOptions;
+pub use gabion_host::cache::WarmStats;
+pub use gabion_host::memory::{Memory, MemoryKind};
 pub use gabion_node::{Counters, StoppedMs};
 pub use gabion_pool::Counts as SlotCounts;
 pub use iter::{Bounds, Cursor, Range};
 pub use load::{BulkLoad, Loaded};
-pub use memory::{Memory, MemoryKind};
-pub use options::{Durability, Options, RunOptions};
+pub use options::{Durability, Options};
 pub use read::Snapshot;
-
-// What a server's signatures are made of, for whoever opens replicas or runs their jobs.
-pub use {gabion_base, gabion_engine, gabion_fabric, gabion_media, gabion_node, gabion_pool};

@@ -1,15 +1,15 @@
 //! Reading, on any thread and without the machine's lock: snapshots, look-ups and sizes.
 
-use crate::cache::SharedCache;
 use crate::core::{Handle, Shared};
 use crate::iter::{Bounds, Cursor, EngineRange, Range};
-use crate::jobs::StoreParts;
 use crate::moments::Moment;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, FileId, HashMap, Result, SequenceNumber};
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, RangeSize, ReadView, Tables};
 use gabion_fabric::{FileMedium, MediumOptions, PoolFile};
+use gabion_host::cache::SharedCache;
+use gabion_host::jobs::StoreParts;
 use gabion_media::{AlignedBuf, Completion, Medium, Operation, OperationKind};
 use gabion_pool::{FilePlacement, Geometry, extents};
 use std::fmt;

@@ -7,10 +7,9 @@
 
 use gabion_base::units::{KEY_LEN_MAX, VALUE_LEN_MAX};
 use gabion_base::{ErrorKind, GroupId, ReplicaId};
-use gabion_db::{
-    Db, Durability, Held, Options, RangeSize, RunOptions, Snapshot, WriteBatch, replica,
-};
+use gabion_db::{Db, Durability, Held, Options, RangeSize, RunOptions, Snapshot, WriteBatch};
 use gabion_engine::{Codecs, Compression, TreeConfig, WriteLimits};
+use gabion_host::replica;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_pool::{Label, Purpose};
 use std::collections::BTreeMap;

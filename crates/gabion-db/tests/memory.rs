@@ -6,7 +6,7 @@
     reason = "a test that meets an error has failed; this one has files"
 )]
 
-use gabion_db::memory::Memory;
+use gabion_db::Memory;
 use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
 use gabion_engine::TreeConfig;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,8 +1,8 @@
 //! What a replica's process is told when it starts, and how it ends.
 
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
-use gabion_db::RunOptions;
 use gabion_fabric::BackendChoice;
+use gabion_host::RunOptions;
 use gabion_node::NodeOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;

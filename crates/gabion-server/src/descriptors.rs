@@ -10,7 +10,7 @@
 
 use crate::ServerConfig;
 use gabion_base::{Error, Result};
-use gabion_db::RunOptions;
+use gabion_host::RunOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io;

@@ -1,10 +1,10 @@
 //! What threads tell the loop.
 
 use gabion_base::{Error, GroupId};
-use gabion_db::cache::SharedCache;
-use gabion_db::jobs::JobSink;
 use gabion_engine::FileMeta;
 use gabion_fabric::nvme::TargetEvent;
+use gabion_host::cache::SharedCache;
+use gabion_host::jobs::JobSink;
 use gabion_node::work::{BuiltFile, Done, WorkId};
 use gabion_pool::FilePlacement;
 use mio::Waker;

@@ -65,8 +65,8 @@ pub use admin::RecordDigest;
 pub use config::{
     EXIT_CONFIGURATION, ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, exit_code,
 };
-pub use gabion_db::replica::{create_replica, random_id};
 pub use gabion_fabric::BackendChoice;
+pub use gabion_host::replica::{create_replica, random_id};
 pub use start::run;
 pub use status::memory_json;
 

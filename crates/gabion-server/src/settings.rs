@@ -4,9 +4,9 @@ use crate::commands::{NotSet, SLOWLOG_ENTRIES_MAX, SlowlogLimits};
 use bytes::Bytes;
 use gabion_base::Result as BaseResult;
 use gabion_base::number::{parse_i64, parse_u64};
-use gabion_db::RunOptions;
-use gabion_db::cache::SharedCache;
 use gabion_engine::{Codecs, PinBudget, WriteLimits};
+use gabion_host::RunOptions;
+use gabion_host::cache::SharedCache;
 use gabion_node::Node;
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";

@@ -8,8 +8,8 @@
 use crate::events::{Event, Mailbox};
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ReplicaId, Result};
-use gabion_db::jobs::{Alarm, thread};
 use gabion_fabric::nvme::{Readiness, Remote, Remotes};
+use gabion_host::jobs::{Alarm, thread};
 use gabion_media::MediumHandle;
 use gabion_media::nvme::{InitiatorConfig, InitiatorState};
 use gabion_media::task::Executor;

@@ -10,15 +10,15 @@
 //! Both come this way, in their order, so that what readers had is taken down before it goes, and its memory is free
 //! before what replaces it is read. What has come is looked at before each mebibyte; a file that leaves the tree
 //! leaves the line. Files that jobs build here are warmed by the threads of jobs, from memory
-//! (`events`): what is chosen and how much of it is the same (`gabion_db::cache`).
+//! (`events`): what is chosen and how much of it is the same (`gabion_host::cache`).
 
 use crate::events::{Event, Mailbox};
 use gabion_base::{Error, FileId, Result};
-use gabion_db::cache::SharedCache;
-use gabion_db::jobs::{Alarm, StoreParts, thread};
 use gabion_engine::FileMeta;
 use gabion_engine::cache::{Had, Warming};
 use gabion_fabric::BlockingMedium;
+use gabion_host::cache::SharedCache;
+use gabion_host::jobs::{Alarm, StoreParts, thread};
 use gabion_node::{LocalStore, Locate, PoolSource, ReadMeter, Replaced};
 use gabion_pool::FilePlacement;
 use std::cell::OnceCell;

@@ -7,9 +7,9 @@
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ErrorKind, Result, crc};
-use gabion_db::replica;
 use gabion_engine::{FileMeta, FileSource};
 use gabion_fabric::{BlockingMedium, DirectIo, MediumOptions, PoolFile};
+use gabion_host::replica;
 use gabion_log::RecoveryReport;
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::open::OpenedPool;

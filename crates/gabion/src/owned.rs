@@ -7,14 +7,14 @@
 //! | `lock` | its words, or a number alone (earlier versions) |
 //! | `unfinished` | its words |
 //! | `replica-N/log`, `log.old` | its first line, or a line that each start writes |
-//! | `replica-N/pool`, `ring` and the like | their own marks: `gabion_db::replica` |
+//! | `replica-N/pool`, `ring` and the like | their own marks: `gabion_host::replica` |
 //!
 //! Each is made whole before it has its name.
 
 use crate::cluster::failed;
 use gabion_base::{Error, Result};
-use gabion_db::replica::remove_replica;
 use gabion_fabric::fresh::{Named, NewFile, named};
+use gabion_host::replica::remove_replica;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read};

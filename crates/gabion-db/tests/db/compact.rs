@@ -1,8 +1,9 @@
 //! Compaction on demand.
 
 use super::{Dir, Model, Random, check, key, options};
-use gabion_db::{Db, DbStats, Options, RunOptions, replica};
+use gabion_db::{Db, DbStats, Options, RunOptions};
 use gabion_engine::{Codecs, Compression};
+use gabion_host::replica;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Levels that hold files.
@@ -122,7 +123,7 @@ fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
         options.io,
         gabion_node::NodeOptions::default(),
         replica::LostRing::Refuse,
-        &gabion_db::clock::Clock::start(),
+        &gabion_host::clock::Clock::start(),
         |_, _| Ok(()),
     );
     let version = node.unwrap().node.tree().version().clone();

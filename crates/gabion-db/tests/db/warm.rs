@@ -1,7 +1,7 @@
 //! What readers find in memory after flushes and compactions.
 
 use super::{Dir, options};
-use gabion_db::cache::WarmStats;
+use gabion_db::WarmStats;
 use gabion_db::{Db, RunOptions};
 
 const RECORDS: u64 = 20_000;

@@ -4,14 +4,14 @@ use super::*;
 use crate::server::waker;
 use gabion_base::units::MIB;
 use gabion_base::{Generation, GroupId, ReplicaId, SequenceNumber, SlotIndex, Term};
-use gabion_db::clock::Clock;
-use gabion_db::replica::{LostRing, OpenedReplica, create_replica, open_replica};
 use gabion_engine::cache::WarmCache;
 use gabion_engine::{
     EntryKind, FileSource, FinishedFile, ReadCache, SstBuilder, SstOptions, SstReader, Trailer,
     TreeConfig,
 };
 use gabion_fabric::BackendChoice;
+use gabion_host::clock::Clock;
+use gabion_host::replica::{LostRing, OpenedReplica, create_replica, open_replica};
 use gabion_media::{AlignedBuf, Bytes};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_pool::{Placed, write_file};

@@ -342,7 +342,7 @@ fn a_member_of_a_group_of_several_is_copied_but_not_changed() {
         tree: TreeConfig::default(),
     };
     let member = dir.join("member");
-    gabion_db::replica::create_replica(&member, 256 << 20, &group, ReplicaId(2)).unwrap();
+    gabion_host::replica::create_replica(&member, 256 << 20, &group, ReplicaId(2)).unwrap();
     for words in [&["compact"][..], &["open", "put", "a", "b"]] {
         let output = on(&member, words, "");
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));

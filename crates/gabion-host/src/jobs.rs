@@ -166,11 +166,17 @@ impl JobThreads {
     /// # Errors
     /// As [`Self::start`]; those that could start stay.
     pub fn grow(&mut self, compactions_max: usize) -> Result<()> {
-        // One of them flushes.
-        while self.threads.len() <= compactions_max.max(1) {
+        while self.compactions_max() < compactions_max.max(1) {
             self.threads.push((self.one_more)()?);
         }
         Ok(())
+    }
+
+    /// Compactions that may run at once.
+    #[must_use]
+    pub const fn compactions_max(&self) -> usize {
+        // One of them flushes.
+        self.threads.len() - 1
     }
 
     /// Hands a job to the threads of its kind.
@@ -344,7 +350,6 @@ pub fn thread(
 #[cfg(test)]
 mod tests {
     use super::Credit;
-    use crate::{Db, Options, RunOptions};
     use gabion_base::ErrorKind;
     use std::sync::Arc;
     use std::sync::mpsc::channel;
@@ -377,24 +382,5 @@ mod tests {
         assert_eq!(next(), Err(ErrorKind::Unavailable));
         assert_eq!(credit.wait(false).map_err(|error| error.kind()), Err(ErrorKind::Unavailable));
         thread.join().unwrap();
-    }
-
-    #[test]
-    fn more_compactions_at_once_get_more_threads_and_fewer_keep_them() {
-        let dir = std::env::temp_dir().join(format!("gabion-db-jobs-{}", std::process::id()));
-        // An earlier process of this number may have been killed.
-        let _absent = std::fs::remove_dir_all(&dir);
-        let options = Options { pool_len: 128 << 20, ..Options::default() };
-        let db = Db::create(&dir, &options).unwrap();
-        let threads = || db.lock().threads.as_ref().map(|threads| threads.jobs.threads.len());
-        let before = db.run_options();
-        assert_eq!(threads(), Some(2), "one of them flushes");
-        for (compactions_max, wanted) in [(3, 4), (1, 4), (4, 5)] {
-            db.set_run_options(RunOptions { compactions_max, ..before }).unwrap();
-            assert_eq!(db.run_options().compactions_max, compactions_max);
-            assert_eq!(threads(), Some(wanted));
-        }
-        drop(db);
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

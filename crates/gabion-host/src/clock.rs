@@ -187,10 +187,6 @@ fn since_boot_us() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "clock/set.rs"]
-mod set;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

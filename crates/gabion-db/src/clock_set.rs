@@ -1,10 +1,10 @@
 //! Stores whose system's clock is set, between two openings and while they are open.
 
-use super::{Clock, JUMP_MS_MAX, system_us};
 use crate::{Db, Expiry, Options};
+use gabion_host::clock::{Clock, JUMP_MS_MAX};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const HOUR_MS: i64 = 3_600_000;
 const TEN_YEARS_MS: i64 = 10 * 365 * 24 * HOUR_MS;
@@ -31,6 +31,10 @@ impl Drop for Dir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+fn system_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
 fn moved_us(by_ms: i64) -> u64 {

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 const BLOCK: u64 = BLOCK_LEN as u64;
 
 /// Whose something is.
-pub(crate) enum Owner {
+pub enum Owner {
     /// There is nothing.
     Nobody,
     /// Gabion's, for such a purpose.
@@ -41,7 +41,7 @@ pub(crate) enum Owner {
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn owner(path: &Path, purpose: Purpose) -> Result<Owner> {
+pub fn owner(path: &Path, purpose: Purpose) -> Result<Owner> {
     let file = match named(path)? {
         Named::Nothing => return Ok(Owner::Nobody),
         Named::Other(what) => return Ok(Owner::Other(what.to_owned())),
@@ -78,7 +78,7 @@ fn content(len: u64) -> String {
 }
 
 /// The error where something stands in the way of what is to be made.
-pub(crate) fn in_the_way(path: &Path, what: &str) -> Error {
+pub fn in_the_way(path: &Path, what: &str) -> Error {
     Error::invalid(format!(
         "{}: is in the way, and is not Gabion's ({what}); nothing was changed",
         path.display()
@@ -123,7 +123,7 @@ pub fn check_pool(path: &Path) -> Result<()> {
 
 /// Says that the pool at a path is made: it needs its label no more. Where that cannot be written it harms nobody: under
 /// its own name a pool is whole.
-pub(crate) fn unlabel_pool(path: &Path) {
+pub fn unlabel_pool(path: &Path) {
     let unlabel = || -> io::Result<()> {
         let file = File::options().read(true).write(true).open(path)?;
         let mut block = [0; BLOCK_LEN];
@@ -138,7 +138,7 @@ pub(crate) fn unlabel_pool(path: &Path) {
 }
 
 /// What a ring is called until all of it is reserved.
-pub(crate) fn new_ring_path(ring: &Path) -> PathBuf {
+pub fn new_ring_path(ring: &Path) -> PathBuf {
     ring.with_file_name("ring.new")
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn new_ring_path(ring: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Invalid input when something is in the way; no space; I/O.
-pub(crate) fn make_ring(path: &Path, pool_id: PoolId, len: u64, number: u64) -> Result<()> {
+pub fn make_ring(path: &Path, pool_id: PoolId, len: u64, number: u64) -> Result<()> {
     let new = new_ring_path(path);
     // One that is being made holds nothing, whoever's it was to be.
     match owner(&new, Purpose::Ring)? {
@@ -163,12 +163,12 @@ pub(crate) fn make_ring(path: &Path, pool_id: PoolId, len: u64, number: u64) -> 
 }
 
 /// Removes a file of which it is known that it is ours.
-pub(crate) fn remove(path: &Path) -> Result<()> {
+pub fn remove(path: &Path) -> Result<()> {
     std::fs::remove_file(path).map_err(|e| failed(path, "cannot be removed", e))
 }
 
 /// What lies where the ring of a pool should.
-pub(crate) enum RingFile {
+pub enum RingFile {
     /// The ring.
     Whole(File),
     /// The ring of an earlier build, which has no label yet.
@@ -181,7 +181,7 @@ pub(crate) enum RingFile {
 
 impl RingFile {
     /// Why the ring is lost, in words that follow "its ring".
-    pub(crate) const fn why_lost(&self) -> Option<&'static str> {
+    pub const fn why_lost(&self) -> Option<&'static str> {
         match self {
             Self::Whole(_) | Self::Unlabelled(_) => None,
             Self::Begun(_) => Some("was lost before a start that was interrupted"),
@@ -194,7 +194,7 @@ impl RingFile {
 ///
 /// # Errors
 /// I/O.
-pub(crate) fn map_ring(path: &Path, found: RingFile, pool: &OpenedPool) -> Result<MappedRing> {
+pub fn map_ring(path: &Path, found: RingFile, pool: &OpenedPool) -> Result<MappedRing> {
     let (pool_id, len) = (pool.store().pool_id, pool.group.ring_len);
     let file = match found {
         RingFile::Whole(file) | RingFile::Begun(file) => file,
@@ -255,7 +255,7 @@ fn without_it(pool: &OpenedPool) -> String {
 ///
 /// # Errors
 /// Invalid input when what has the name is not the pool's ring: it stays as it is; I/O.
-pub(crate) fn find_ring(path: &Path, pool: &OpenedPool, to_write: bool) -> Result<RingFile> {
+pub fn find_ring(path: &Path, pool: &OpenedPool, to_write: bool) -> Result<RingFile> {
     let not_ours = |what: &str| {
         Error::invalid(format!(
             "{}: is not the ring of this pool: {what}; nothing was changed. {}",

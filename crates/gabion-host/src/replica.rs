@@ -39,7 +39,7 @@ pub fn ring_path(dir: &Path) -> PathBuf {
 }
 
 /// What the pool is called until it is whole.
-pub(crate) fn unfinished_path(dir: &Path) -> PathBuf {
+pub fn unfinished_path(dir: &Path) -> PathBuf {
     dir.join("pool.new")
 }
 
@@ -101,7 +101,7 @@ pub fn create_replica(
 ///
 /// # Errors
 /// Invalid input, and nothing is removed, when something there is not of one; I/O.
-pub(crate) fn clear_creation(dir: &Path) -> Result<()> {
+pub fn clear_creation(dir: &Path) -> Result<()> {
     let (pool, ring) = (unfinished_path(dir), ring_path(dir));
     let new_ring = new_ring_path(&ring);
     let mut left = Vec::new();
@@ -160,7 +160,7 @@ pub fn remove_replica(dir: &Path) -> Result<()> {
 }
 
 /// Makes a pool, which `fill` does, and its ring. The pool's name is its own once it is whole.
-pub(crate) fn make_pool<T>(
+pub fn make_pool<T>(
     dir: &Path,
     new: NewPool,
     ring_len: u64,
@@ -192,7 +192,7 @@ pub(crate) fn make_pool<T>(
 ///
 /// # Errors
 /// The system's, when it does not say.
-pub(crate) fn holds_replica(dir: &Path) -> Result<bool> {
+pub fn holds_replica(dir: &Path) -> Result<bool> {
     let pool = pool_path(dir);
     match pool.symlink_metadata() {
         Ok(_) => Ok(true),
@@ -205,7 +205,7 @@ pub(crate) fn holds_replica(dir: &Path) -> Result<bool> {
 ///
 /// # Errors
 /// Busy; the system's, when the directory cannot be opened.
-pub(crate) fn lock_directory(dir: &Path, busy: &str) -> Result<File> {
+pub fn lock_directory(dir: &Path, busy: &str) -> Result<File> {
     let lock = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
     lock_exclusive(&lock, dir).map_err(|e| e.within(busy))?;
     Ok(lock)
@@ -343,7 +343,7 @@ pub fn random_id() -> Result<[u8; 16]> {
 }
 
 /// An error of the system on a path.
-pub(crate) fn failed(path: &Path, what: &str, error: io::Error) -> Error {
+pub fn failed(path: &Path, what: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::NotFound,
         io::ErrorKind::StorageFull => ErrorKind::NoSpace,
