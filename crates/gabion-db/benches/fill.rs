@@ -1,8 +1,9 @@
-//! What a put costs an embedded store, flushes and compactions included: processor time of all threads
-//! (Linux).
+//! What a put costs an embedded store, flushes and compactions included: processor time of all
+//! threads (Linux).
 //!
-//! `cargo bench -p gabion-db --bench fill -- [RECORDS] [VALUE_LEN] [THREADS]`; 1,000,000 of 100 bytes from
-//! one thread unless said otherwise. Keys have 16 bytes and come in random order; values do not compress.
+//! `cargo bench -p gabion-db --bench fill -- [RECORDS] [VALUE_LEN] [THREADS]`; 1,000,000 of 100
+//! bytes from one thread unless said otherwise. Keys have 16 bytes and come in random order; values
+//! do not compress.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs clock and files")]
 

@@ -1,9 +1,10 @@
-//! What a look-up costs in an embedded store, by way of asking. Each way is measured in slices of a hundred look-ups, of which
-//! the fastest quarter counts: so other programs on the machine show little.
+//! What a look-up costs in an embedded store, by way of asking. Each way is measured in slices of a
+//! hundred look-ups, of which the fastest quarter counts: so other programs on the machine show
+//! little.
 //!
-//! `cargo bench -p gabion-db --bench get -- [RECORDS] [VALUE_LEN] [THREADS] [WAY]`; 1,000,000 of 100 bytes, one thread and every way
-//! unless said otherwise. Keys have 16 bytes and come in random order; all blocks are cached. Missing keys lie between those
-//! that are there.
+//! `cargo bench -p gabion-db --bench get -- [RECORDS] [VALUE_LEN] [THREADS] [WAY]`; 1,000,000 of
+//! 100 bytes, one thread and every way unless said otherwise. Keys have 16 bytes and come in random
+//! order; all blocks are cached. Missing keys lie between those that are there.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs clock and files")]
 

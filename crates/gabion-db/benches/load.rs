@@ -1,8 +1,8 @@
-//! What a pair costs in a bulk load, beside puts in order and in none: processor time of all threads until compaction
-//! is quiet (Linux), and bytes written by flushes, compactions and loads.
+//! What a pair costs in a bulk load, beside puts in order and in none: processor time of all
+//! threads until compaction is quiet (Linux), and bytes written by flushes, compactions and loads.
 //!
-//! `cargo bench -p gabion-db --bench load -- [RECORDS] [VALUE_LEN]`; 1,000,000 of 100 bytes unless said otherwise.
-//! Keys have 16 bytes; values do not compress.
+//! `cargo bench -p gabion-db --bench load -- [RECORDS] [VALUE_LEN]`; 1,000,000 of 100 bytes unless
+//! said otherwise. Keys have 16 bytes; values do not compress.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs clock and files")]
 

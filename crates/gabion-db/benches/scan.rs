@@ -1,9 +1,11 @@
-//! What a pair costs in a scan of an embedded store, by way of reading: processor time (Linux). For counts of
-//! instructions run one way under `perf stat -e instructions:u`, and take off what the way `none` needs.
+//! What a pair costs in a scan of an embedded store, by way of reading: processor time (Linux). For
+//! counts of instructions run one way under `perf stat -e instructions:u`, and take off what the
+//! way `none` needs.
 //!
-//! `cargo bench -p gabion-db --bench scan -- [RECORDS] [VALUE_LEN] [WAY]`; 1,000,000 of 100 bytes and every
-//! way unless said otherwise. Keys have 16 bytes and come in random order; a tenth of them is written twice. All
-//! blocks are cached. The last column is of a store whose records are all in one MemTable.
+//! `cargo bench -p gabion-db --bench scan -- [RECORDS] [VALUE_LEN] [WAY]`; 1,000,000 of 100 bytes
+//! and every way unless said otherwise. Keys have 16 bytes and come in random order; a tenth of
+//! them is written twice. All blocks are cached. The last column is of a store whose records are
+//! all in one MemTable.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs clock and files")]
 

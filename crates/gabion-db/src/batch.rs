@@ -7,11 +7,12 @@ use std::time::Duration;
 /// Until when a key is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// So long from the moment in which it is written, by the store's clock; cut to whole milliseconds. One beyond
-    /// the year 500 million means that year.
+    /// So long from the moment in which it is written, by the store's clock; cut to whole
+    /// milliseconds. One beyond the year 500 million means that year.
     In(Duration),
-    /// When the system's clock shows this time, in milliseconds since 1970 (UTC). When it has passed, the key is gone at
-    /// once. Where that clock is set later on, what was left of the key's life stays as it was ([`gabion_host::clock`]).
+    /// When the system's clock shows this time, in milliseconds since 1970 (UTC). When it has
+    /// passed, the key is gone at once. Where that clock is set later on, what was left of the
+    /// key's life stays as it was ([`gabion_host::clock`]).
     AtMs(u64),
 }
 
@@ -27,12 +28,13 @@ impl Expiry {
     }
 }
 
-/// Puts, additions and deletes that are all there after a crash, or none of them; later ones win over earlier ones, and additions add up.
-/// One batch is one record of the log: at most 65,536 operations, 1,024 range deletes among them, and about 16 MiB
-/// (`Options::segment_len`).
+/// Puts, additions and deletes that are all there after a crash, or none of them; later ones win
+/// over earlier ones, and additions add up. One batch is one record of the log: at most 65,536
+/// operations, 1,024 range deletes among them, and about 16 MiB (`Options::segment_len`).
 ///
-/// Each call costs a copy of its key and value into the batch's memory, and nothing in the store before [`crate::Db::write`],
-/// where limits are looked at too. It may be made on one thread and written by another, and written again.
+/// Each call costs a copy of its key and value into the batch's memory, and nothing in the store
+/// before [`crate::Db::write`], where limits are looked at too. It may be made on one thread and
+/// written by another, and written again.
 ///
 /// ```
 /// # use gabion_db::{Db, Durability, Options, WriteBatch};
@@ -116,8 +118,8 @@ impl WriteBatch {
         self.push(key.as_ref(), &[], Kind::Delete);
     }
 
-    /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. What the batch writes there before it is
-    /// deleted too, what it writes after it is not.
+    /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. What the batch writes there
+    /// before it is deleted too, what it writes after it is not.
     pub fn delete_range(&mut self, bounds: impl Bounds) {
         self.delete_engine_range(&EngineRange::new(&bounds));
     }

@@ -1,5 +1,5 @@
-//! A consistent copy of a store, made while it is in use or of a replica at rest: a directory of its own that
-//! opens as a store.
+//! A consistent copy of a store, made while it is in use or of a replica at rest: a directory of
+//! its own that opens as a store.
 //!
 //! ```text
 //!   DIR.tmp (locked)  checkpoint.unfinished
@@ -9,10 +9,11 @@
 //!   DIR ◄── rename, once all of it is flushed
 //! ```
 //!
-//! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool has no
-//! name that anything opens; the next checkpoint into `DIR` throws it away, known by `checkpoint.unfinished`, which is in the
-//! directory before that is called `DIR.tmp`, and by the labels of its files (`owned.rs`). How the new pool comes by
-//! its files and its tree: [`gabion_node::checkpoint`].
+//! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool
+//! has no name that anything opens; the next checkpoint into `DIR` throws it away, known by
+//! `checkpoint.unfinished`, which is in the directory before that is called `DIR.tmp`, and by the
+//! labels of its files (`owned.rs`). How the new pool comes by its files and its tree:
+//! [`gabion_node::checkpoint`].
 
 use crate::Db;
 use gabion_base::{Error, ErrorKind, Result};
@@ -32,21 +33,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 impl Db {
-    /// Makes a copy of the store in `dir`, which must not be there: a store of its own with a pool of the
-    /// same length, all reserved, which [`Db::open`] opens. It holds all writes that had returned before the call,
-    /// and none that began after it; of each batch all or nothing.
+    /// Makes a copy of the store in `dir`, which must not be there: a store of its own with a pool
+    /// of the same length, all reserved, which [`Db::open`] opens. It holds all writes that had
+    /// returned before the call, and none that began after it; of each batch all or nothing.
     ///
-    /// Reads and writes go on meanwhile and wait for nothing. Works on a store that is full, or that has failed.
-    /// Files that compactions replace meanwhile keep their slots until the copy is made, as with a
-    /// [`crate::Snapshot`]. Costs reading each file once, writing it, and reading the copy back.
+    /// Reads and writes go on meanwhile and wait for nothing. Works on a store that is full, or
+    /// that has failed. Files that compactions replace meanwhile keep their slots until the copy is
+    /// made, as with a [`crate::Snapshot`]. Costs reading each file once, writing it, and reading
+    /// the copy back.
     ///
     /// # Durability
-    /// Survives a power cut when it returns. After a kill before that there is no `dir`, but perhaps `dir.tmp`,
-    /// which does not open and which the next checkpoint into `dir` throws away.
+    /// Survives a power cut when it returns. After a kill before that there is no `dir`, but
+    /// perhaps `dir.tmp`, which does not open and which the next checkpoint into `dir` throws away.
     ///
     /// # Errors
-    /// Invalid input when `dir` is there; busy while another checkpoint into `dir` goes on; no space, naming
-    /// how much is wanted; corruption when a file of the store is not what was written. Nothing is left then.
+    /// Invalid input when `dir` is there; busy while another checkpoint into `dir` goes on; no
+    /// space, naming how much is wanted; corruption when a file of the store is not what was
+    /// written. Nothing is left then.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -67,8 +70,9 @@ impl Db {
         self.checkpoint_into(dir.as_ref(), None, &mut |_, _| {})
     }
 
-    /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that was made
-    /// too large, comes into another pool. Costs what that costs, and reserves `pool_len` bytes of the file system.
+    /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that
+    /// was made too large, comes into another pool. Costs what that costs, and reserves `pool_len`
+    /// bytes of the file system.
     ///
     /// # Durability
     /// As [`Self::checkpoint`].
@@ -79,10 +83,11 @@ impl Db {
         self.checkpoint_into(dir.as_ref(), Some(pool_len), &mut |_, _| {})
     }
 
-    /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] where `pool_len` is said, for whoever shows how far it is:
-    /// `progress` is told, before the first file is copied and after each, of how many bytes of files lie in the copy and
-    /// how many will. When both are the same what is in memory is still to be written and all to be read back, which
-    /// takes no longer than copying did.
+    /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] where `pool_len` is said, for whoever
+    /// shows how far it is: `progress` is told, before the first file is copied and after each, of
+    /// how many bytes of files lie in the copy and how many will. When both are the same what is in
+    /// memory is still to be written and all to be read back, which takes no longer than copying
+    /// did.
     ///
     /// # Durability
     /// As [`Self::checkpoint`].
@@ -124,9 +129,9 @@ impl Db {
     }
 }
 
-/// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view and must
-/// not let its reads wait for anybody else; `progress` is told of the bytes of each file that was copied. Costs what
-/// [`Db::checkpoint`] does, on the thread that calls.
+/// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view and must not
+/// let its reads wait for anybody else; `progress` is told of the bytes of each file that was
+/// copied. Costs what [`Db::checkpoint`] does, on the thread that calls.
 ///
 /// # Durability
 /// As [`Db::checkpoint`].
@@ -199,7 +204,8 @@ impl Unfinished {
     /// Removes what an interrupted checkpoint left, all but the mark.
     ///
     /// # Errors
-    /// Invalid input, and nothing is removed, when something there is none of that: a store of that name for one.
+    /// Invalid input, and nothing is removed, when something there is none of that: a store of that
+    /// name for one.
     fn clear(&self) -> Result<()> {
         let mark = mark_path(&self.path);
         match owner(&mark, Purpose::Checkpoint)? {
@@ -227,7 +233,8 @@ impl Unfinished {
         let (pool, ring) = (pool_path(&self.path), ring_path(&self.path));
         let unfinished = unfinished_path(&self.path);
         let purpose = match path {
-            // As long as a checkpoint's directory has this name its pool has its label, or lost it last of all.
+            // As long as a checkpoint's directory has this name its pool has its label, or lost it
+            // last of all.
             path if path == pool => return owned::check_pool(path).map(|()| true),
             path if path == unfinished => Purpose::NewPool,
             path if path == ring || path == new_ring_path(&ring) => Purpose::Ring,
@@ -245,8 +252,8 @@ impl Unfinished {
         }
     }
 
-    /// Gives it its name, and makes the name last. Where that fails it has its former one again, so that it
-    /// can be discarded.
+    /// Gives it its name, and makes the name last. Where that fails it has its former one again, so
+    /// that it can be discarded.
     fn keep(&self, dir: &Path) -> Result<()> {
         rename_new(&self.path, dir)?;
         if let Err(error) = sync_directory(directory_of(dir)) {
@@ -266,7 +273,8 @@ impl Unfinished {
     }
 }
 
-/// What a file was to be that had no name of its own yet when a kill came: see [`gabion_fabric::fresh`].
+/// What a file was to be that had no name of its own yet when a kill came: see
+/// [`gabion_fabric::fresh`].
 fn nameless(path: &Path) -> Option<Purpose> {
     let name = path.file_name()?.to_str()?.strip_suffix(".new")?;
     match name {
@@ -288,7 +296,8 @@ fn make_marked(path: &Path) -> Result<()> {
     })
 }
 
-/// Removes a directory that holds its mark alone. It loses its name first: an empty one could be anybody's.
+/// Removes a directory that holds its mark alone. It loses its name first: an empty one could be
+/// anybody's.
 fn discard_marked(path: &Path) {
     let discard = || -> Result<()> {
         let other = new_directory(path)?;

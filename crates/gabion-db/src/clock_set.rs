@@ -55,7 +55,8 @@ fn wait_until_gone(db: &Db, key: &[u8]) {
     }
 }
 
-/// A life of a moment lasts a moment, and a time of day is met when the system's clock, `clock`, shows it.
+/// A life of a moment lasts a moment, and a time of day is met when the system's clock, `clock`,
+/// shows it.
 fn check_lives(db: &Db, clock: fn() -> u64) {
     db.put_expiring(b"moment", b"1", Expiry::In(A_MOMENT)).unwrap();
     let soon_ms = clock() / 1_000 + 10_000;
@@ -123,7 +124,8 @@ fn ten_years_that_somebody_says_have_passed_have_passed_and_go_on_from_there() {
     assert_eq!(db.adopt_system_time(), 0, "once");
     check_lives(&db, ten_years_ahead_us);
     drop(db);
-    // It was wrong all the same: time goes on, ten years ahead, and lives are as long as they should be.
+    // It was wrong all the same: time goes on, ten years ahead, and lives are as long as they
+    // should be.
     let db = dir.open(system_us);
     check_lives(&db, system_us);
     assert_eq!(db.adopt_system_time(), 0, "time does not go back");

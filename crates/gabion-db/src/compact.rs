@@ -6,14 +6,16 @@ use gabion_base::{Error, Result};
 use gabion_node::{RangeState, WriteGate};
 
 impl Db {
-    /// Compacts all keys within bounds (`..` for all) and waits for it: what was
-    /// written to them before is then in one level, in files without deleted or replaced values. Never needed: it makes
-    /// reads of a range that was written once, or deleted, as cheap as they can be, and gives its space back at once
-    /// instead of by and by. Where a [`Snapshot`](crate::Snapshot) reads them, the files from before stay beside the new
-    /// ones, and take their space, for as long as it lives.
+    /// Compacts all keys within bounds (`..` for all) and waits for it: what was written to them
+    /// before is then in one level, in files without deleted or replaced values. Never needed: it
+    /// makes reads of a range that was written once, or deleted, as cheap as they can be, and gives
+    /// its space back at once instead of by and by. Where a [`Snapshot`](crate::Snapshot) reads
+    /// them, the files from before stay beside the new ones, and take their space, for as long as
+    /// it lives.
     ///
-    /// Costs a [`Self::flush`], then reading and writing all that is there, by the threads of compactions. Reads and
-    /// writes go on meanwhile. Calls of several threads are carried out one after the other.
+    /// Costs a [`Self::flush`], then reading and writing all that is there, by the threads of
+    /// compactions. Reads and writes go on meanwhile. Calls of several threads are carried out one
+    /// after the other.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -34,13 +36,14 @@ impl Db {
     /// ```
     ///
     /// # Durability
-    /// What was written to any key before, at whatever [`Durability`](crate::Durability), survives a power cut, as after
-    /// [`Self::flush`]; so does what the compactions made, as far as they came.
+    /// What was written to any key before, at whatever [`Durability`](crate::Durability), survives
+    /// a power cut, as after [`Self::flush`]; so does what the compactions made, as far as they
+    /// came.
     ///
     /// # Errors
-    /// No space when a compaction of a file with what it overlaps needs more than the pool has left, or the flush does;
-    /// corruption with the file's name when one is damaged; what made the store fail. What was compacted
-    /// before stays so.
+    /// No space when a compaction of a file with what it overlaps needs more than the pool has
+    /// left, or the flush does; corruption with the file's name when one is damaged; what made the
+    /// store fail. What was compacted before stays so.
     pub fn compact_range(&self, bounds: impl Bounds) -> Result<()> {
         self.compact_engine_range(&EngineRange::new(&bounds))
     }

@@ -1,9 +1,9 @@
 //! The machine under its lock, and what its threads share.
 //!
-//! Whoever has something for the machine (a writer, a thread with a result, the clock) takes the lock,
-//! hands it in, lets the machine carry on and does what it wants done, which is never more than to put an
-//! order into a queue. So there is no thread that only passes things on, and a write that meets no
-//! contention wakes nobody.
+//! Whoever has something for the machine (a writer, a thread with a result, the clock) takes the
+//! lock, hands it in, lets the machine carry on and does what it wants done, which is never more
+//! than to put an order into a queue. So there is no thread that only passes things on, and a write
+//! that meets no contention wakes nobody.
 
 use crate::drain::Drains;
 use crate::moments::Moments;
@@ -24,11 +24,12 @@ use std::time::Duration;
 
 /// How often time passes for writers that wait.
 const TICK: Duration = Duration::from_millis(20);
-/// How often it passes for a machine to which nothing happens: files that readers let go are then given back.
+/// How often it passes for a machine to which nothing happens: files that readers let go are then
+/// given back.
 pub(crate) const IDLE_TICK: Duration = Duration::from_millis(200);
 
-/// Bytes of log after which the machine carries on, if nothing else makes it: enough for a drain, and little
-/// against the ring.
+/// Bytes of log after which the machine carries on, if nothing else makes it: enough for a drain,
+/// and little against the ring.
 const CARRY_ON_LEN: u64 = 64 << 10;
 
 /// Sentences that are kept for whoever runs the store.
@@ -41,7 +42,8 @@ pub(crate) struct Core {
     pub(crate) run: RunOptions,
     /// None while the store starts, and again once it closes.
     pub(crate) threads: Option<Threads>,
-    /// The drain that who has the lock carries out itself, when it is one that waits for it: [`crate::drain`].
+    /// The drain that who has the lock carries out itself, when it is one that waits for it:
+    /// [`crate::drain`].
     own_drain: OwnDrain,
     /// The log ended here when the machine was last carried on.
     carried_on_at: Frontier,
@@ -131,13 +133,15 @@ impl Shared {
         }
     }
 
-    /// Whether the store was opened by this process, and not by one that this is a fork of. Costs a load.
+    /// Whether the store was opened by this process, and not by one that this is a fork of. Costs a
+    /// load.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.process.is_this()
     }
 
-    /// To be called before anything else: in a fork each lock may be held by a thread that is not there.
+    /// To be called before anything else: in a fork each lock may be held by a thread that is not
+    /// there.
     ///
     /// # Errors
     /// Invalid input, in a fork.
@@ -212,9 +216,9 @@ impl Shared {
         core
     }
 
-    /// The tree as of the last write that was applied whole, and of now, where something may have expired. Where the
-    /// part of a shape that is shown ends before a clear, it is read as if that had not been: see
-    /// [`Self::publish_shape`].
+    /// The tree as of the last write that was applied whole, and of now, where something may have
+    /// expired. Where the part of a shape that is shown ends before a clear, it is read as if that
+    /// had not been: see [`Self::publish_shape`].
     pub(crate) fn newest(&self) -> ReadView {
         let due_ms = self.views.due_ms();
         if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
@@ -238,13 +242,14 @@ impl Shared {
         self.views.late_ms()
     }
 
-    /// From when it is reckoned how long something lasts: the clock may be behind the log's time, by which it expires.
+    /// From when it is reckoned how long something lasts: the clock may be behind the log's time,
+    /// by which it expires.
     pub(crate) fn expiry_base_ms(&self) -> u64 {
         self.clock.now_ms().max(self.views.now_ms())
     }
 
-    /// Has the machine log that time has passed, unless somebody else just did or the store has failed: then
-    /// time stands still.
+    /// Has the machine log that time has passed, unless somebody else just did or the store has
+    /// failed: then time stands still.
     fn pass_time(&self) {
         let mut core = self.lock();
         let is_due = |core: &Core| {
@@ -260,8 +265,8 @@ impl Shared {
         }
     }
 
-    /// Shows readers a write that went into the log, and lets the machine carry on when there is enough for it
-    /// to do.
+    /// Shows readers a write that went into the log, and lets the machine carry on when there is
+    /// enough for it to do.
     pub(crate) fn written(&self, core: &mut Core, end: Frontier) {
         let tree = core.node.tree();
         let is_sealed = tree.active_id() != core.active;
@@ -296,11 +301,12 @@ impl Shared {
         self.publish(core);
     }
 
-    /// Lets the machine carry on and waits until the log is durable up to `end`. What it takes to get there is done on this
-    /// thread, if no drain is under way.
+    /// Lets the machine carry on and waits until the log is durable up to `end`. What it takes to
+    /// get there is done on this thread, if no drain is under way.
     ///
     /// # Errors
-    /// No space where the log has no slot to grow into, and none is about to become free; what made the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; what made
+    /// the store fail.
     pub(crate) fn wait_durable<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -333,11 +339,11 @@ impl Shared {
         self.show(core.node.tree());
     }
 
-    /// Gives readers the shape that the tree has now. They read it as of the last write that they were shown, until
-    /// they are shown the next: what that cleared is there until then.
+    /// Gives readers the shape that the tree has now. They read it as of the last write that they
+    /// were shown, until they are shown the next: what that cleared is there until then.
     ///
-    /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose results come in
-    /// under the lock that the writer has had since before it cleared.
+    /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose
+    /// results come in under the lock that the writer has had since before it cleared.
     fn publish_shape(&self, core: &mut Core) {
         let newest = core.node.tree().lasting_view();
         core.active = core.node.tree().active_id();
@@ -370,7 +376,8 @@ impl Shared {
             }
             Output::Fatal(error) => core.fail(error),
             Output::Notice(text) => self.note(text),
-            // A group of one has nobody to talk to, to be sent files by, to ship files to or to be compared with.
+            // A group of one has nobody to talk to, to be sent files by, to ship files to or to be
+            // compared with.
             Output::Send { .. }
             | Output::JobsMayBuild(_)
             | Output::Replaced(_)
@@ -402,7 +409,8 @@ impl Shared {
     }
 }
 
-/// A drain on the thread of a caller. Where that panics nobody ends it, and the log is never durable again.
+/// A drain on the thread of a caller. Where that panics nobody ends it, and the log is never
+/// durable again.
 struct Unfinished<'a>(&'a Shared);
 
 impl Drop for Unfinished<'_> {
@@ -422,8 +430,9 @@ impl Core {
     }
 
     /// # Errors
-    /// Why nothing can be written any more: what the device holds is not known, or a thread is gone. A
-    /// process that opens the store anew finds all that was acknowledged. Also a store that was closed.
+    /// Why nothing can be written any more: what the device holds is not known, or a thread is
+    /// gone. A process that opens the store anew finds all that was acknowledged. Also a store that
+    /// was closed.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {
             Some(error) => {
@@ -503,7 +512,8 @@ mod tests {
         each
     }
 
-    /// The writer is stopped where it has given readers the new shape, and not yet the number of its write.
+    /// The writer is stopped where it has given readers the new shape, and not yet the number of
+    /// its write.
     /// docs/faults.md: P21
     #[test]
     fn a_batch_that_clears_everything_is_read_whole_or_not_at_all_and_so_copied() {

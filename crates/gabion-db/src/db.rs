@@ -27,21 +27,24 @@ use std::sync::{Arc, MutexGuard};
 
 /// Bytes that one operation takes in a record beside its key and value, at most.
 const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
-/// Steps by which jobs stand back: none, as callers have threads of their own, and one that writes without a pause would
-/// only wait for compactions later (overwriting took a seventh longer with 10).
+/// Steps by which jobs stand back: none, as callers have threads of their own, and one that writes
+/// without a pause would only wait for compactions later (overwriting took a seventh longer with
+/// 10).
 const NICE: u8 = 0;
 
-/// An open store. A clone is the same store, and every method may be called on any thread. It closes with
-/// the last clone, as [`Self::close`] does but that nobody is told of an error: then jobs under way are waited for, and the
-/// lock of the directory is given back.
+/// An open store. A clone is the same store, and every method may be called on any thread. It
+/// closes with the last clone, as [`Self::close`] does but that nobody is told of an error: then
+/// jobs under way are waited for, and the lock of the directory is given back.
 ///
-/// Nothing needs to be done before a process ends: what was acknowledged is there when the store is opened
-/// again, after a kill too, but for writes at [`Durability::MemTable`]. Only a store that was closed can do without
-/// its file `ring`. A snapshot that outlives the last clone can still be read, and keeps the lock.
+/// Nothing needs to be done before a process ends: what was acknowledged is there when the store is
+/// opened again, after a kill too, but for writes at [`Durability::MemTable`]. Only a store that
+/// was closed can do without its file `ring`. A snapshot that outlives the last clone can still be
+/// read, and keeps the lock.
 ///
-/// It belongs to the process that opened it. In a fork of that every call is an error; those that return none panic
-/// ([`Self::snapshot`], [`Self::iter`], [`Self::stats`] and the like), and dropping it there does nothing. A fork that lives on keeps the
-/// lock of the directory, as it has the open file.
+/// It belongs to the process that opened it. In a fork of that every call is an error; those that
+/// return none panic ([`Self::snapshot`], [`Self::iter`], [`Self::stats`] and the like), and
+/// dropping it there does nothing. A fork that lives on keeps the lock of the directory, as it has
+/// the open file.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
 
@@ -56,11 +59,12 @@ struct Open {
 }
 
 impl Drop for Open {
-    /// As [`Db::close`]. Threads end before the lock of the pool is given back: their writes must not land later.
+    /// As [`Db::close`]. Threads end before the lock of the pool is given back: their writes must
+    /// not land later.
     fn drop(&mut self) {
         if !self.shared.is_ours() {
-            // Threads that are to be waited for are not there, and what is open is the parent's: all of it stays, until the
-            // process ends.
+            // Threads that are to be waited for are not there, and what is open is the parent's:
+            // all of it stays, until the process ends.
             std::mem::forget(self.shared.clone());
             return;
         }
@@ -115,15 +119,16 @@ fn close(shared: &Shared) -> Result<()> {
 pub struct DbStats {
     /// Levels of the tree, from L0 on.
     pub levels: Vec<LevelStats>,
-    /// Bytes that compactions have yet to write anew until every level is within its aim: what a burst of writes
-    /// leaves behind (RocksDB: pending compaction bytes). 0 when compaction is quiet.
+    /// Bytes that compactions have yet to write anew until every level is within its aim: what a
+    /// burst of writes leaves behind (RocksDB: pending compaction bytes). 0 when compaction is
+    /// quiet.
     pub compaction_debt: u64,
     /// What flushes and compactions did.
     pub counters: Counters,
     /// Bytes of device that files and log take, whole slots.
     pub slot_bytes: u64,
-    /// Slots by state. Those of files that compactions replaced stay *retired* until nothing reads them: `held` tells of
-    /// what does.
+    /// Slots by state. Those of files that compactions replaced stay *retired* until nothing reads
+    /// them: `held` tells of what does.
     pub slots: SlotCounts,
     /// Snapshots and cursors that are open.
     pub held: Held,
@@ -135,14 +140,16 @@ pub struct DbStats {
     pub cache_misses: u64,
     /// Blocks that made room for others. Those of files that are gone do not count.
     pub cache_evictions: u64,
-    /// Blocks of files that jobs built which were put into the cache before anybody asked, as readers had what they were
-    /// made of; their bytes; and files that were not, as they could not be read.
+    /// Blocks of files that jobs built which were put into the cache before anybody asked, as
+    /// readers had what they were made of; their bytes; and files that were not, as they could not
+    /// be read.
     pub warmed: WarmStats,
     /// Bytes of memory for blocks, and for the indexes and filters of open files.
     pub cache_bytes: usize,
     /// See `cache_bytes`.
     pub index_bytes: usize,
-    /// Live files of which some bytes are not what was written. Reads that need them fail; the others go on.
+    /// Live files of which some bytes are not what was written. Reads that need them fail; the
+    /// others go on.
     pub damaged_files: usize,
     /// Bytes of memory charged for MemTables.
     pub memtable_bytes: u64,
@@ -153,8 +160,9 @@ pub struct DbStats {
 /// What keeps MemTables and files from being given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Moments that are read: a [`Snapshot`] is one, together with its clones and all cursors and ranges of it; a
-    /// cursor or range of the store itself is one, and so is a checkpoint while it is made.
+    /// Moments that are read: a [`Snapshot`] is one, together with its clones and all cursors and
+    /// ranges of it; a cursor or range of the store itself is one, and so is a checkpoint while it
+    /// is made.
     pub moments: usize,
     /// How long ago the oldest of them was, in milliseconds, to within 200; 0 without any.
     pub oldest_ms: u64,
@@ -173,10 +181,10 @@ enum Wish {
     Keep,
 }
 
-/// The machine, once it takes a write, a put or another. Where jobs pause, as their device has no room, nothing makes any
-/// until somebody gives it some, and who waited for that would wait for as long; so would who waited for the compaction
-/// of a damaged file. What is in memory can be kept all the same: that is one file of L0 more, as nothing is written
-/// after it.
+/// The machine, once it takes a write, a put or another. Where jobs pause, as their device has no
+/// room, nothing makes any until somebody gives it some, and who waited for that would wait for as
+/// long; so would who waited for the compaction of a damaged file. What is in memory can be kept
+/// all the same: that is one file of L0 more, as nothing is written after it.
 fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
     shared.check_process()?;
     let mut core = shared.lock();
@@ -307,15 +315,16 @@ fn add(core: &mut Core, key: &[u8], delta: i64, clock_ms: u64) -> Result<()> {
 impl Db {
     /// Makes a store in `dir`, which is made if it is not there, and opens it.
     ///
-    /// Costs reserving the bytes of the pool and of the ring, at once where the file system only notes that (ext4, XFS)
-    /// and a write of all of them where it cannot, some flushes of the device, and [`Self::open`].
+    /// Costs reserving the bytes of the pool and of the ring, at once where the file system only
+    /// notes that (ext4, XFS) and a write of all of them where it cannot, some flushes of the
+    /// device, and [`Self::open`].
     ///
     /// # Durability
     /// The empty store survives a power cut.
     ///
     /// # Errors
-    /// Invalid input when the directory holds a store already or an option is out of its limits; no space;
-    /// I/O.
+    /// Invalid input when the directory holds a store already or an option is out of its limits; no
+    /// space; I/O.
     pub fn create(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
         Self::create_in(dir.as_ref(), options)
     }
@@ -330,18 +339,21 @@ impl Db {
         Self::open(dir, options)
     }
 
-    /// Opens the store in `dir`. What is fixed of the options, the lengths of pool, ring and segments and the tree's shape, is as
-    /// it was made, and is to be said as it was made or left at its default.
+    /// Opens the store in `dir`. What is fixed of the options, the lengths of pool, ring and
+    /// segments and the tree's shape, is as it was made, and is to be said as it was made or left
+    /// at its default.
     ///
-    /// Costs reading where files lie and applying the log from what is in files on: no more than MemTables hold, as a
-    /// rule, and little after a [`Self::flush`]; a commit or two; and two threads besides those of
-    /// [`RunOptions::compactions_max`]. No file of records is read, so one that is damaged is met by who reads it.
+    /// Costs reading where files lie and applying the log from what is in files on: no more than
+    /// MemTables hold, as a rule, and little after a [`Self::flush`]; a commit or two; and two
+    /// threads besides those of [`RunOptions::compactions_max`]. No file of records is read, so one
+    /// that is damaged is met by who reads it.
     ///
     /// # Errors
-    /// Not found, also when `pool` is no pool of Gabion's; busy when another process, or another `Db` of this one, has it;
-    /// invalid input when an option that is fixed is another one than the store was made with, naming both, when it is
-    /// a member of a group of several replicas, or [`RunOptions::limits`] are too much for its pool; corruption with its
-    /// place, and for a ring that is lost although the store was not closed, with what may be missing, unless
+    /// Not found, also when `pool` is no pool of Gabion's; busy when another process, or another
+    /// `Db` of this one, has it; invalid input when an option that is fixed is another one than the
+    /// store was made with, naming both, when it is a member of a group of several replicas, or
+    /// [`RunOptions::limits`] are too much for its pool; corruption with its place, and for a ring
+    /// that is lost although the store was not closed, with what may be missing, unless
     /// [`Options::accept_lost_ring`] is set; unsupported for another format.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
         Self::open_in(dir.as_ref(), options)
@@ -397,12 +409,14 @@ impl Db {
         Ok(db)
     }
 
-    /// Closes the store, whoever else has a handle of it: what was written is flushed, and the store remembers that it
-    /// was closed, so that it can be opened again without its file `ring`. Then nothing is written any more; what is read stays
-    /// readable, from what handles, snapshots and cursors have.
+    /// Closes the store, whoever else has a handle of it: what was written is flushed, and the
+    /// store remembers that it was closed, so that it can be opened again without its file `ring`.
+    /// Then nothing is written any more; what is read stays readable, from what handles, snapshots
+    /// and cursors have.
     ///
-    /// Costs the write of what the ring alone holds, at most [`Options::ring_len`], a flush of the device, and a commit with another;
-    /// and a [`Self::flush`] where something was written at [`Durability::MemTable`].
+    /// Costs the write of what the ring alone holds, at most [`Options::ring_len`], a flush of the
+    /// device, and a commit with another; and a [`Self::flush`] where something was written at
+    /// [`Durability::MemTable`].
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -422,12 +436,14 @@ impl Db {
     /// All that was written survives a power cut, the loss of the ring, and both.
     ///
     /// # Errors
-    /// What made the store fail; no space when the pool has no slot for the log. The store is as after a kill then.
+    /// What made the store fail; no space when the pool has no slot for the log. The store is as
+    /// after a kill then.
     pub fn close(self) -> Result<()> {
         close(&self.0.shared)
     }
 
-    /// Opens the store in `dir`, or makes it when there is none. Costs what [`Self::open`] or [`Self::create`] costs.
+    /// Opens the store in `dir`, or makes it when there is none. Costs what [`Self::open`] or
+    /// [`Self::create`] costs.
     ///
     /// # Durability
     /// As [`Self::create`] for one that is made.
@@ -455,9 +471,9 @@ impl Db {
 
     /// Sets a key. A key has up to 64 KiB, a value up to 8 MiB.
     ///
-    /// Costs a copy into the ring and one into the MemTable, under the lock that all writers of the store share; as a
-    /// rule no call of the system but a wake-up for each 64 KiB of log, and no look at a file. Waits only where flushes
-    /// or compactions are behind.
+    /// Costs a copy into the ring and one into the MemTable, under the lock that all writers of the
+    /// store share; as a rule no call of the system but a wake-up for each 64 KiB of log, and no
+    /// look at a file. Waits only where flushes or compactions are behind.
     ///
     /// # Durability
     /// [`Durability::Ring`].
@@ -512,17 +528,19 @@ impl Db {
         })
     }
 
-    /// Sets a key until a time: from then on it is as if it had been deleted. [`Self::put`] of the same key makes
-    /// it stay; to change the time alone, write the value again.
+    /// Sets a key until a time: from then on it is as if it had been deleted. [`Self::put`] of the
+    /// same key makes it stay; to change the time alone, write the value again.
     ///
-    /// What has expired is judged by the time of the log, which goes on with each write and, once something is
-    /// due, with the first read or within 0.2 s. It never goes back: not with the system's clock, which
-    /// is read when the store is opened and not when it is set, and not over a restart. While the log takes nothing, as the store has
-    /// failed, time stands still. A [`Snapshot`] keeps the time at which it was made.
+    /// What has expired is judged by the time of the log, which goes on with each write and, once
+    /// something is due, with the first read or within 0.2 s. It never goes back: not with the
+    /// system's clock, which is read when the store is opened and not when it is set, and not over
+    /// a restart. While the log takes nothing, as the store has failed, time stands still. A
+    /// [`Snapshot`] keeps the time at which it was made.
     ///
-    /// Costs what `put` costs and 8 bytes in log, memory and file; room comes back as for a deleted key, by
-    /// compaction. Each millisecond in which something expires may cost a record of the log, of about 100 bytes;
-    /// so do ten a second in a process that began with such keys in files, until the last of them has expired.
+    /// Costs what `put` costs and 8 bytes in log, memory and file; room comes back as for a deleted
+    /// key, by compaction. Each millisecond in which something expires may cost a record of the
+    /// log, of about 100 bytes; so do ten a second in a process that began with such keys in files,
+    /// until the last of them has expired.
     ///
     /// ```
     /// # use gabion_db::{Db, Expiry, Options};
@@ -567,22 +585,27 @@ impl Db {
         })
     }
 
-    /// Adds to a counter without reading it: a blind write, with no lock on the key and no look at a file. The value is a
-    /// decimal number, as [`Self::put`] with `b"42"` or Redis's `INCRBY` would write it.
+    /// Adds to a counter without reading it: a blind write, with no lock on the key and no look at
+    /// a file. The value is a decimal number, as [`Self::put`] with `b"42"` or Redis's `INCRBY`
+    /// would write it.
     ///
-    /// - A key that is not there, was deleted or has expired counts as 0, and what comes of it does not expire.
+    /// - A key that is not there, was deleted or has expired counts as 0, and what comes of it does
+    ///   not expire.
     /// - A key that expires keeps its expiry.
-    /// - A value that is no decimal number within 64 bits stays as it is, and what is added to it is lost.
-    /// - The sum stops at `i64::MIN` and `i64::MAX`, and goes on from there with what is added next.
+    /// - A value that is no decimal number within 64 bits stays as it is, and what is added to it
+    ///   is lost.
+    /// - The sum stops at `i64::MIN` and `i64::MAX`, and goes on from there with what is added
+    ///   next.
     ///
-    /// Additions take effect in the order in which the log takes them, among each other and with other writes; from
-    /// several threads each counts once.
+    /// Additions take effect in the order in which the log takes them, among each other and with
+    /// other writes; from several threads each counts once.
     ///
-    /// Costs what `put` costs with a value of 18 bytes. A read of the key adds up what was added since it was
-    /// compacted last, one step of some 50 ns for each, newest first; flushes and compactions make one of them, or the value. So
-    /// this is for counters that are written more often than read: who reads each time does better with `get`
-    /// and `put`. In a key range where keys expire, additions before and after an expiry stay apart until a compaction
-    /// brings them together with the value; and what has expired under them stays until then too.
+    /// Costs what `put` costs with a value of 18 bytes. A read of the key adds up what was added
+    /// since it was compacted last, one step of some 50 ns for each, newest first; flushes and
+    /// compactions make one of them, or the value. So this is for counters that are written more
+    /// often than read: who reads each time does better with `get` and `put`. In a key range where
+    /// keys expire, additions before and after an expiry stay apart until a compaction brings them
+    /// together with the value; and what has expired under them stays until then too.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options, WriteBatch};
@@ -624,8 +647,8 @@ impl Db {
 
     /// Deletes a key, whether it is there or not.
     ///
-    /// Costs what [`Self::put`] costs without a value, and no look whether it is there. What it deletes takes its room
-    /// until compactions come by.
+    /// Costs what [`Self::put`] costs without a value, and no look whether it is there. What it
+    /// deletes takes its room until compactions come by.
     ///
     /// # Durability
     /// [`Durability::Ring`].
@@ -659,16 +682,18 @@ impl Db {
     /// Carries out a batch, all or nothing: readers see none of it or all. Waits while flushes or
     /// compactions are behind.
     ///
-    /// Costs one record of the log and the lock of writers once, for as long as the batch is applied; each operation then
-    /// costs what it costs alone. With [`Durability::Flushed`] a flush of the device besides, without the lock.
+    /// Costs one record of the log and the lock of writers once, for as long as the batch is
+    /// applied; each operation then costs what it costs alone. With [`Durability::Flushed`] a flush
+    /// of the device besides, without the lock.
     ///
     /// # Durability
     /// As `durability` says, when it returns.
     ///
     /// # Errors
-    /// Limit exceeded for a key, value or batch that is too long, and nothing is written then; no space
-    /// when the pool is full, and then deletes are still taken; corruption with the file's name when L0 is full and
-    /// its compaction needs a file that is damaged; what made the store fail.
+    /// Limit exceeded for a key, value or batch that is too long, and nothing is written then; no
+    /// space when the pool is full, and then deletes are still taken; corruption with the file's
+    /// name when L0 is full and its compaction needs a file that is damaged; what made the store
+    /// fail.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         if batch.is_empty() {
             return match durability {
@@ -730,8 +755,8 @@ impl Db {
 
     /// Waits until everything that was written before is flushed.
     ///
-    /// Costs the writes of what the device does not have yet and one flush of it, which all who wait meanwhile share;
-    /// nothing when all is flushed. Others write on.
+    /// Costs the writes of what the device does not have yet and one flush of it, which all who
+    /// wait meanwhile share; nothing when all is flushed. Others write on.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options};
@@ -752,15 +777,17 @@ impl Db {
     /// ```
     ///
     /// # Durability
-    /// [`Durability::Flushed`] for all that was written before but at [`Durability::MemTable`], for which
-    /// [`Self::flush`] is.
+    /// [`Durability::Flushed`] for all that was written before but at [`Durability::MemTable`], for
+    /// which [`Self::flush`] is.
     ///
     /// # Errors
-    /// No space where the log has no slot to grow into, and none is about to become free; what made the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; what made
+    /// the store fail.
     pub fn sync(&self) -> Result<()> {
         self.0.shared.check_process()?;
         let mut core = self.lock();
-        // Flushes and compactions that are behind, for which writers wait, are nothing to what is in the log already.
+        // Flushes and compactions that are behind, for which writers wait, are nothing to what is
+        // in the log already.
         loop {
             core.check()?;
             match core.node.durable_gate() {
@@ -790,8 +817,8 @@ impl Db {
         Ok(look_up_newest(&self.0.shared, key)?.map(|found| found.value))
     }
 
-    /// The value of a key, if it has one, with the time at which it expires; see [`Self::put_expiring`]. Costs what
-    /// [`Self::get`] does.
+    /// The value of a key, if it has one, with the time at which it expires; see
+    /// [`Self::put_expiring`]. Costs what [`Self::get`] does.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -799,8 +826,8 @@ impl Db {
         look_up_newest(&self.0.shared, key.as_ref())
     }
 
-    /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there. Costs what
-    /// [`Self::get`] costs.
+    /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there.
+    /// Costs what [`Self::get`] costs.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -808,7 +835,8 @@ impl Db {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
-    /// The store's time beside the system's: they differ where the latter was set ([`gabion_host::clock`]).
+    /// The store's time beside the system's: they differ where the latter was set
+    /// ([`gabion_host::clock`]).
     #[must_use]
     pub fn time(&self) -> StoreTime {
         let shared = &self.0.shared;
@@ -816,9 +844,10 @@ impl Db {
         StoreTime { now_ms, system_ms: shared.clock().system_us() / 1_000 }
     }
 
-    /// Says that the system's clock is right: where it is ahead of the store's time, which then was further behind than a
-    /// rest lasts as a rule or the clock was set while the store was open, time goes on to it at once, and what is due has expired.
-    /// Returns by how many milliseconds; 0 where the system's clock is behind, as time does not go back.
+    /// Says that the system's clock is right: where it is ahead of the store's time, which then was
+    /// further behind than a rest lasts as a rule or the clock was set while the store was open,
+    /// time goes on to it at once, and what is due has expired. Returns by how many milliseconds; 0
+    /// where the system's clock is behind, as time does not go back.
     ///
     /// # Durability
     /// With the next write, as time itself.
@@ -867,7 +896,8 @@ impl Db {
         Cursor::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
-    /// A cursor over the pairs whose keys begin with `prefix` at this moment; see [`Snapshot::cursor`].
+    /// A cursor over the pairs whose keys begin with `prefix` at this moment; see
+    /// [`Snapshot::cursor`].
     #[must_use]
     pub fn prefix_cursor(&self, prefix: impl AsRef<[u8]>) -> Cursor {
         Cursor::new(self.snapshot(), EngineRange::of_prefix(prefix.as_ref()))
@@ -882,39 +912,42 @@ impl Db {
         self.snapshot().approximate_size(bounds)
     }
 
-    /// The store as of now. Costs a few atomic operations and no lock of writers, unless something that expires has just
-    /// become due: then a record of the log. For what keeping one costs see [`Snapshot`].
+    /// The store as of now. Costs a few atomic operations and no lock of writers, unless something
+    /// that expires has just become due: then a record of the log. For what keeping one costs see
+    /// [`Snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits until it is there for the next start too. Needed for the durability
-    /// of [`Durability::MemTable`] alone; a restart is faster afterwards, as less log is applied. For an example see
-    /// [`Self::sync`].
+    /// Writes what is in memory to a file and waits until it is there for the next start too.
+    /// Needed for the durability of [`Durability::MemTable`] alone; a restart is faster afterwards,
+    /// as less log is applied. For an example see [`Self::sync`].
     ///
-    /// Costs a file of L0, however little is in it, and some flushes of the device; so who calls it often makes more
-    /// work for compactions. Nothing when nothing was written since the last. Others write on, and what they write is not
-    /// waited for.
+    /// Costs a file of L0, however little is in it, and some flushes of the device; so who calls it
+    /// often makes more work for compactions. Nothing when nothing was written since the last.
+    /// Others write on, and what they write is not waited for.
     ///
     /// # Durability
-    /// What was written before, at whatever durability, survives a power cut: puts, deletes and clears of everything.
+    /// What was written before, at whatever durability, survives a power cut: puts, deletes and
+    /// clears of everything.
     ///
     /// # Errors
-    /// No space when the device had none for this file or one of a compaction, and both wait until they are tried
-    /// again, or when the pool has too few slots for it, as where snapshots keep files that were replaced; what made the
-    /// store fail.
+    /// No space when the device had none for this file or one of a compaction, and both wait until
+    /// they are tried again, or when the pool has too few slots for it, as where snapshots keep
+    /// files that were replaced; what made the store fail.
     pub fn flush(&self) -> Result<()> {
         flush(&self.0.shared)
     }
 
-    /// Waits until no flush or compaction is under way or due. Costs nothing but that: seconds to hours, by what has to be
-    /// compacted, and for ever while others write enough.
+    /// Waits until no flush or compaction is under way or due. Costs nothing but that: seconds to
+    /// hours, by what has to be compacted, and for ever while others write enough.
     ///
     /// # Errors
-    /// What keeps one that is due from being begun, once nothing is under way: no space when the device had none for its
-    /// files, and it waits until it is tried again, or when the pool has too few slots for it, as where a snapshot keeps
-    /// files that were replaced; corruption with the name of a file of it that is damaged. What made the store fail.
+    /// What keeps one that is due from being begun, once nothing is under way: no space when the
+    /// device had none for its files, and it waits until it is tried again, or when the pool has
+    /// too few slots for it, as where a snapshot keeps files that were replaced; corruption with
+    /// the name of a file of it that is damaged. What made the store fail.
     pub fn wait_until_quiet(&self) -> Result<()> {
         self.0.shared.check_process()?;
         let mut core = self.lock();
@@ -934,26 +967,27 @@ impl Db {
         self.lock().run
     }
 
-    /// The codecs of files that are made from now on: those of [`RunOptions::codecs`], else those with which the store
-    /// was made. Costs the lock of writers.
+    /// The codecs of files that are made from now on: those of [`RunOptions::codecs`], else those
+    /// with which the store was made. Costs the lock of writers.
     #[must_use]
     pub fn codecs(&self) -> Codecs {
         self.lock().node.tree().config().codecs()
     }
 
-    /// When MemTables are sealed and how many runs L0 may have: by [`RunOptions::limits`], else as the store was made.
-    /// Costs the lock of writers.
+    /// When MemTables are sealed and how many runs L0 may have: by [`RunOptions::limits`], else as
+    /// the store was made. Costs the lock of writers.
     #[must_use]
     pub fn write_limits(&self) -> WriteLimits {
         self.lock().node.tree().config().write_limits()
     }
 
-    /// Changes the options that may change, until the store is closed: [`Options::run`] says what they are when it
-    /// is opened again. Blocks that are too many for a smaller cache go at once; compactions under way go on, with the
-    /// codecs with which they began.
+    /// Changes the options that may change, until the store is closed: [`Options::run`] says what
+    /// they are when it is opened again. Blocks that are too many for a smaller cache go at once;
+    /// compactions under way go on, with the codecs with which they began.
     ///
-    /// Costs the lock of writers, while threads for more compactions are started and blocks that are too many are
-    /// dropped one by one. After another `open_files_len` reads look for open files anew.
+    /// Costs the lock of writers, while threads for more compactions are started and blocks that
+    /// are too many are dropped one by one. After another `open_files_len` reads look for open
+    /// files anew.
     ///
     /// ```
     /// # use gabion_db::{Db, Options, RunOptions};
@@ -976,8 +1010,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Invalid input when a value is out of its limits; the system's, when a thread for compactions cannot start;
-    /// what made the store fail. Nothing has changed then.
+    /// Invalid input when a value is out of its limits; the system's, when a thread for compactions
+    /// cannot start; what made the store fail. Nothing has changed then.
     pub fn set_run_options(&self, options: RunOptions) -> Result<()> {
         options.check()?;
         self.0.shared.check_process()?;
@@ -998,8 +1032,8 @@ impl Db {
         Ok(())
     }
 
-    /// What the store says of itself. Costs a look at each file, some 50 µs for a thousand, with the lock of writers: for
-    /// once a second, not for each write.
+    /// What the store says of itself. Costs a look at each file, some 50 µs for a thousand, with
+    /// the lock of writers: for once a second, not for each write.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -1059,8 +1093,9 @@ impl Db {
         }
     }
 
-    /// What whoever runs the store should know, a sentence each, since the last call: a system without direct
-    /// I/O, a ring that was gone, files that are damaged. Costs the lock of the sentences alone.
+    /// What whoever runs the store should know, a sentence each, since the last call: a system
+    /// without direct I/O, a ring that was gone, files that are damaged. Costs the lock of the
+    /// sentences alone.
     #[must_use]
     pub fn take_notices(&self) -> Vec<String> {
         if let Err(forked) = self.0.shared.check_process() {
@@ -1069,7 +1104,8 @@ impl Db {
         std::mem::take(&mut *self.0.shared.notices())
     }
 
-    /// The error of a store that cannot write any more, if it is one. Reads go on. Costs the lock of writers.
+    /// The error of a store that cannot write any more, if it is one. Reads go on. Costs the lock
+    /// of writers.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         if let Err(forked) = self.0.shared.check_process() {

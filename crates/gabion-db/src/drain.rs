@@ -5,9 +5,10 @@
 //!                                                             (others write on, and wait for it)
 //! ```
 //!
-//! The thread of I/O would be woken for one, and would wake its caller: two changes of threads, which cost as much
-//! processor time as the write and the flush of a few bytes. The machine has one drain under way at a time, so what comes
-//! while one is carried out so is taken by the next who asks, or by that thread.
+//! The thread of I/O would be woken for one, and would wake its caller: two changes of threads,
+//! which cost as much processor time as the write and the flush of a few bytes. The machine has one
+//! drain under way at a time, so what comes while one is carried out so is taken by the next who
+//! asks, or by that thread.
 
 use gabion_base::Result;
 use gabion_fabric::{FileMedium, MediumOptions};

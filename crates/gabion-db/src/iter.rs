@@ -10,8 +10,8 @@ use std::fmt;
 use std::ops::{self, Bound};
 use std::sync::Arc;
 
-/// Which keys: `..`, `"a".."b"`, `key..=other`, a pair of [`Bound`]s or the like, of anything that is bytes.
-/// When the start is past the end there are none.
+/// Which keys: `..`, `"a".."b"`, `key..=other`, a pair of [`Bound`]s or the like, of anything that
+/// is bytes. When the start is past the end there are none.
 pub trait Bounds {
     /// Where the keys begin.
     fn start(&self) -> Bound<&[u8]>;
@@ -67,7 +67,8 @@ pub(crate) struct EngineRange {
 impl EngineRange {
     pub(crate) fn new(bounds: &impl Bounds) -> Self {
         let after = |key: &[u8]| {
-            // With a byte more it would be longer than any key: no key begins with it, so the next is past all that would.
+            // With a byte more it would be longer than any key: no key begins with it, so the next
+            // is past all that would.
             if key.len() >= KEY_LEN_MAX {
                 return Self::of_prefix(key).to;
             }
@@ -95,8 +96,8 @@ impl EngineRange {
         (self.from < self.to).then_some((&self.from[1..], to))
     }
 
-    /// All keys that begin with `prefix`. They end where the last byte that can be greater is; the keyspace byte
-    /// always can, so a prefix of 0xff alone ends with the keyspace.
+    /// All keys that begin with `prefix`. They end where the last byte that can be greater is; the
+    /// keyspace byte always can, so a prefix of 0xff alone ends with the keyspace.
     pub(crate) fn of_prefix(prefix: &[u8]) -> Self {
         let from = engine_key(prefix);
         let mut to = from.clone();
@@ -107,13 +108,13 @@ impl EngineRange {
     }
 }
 
-/// A place among the pairs of a snapshot, within bounds: goes to a key, steps forwards and backwards and
-/// may turn round anywhere.
+/// A place among the pairs of a snapshot, within bounds: goes to a key, steps forwards and
+/// backwards and may turn round anywhere.
 ///
 /// It is before the first pair, at a pair, or past the last. New cursors are before the first, so
-/// `while cursor.next()? { … }` meets every pair. Each move says whether it came to a pair; `next` from past
-/// the last and `prev` from before the first stay there. In a `for` loop it gives the pairs of its bounds
-/// as a [`Range`], wherever it was.
+/// `while cursor.next()? { … }` meets every pair. Each move says whether it came to a pair; `next`
+/// from past the last and `prev` from before the first stay there. In a `for` loop it gives the
+/// pairs of its bounds as a [`Range`], wherever it was.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -136,16 +137,18 @@ impl EngineRange {
 /// # Ok::<(), gabion_base::Error>(())
 /// ```
 ///
-/// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for what that costs.
+/// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for what
+/// that costs.
 ///
-/// **Cost.** A seek searches each MemTable, one file of each run of L0 and of each level,
-/// and reads their blocks from the device where they are not cached. A step in the direction of the last move
-/// goes on from there: about as much either way in files, where each block is read once and its entries
-/// parsed once; backwards about every tenth step in a MemTable is a search of it. Turning round is a
-/// seek. Nothing is copied or allocated for a pair but its key, in memory that the next step uses again;
-/// [`Self::key`] and [`Self::value`] lend what is there until then. A step forwards takes about 0.1 µs while blocks are in
-/// the cache. Where they are not, it reads the more of them at once the further it goes, from one of each file after a seek to
-/// 128 KiB; until it is elsewhere a cursor shares up to that much with the cache for each run of L0 and each level.
+/// **Cost.** A seek searches each MemTable, one file of each run of L0 and of each level, and reads
+/// their blocks from the device where they are not cached. A step in the direction of the last move
+/// goes on from there: about as much either way in files, where each block is read once and its
+/// entries parsed once; backwards about every tenth step in a MemTable is a search of it. Turning
+/// round is a seek. Nothing is copied or allocated for a pair but its key, in memory that the next
+/// step uses again; [`Self::key`] and [`Self::value`] lend what is there until then. A step
+/// forwards takes about 0.1 µs while blocks are in the cache. Where they are not, it reads the more
+/// of them at once the further it goes, from one of each file after a seek to 128 KiB; until it is
+/// elsewhere a cursor shares up to that much with the cache for each run of L0 and each level.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -168,8 +171,8 @@ impl EngineRange {
 /// ```
 ///
 /// # Errors
-/// Every move: corruption with file and offset; I/O. After an error the cursor is at no pair and further
-/// moves are errors too: take another one.
+/// Every move: corruption with file and offset; I/O. After an error the cursor is at no pair and
+/// further moves are errors too: take another one.
 pub struct Cursor {
     walk: ReadIterator<Files, Arc<SharedCache>>,
     snapshot: Snapshot,
@@ -204,8 +207,9 @@ impl Cursor {
         self.go(Move::Last)
     }
 
-    /// To the first pair at or after `key`; to the first of the bounds when `key` is before them. A search of each
-    /// MemTable, run of L0 and level, with a read of the device for each block that is not cached.
+    /// To the first pair at or after `key`; to the first of the bounds when `key` is before them. A
+    /// search of each MemTable, run of L0 and level, with a read of the device for each block that
+    /// is not cached.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -213,8 +217,8 @@ impl Cursor {
         self.go(Move::Seek(&engine_key(key.as_ref())))
     }
 
-    /// To the last pair at or before `key`; to the last of the bounds when `key` is past them. Costs what [`Self::seek`]
-    /// costs.
+    /// To the last pair at or before `key`; to the last of the bounds when `key` is past them.
+    /// Costs what [`Self::seek`] costs.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -222,7 +226,8 @@ impl Cursor {
         self.go(Move::SeekForPrev(&engine_key(key.as_ref())))
     }
 
-    /// To the next pair; to the first from before it. About 0.1 µs in cached blocks; after a [`Self::prev`] a seek.
+    /// To the next pair; to the first from before it. About 0.1 µs in cached blocks; after a
+    /// [`Self::prev`] a seek.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -240,8 +245,8 @@ impl Cursor {
         }
     }
 
-    /// To the pair before; to the last from past it. About what [`Self::next`] costs in files, a search for every tenth in a
-    /// MemTable; after a [`Self::next`] a seek.
+    /// To the pair before; to the last from past it. About what [`Self::next`] costs in files, a
+    /// search for every tenth in a MemTable; after a [`Self::next`] a seek.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -273,7 +278,8 @@ impl Cursor {
         self.walk.value()
     }
 
-    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at no pair.
+    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at
+    /// no pair.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         let clock = self.snapshot.shared().clock();
@@ -286,8 +292,9 @@ impl Cursor {
         self.key().zip(self.value())
     }
 
-    /// Key and value here, to keep; none at no pair. The key is copied. The value shares the memory of a block
-    /// of the cache where it comes from a file, so one that is kept for long keeps up to `block_len` bytes.
+    /// Key and value here, to keep; none at no pair. The key is copied. The value shares the memory
+    /// of a block of the cache where it comes from a file, so one that is kept for long keeps up to
+    /// `block_len` bytes.
     #[must_use]
     pub fn to_pair(&self) -> Option<(Bytes, Bytes)> {
         self.key().map(Bytes::copy_from_slice).zip(self.walk.value_bytes())
@@ -303,7 +310,8 @@ impl IntoIterator for Cursor {
     }
 }
 
-/// Pairs in the order of their keys, taken from either end; ends after an error. Holds its snapshot.
+/// Pairs in the order of their keys, taken from either end; ends after an error. Holds its
+/// snapshot.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -321,9 +329,9 @@ impl IntoIterator for Cursor {
 /// # Ok::<(), gabion_base::Error>(())
 /// ```
 ///
-/// `Send` and `Sync`. Each end that is used is a [`Cursor`], and costs what its steps do; a pair costs the
-/// allocation of its key, and of its value when that comes from a MemTable, besides. Who keeps no pair goes through a
-/// [`Cursor`], which lends them.
+/// `Send` and `Sync`. Each end that is used is a [`Cursor`], and costs what its steps do; a pair
+/// costs the allocation of its key, and of its value when that comes from a MemTable, besides. Who
+/// keeps no pair goes through a [`Cursor`], which lends them.
 pub struct Range {
     /// None when it has ended.
     ends: Option<Ends>,

@@ -7,20 +7,26 @@
 //!                 results ◄── gabion-flush, gabion-compact, gabion-io
 //! ```
 //!
-//! Who waits for a write to be durable writes and flushes the log itself, if nobody else does just then (`drain`).
+//! Who waits for a write to be durable writes and flushes the log itself, if nobody else does just
+//! then (`drain`).
 //!
-//! A [`Db`] is the head of a group of one, so everything that holds for a replica holds for it: the same
-//! log, pool, files, recovery and formats. A directory that it made can be looked at with `gabion db`.
+//! A [`Db`] is the head of a group of one, so everything that holds for a replica holds for it: the
+//! same log, pool, files, recovery and formats. A directory that it made can be looked at with
+//! `gabion db`.
 //!
-//! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what is not.
+//! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what
+//!   is not.
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`BulkLoad`]: sorted pairs that become files at once.
-//! - [`Snapshot`]: the store at one moment. [`Range`]: its pairs in order, as an iterator; [`Cursor`]: lent, and sought in.
+//! - [`Snapshot`]: the store at one moment. [`Range`]: its pairs in order, as an iterator;
+//!   [`Cursor`]: lent, and sought in.
 //! - [`Memory`]: what a store takes of it, by what for.
 //!
-//! Opening of the replica, its threads and caches are [`gabion_host`]'s, which a server uses likewise.
+//! Opening of the replica, its threads and caches are [`gabion_host`]'s, which a server uses
+//! likewise.
 //!
-//! A store of events: appended, read by prefix, the latest first, kept for a while, copied while in use.
+//! A store of events: appended, read by prefix, the latest first, kept for a while, copied while in
+//! use.
 //!
 //! ```
 //! use gabion_db::{Db, Durability, Expiry, Options, WriteBatch};
@@ -68,8 +74,9 @@
 //! # }
 //! ```
 //!
-//! Every error is an [`Error`]: a [kind](ErrorKind) to act on, a message that names the thing and its limit, and the error that
-//! caused it as its source. All that signatures mention has a name in this crate.
+//! Every error is an [`Error`]: a [kind](ErrorKind) to act on, a message that names the thing and
+//! its limit, and the error that caused it as its source. All that signatures mention has a name in
+//! this crate.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -18,8 +18,8 @@ pub struct Loaded {
     pub bytes: u64,
 }
 
-/// Pairs on their way into a store, in ascending order of keys: [`Db::bulk_load`]. Dropped before [`Self::finish`] it
-/// leaves nothing. Goes to any thread; several may be under way.
+/// Pairs on their way into a store, in ascending order of keys: [`Db::bulk_load`]. Dropped before
+/// [`Self::finish`] it leaves nothing. Goes to any thread; several may be under way.
 pub struct BulkLoad {
     db: Db,
     id: LoadId,
@@ -28,24 +28,26 @@ pub struct BulkLoad {
 }
 
 impl Db {
-    /// Begins a bulk load: pairs that come in ascending order of their keys are written as finished files, without
-    /// log, MemTable and compaction, and are there with [`BulkLoad::finish`], all at once.
+    /// Begins a bulk load: pairs that come in ascending order of their keys are written as finished
+    /// files, without log, MemTable and compaction, and are there with [`BulkLoad::finish`], all at
+    /// once.
     ///
-    /// A load takes effect when it finishes, as one write would: it replaces what the keys had before, and what is
-    /// written afterwards replaces it; snapshots from before do not see it. Keys in between that it does not
-    /// name stay.
+    /// A load takes effect when it finishes, as one write would: it replaces what the keys had
+    /// before, and what is written afterwards replaces it; snapshots from before do not see it.
+    /// Keys in between that it does not name stay.
     ///
-    /// Each file goes to the deepest level at which nothing of its range lies, nor above, nor much right below. In a range that is empty
-    /// that is the last, and every byte is written once. Over keys that are there files go up to L0; compaction then
-    /// brings them down, which costs what it costs for writes. There they count as one, so that a load of any size stops
-    /// no writers by itself; but what is written meanwhile lies above it and comes down after it.
+    /// Each file goes to the deepest level at which nothing of its range lies, nor above, nor much
+    /// right below. In a range that is empty that is the last, and every byte is written once. Over
+    /// keys that are there files go up to L0; compaction then brings them down, which costs what it
+    /// costs for writes. There they count as one, so that a load of any size stops no writers by
+    /// itself; but what is written meanwhile lies above it and comes down after it.
     ///
     /// A pair costs what building a file costs: about a third of a `put` in order and a seventh of
-    /// one in no order, or less (docs/benchmarks-history.md). Reads and writes go on meanwhile. When
-    /// the load finishes, MemTables are flushed and compactions under way come to their end while
-    /// none begins; then writes wait, for a small flush and two commits (2 ms here).
-    /// Memory: four files (`TreeConfig::sst_len`, 16 MiB) at most. One load has as many files as one version edit can
-    /// name, about 4,000 with short keys (60 GB).
+    /// one in no order, or less (docs/benchmarks-history.md). Reads and writes go on meanwhile.
+    /// When the load finishes, MemTables are flushed and compactions under way come to their end
+    /// while none begins; then writes wait, for a small flush and two commits (2 ms here). Memory:
+    /// four files (`TreeConfig::sst_len`, 16 MiB) at most. One load has as many files as one
+    /// version edit can name, about 4,000 with short keys (60 GB).
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -85,7 +87,8 @@ impl Db {
         Ok(BulkLoad { db: self.clone(), id, builder, loaded: Loaded::default() })
     }
 
-    /// Loads pairs that come in ascending order of their keys: [`Self::bulk_load`], each pair, and `finish`.
+    /// Loads pairs that come in ascending order of their keys: [`Self::bulk_load`], each pair, and
+    /// `finish`.
     ///
     /// # Durability
     /// As [`BulkLoad::finish`].
@@ -105,22 +108,24 @@ impl Db {
 }
 
 impl BulkLoad {
-    /// Adds a pair, whose key must be after the one before. Costs a copy into the file that is being built, and where that is
-    /// full its write in the background; no log, no MemTable, and the lock of writers once a file. Waits while files of the load
-    /// are being written.
+    /// Adds a pair, whose key must be after the one before. Costs a copy into the file that is
+    /// being built, and where that is full its write in the background; no log, no MemTable, and
+    /// the lock of writers once a file. Waits while files of the load are being written.
     ///
     /// # Errors
-    /// Invalid input for a key that is not after the last one, naming both, and limit exceeded for a key or value that is
-    /// too long: the load goes on without the pair. No space when the pool has no room for more beside what flushes,
-    /// compactions and the log may need; limit exceeded past the files that one edit can name; what made the store
-    /// fail: the load can only be dropped then.
+    /// Invalid input for a key that is not after the last one, naming both, and limit exceeded for
+    /// a key or value that is too long: the load goes on without the pair. No space when the pool
+    /// has no room for more beside what flushes, compactions and the log may need; limit exceeded
+    /// past the files that one edit can name; what made the store fail: the load can only be
+    /// dropped then.
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.add(key.as_ref(), value.as_ref(), None)
     }
 
-    /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from this call on, not from
-    /// the end of the load. Costs what [`Self::put`] does, and a read of the clock.
+    /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from
+    /// this call on, not from the end of the load. Costs what [`Self::put`] does, and a read of the
+    /// clock.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -156,7 +161,8 @@ impl BulkLoad {
         }
     }
 
-    /// Pairs and files so far; the pairs of the file that is being made count among the former alone.
+    /// Pairs and files so far; the pairs of the file that is being made count among the former
+    /// alone.
     #[must_use]
     pub const fn loaded(&self) -> Loaded {
         self.loaded
@@ -185,15 +191,17 @@ impl BulkLoad {
         Ok(())
     }
 
-    /// Ends the load: when this returns, all of it is there. Waits for what is written before it to be flushed and
-    /// for compactions under way. Costs the last file, one flush of the device for all, and one edit that names the files.
+    /// Ends the load: when this returns, all of it is there. Waits for what is written before it to
+    /// be flushed and for compactions under way. Costs the last file, one flush of the device for
+    /// all, and one edit that names the files.
     ///
     /// # Durability
     /// Survives a power cut. A kill before that leaves nothing of it, or all.
     ///
     /// # Errors
-    /// No space, also for the flush of what is in memory; what made the store fail. Nothing was loaded then, unless
-    /// the store failed at the very end: who opens it again finds all of it or nothing.
+    /// No space, also for the flush of what is in memory; what made the store fail. Nothing was
+    /// loaded then, unless the store failed at the very end: who opens it again finds all of it or
+    /// nothing.
     pub fn finish(mut self) -> Result<Loaded> {
         self.db.shared().check_process()?;
         let builder = self.builder.take().ok_or_else(ended)?;

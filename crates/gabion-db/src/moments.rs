@@ -1,5 +1,5 @@
-//! Which moments of a store are read, and since when: a snapshot that somebody forgot keeps MemTables and slots, and has to
-//! be findable.
+//! Which moments of a store are read, and since when: a snapshot that somebody forgot keeps
+//! MemTables and slots, and has to be findable.
 //!
 //! ```text
 //!   snapshot ─┐
@@ -7,8 +7,9 @@
 //!   cursor   ─┘                     place n + 1: …
 //! ```
 //!
-//! A moment is entered by the thread that makes it, in a place of that thread's, as views are found ([`crate::views`]): so
-//! that making a cursor costs a lock that hardly anybody else takes. Its clones, on whatever thread, raise its count there.
+//! A moment is entered by the thread that makes it, in a place of that thread's, as views are found
+//! ([`crate::views`]): so that making a cursor costs a lock that hardly anybody else takes. Its
+//! clones, on whatever thread, raise its count there.
 
 use crate::places::{places, thread_number};
 use std::sync::{Mutex, MutexGuard, PoisonError};

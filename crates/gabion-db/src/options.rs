@@ -17,23 +17,27 @@ const POOL_LEN_MIN: u64 = 64 << 20;
 /// What a write that has returned survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Nothing, until it was flushed to a file: it is in a MemTable, past the log. Costs neither log nor its bytes on
-    /// the device; for what can be made again. [`crate::Db::flush`] writes it to a file, and so does dropping the last
-    /// handle, which cannot say when that failed; a kill before takes it along, whatever was logged later.
+    /// Nothing, until it was flushed to a file: it is in a MemTable, past the log. Costs neither
+    /// log nor its bytes on the device; for what can be made again. [`crate::Db::flush`] writes it
+    /// to a file, and so does dropping the last handle, which cannot say when that failed; a kill
+    /// before takes it along, whatever was logged later.
     MemTable,
-    /// The kill of the process: it is in the log's ring, a mapped file. While the store is open the device gets it with
-    /// the flush of its MemTable, or when some ten seconds have passed; at the latest when the store is closed.
+    /// The kill of the process: it is in the log's ring, a mapped file. While the store is open the
+    /// device gets it with the flush of its MemTable, or when some ten seconds have passed; at the
+    /// latest when the store is closed.
     #[default]
     Ring,
     /// A power cut: the log is flushed up to it. Writes of several threads share a flush.
     Flushed,
 }
 
-/// How a store is made and run: `Options { pool_len: 1 << 30, ..Options::default() }`. There may be more of them in later
-/// versions, so name what differs and leave the others to [`Options::default`].
+/// How a store is made and run: `Options { pool_len: 1 << 30, ..Options::default() }`. There may be
+/// more of them in later versions, so name what differs and leave the others to
+/// [`Options::default`].
 ///
-/// What is fixed when a store is made cannot be changed by opening it: an option that is neither the default nor what the
-/// store was made with is refused, with both values. The default asks for nothing: it opens a store made in any way.
+/// What is fixed when a store is made cannot be changed by opening it: an option that is neither
+/// the default nor what the store was made with is refused, with both values. The default asks for
+/// nothing: it opens a store made in any way.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of disk for all that the store keeps, 64 MiB at least, reserved when it is made and
@@ -42,23 +46,26 @@ pub struct Options {
     /// they are left at their default ([`PoolLengths`]), so that more of it is left for data: a
     /// batch has a 32nd of the pool at most.
     pub pool_len: u64,
-    /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it runs it may have
-    /// others ([`RunOptions::codecs`], [`RunOptions::limits`]).
+    /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it
+    /// runs it may have others ([`RunOptions::codecs`], [`RunOptions::limits`]).
     pub tree: TreeConfig,
-    /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16 MiB.
+    /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16
+    /// MiB.
     pub segment_len: u64,
-    /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Writes wait while all
-    /// but two segments of it are neither durable nor in files, and are written to the device, too, from three quarters
-    /// of that on: it should hold what five MemTables do, and two segments. Default 128 MiB.
+    /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Writes wait
+    /// while all but two segments of it are neither durable nor in files, and are written to the
+    /// device, too, from three quarters of that on: it should hold what five MemTables do, and two
+    /// segments. Default 128 MiB.
     pub ring_len: u64,
     /// What may be changed while the store is open; see [`crate::Db::set_run_options`].
     pub run: RunOptions,
     /// What carries out I/O. Default: io_uring where the kernel has it.
     pub io: BackendChoice,
-    /// Whether a store is opened whose ring is lost, although the last process did not close it: writes at
-    /// [`Durability::Ring`] that were acknowledged in its last seconds may be missing then, and a notice says from when on
-    /// ([`crate::Db::take_notices`]). Default no: [`crate::Db::open`] refuses with the same words, so that the ring can be
-    /// brought back. After a clean close the ring is not needed, and neither is this.
+    /// Whether a store is opened whose ring is lost, although the last process did not close it:
+    /// writes at [`Durability::Ring`] that were acknowledged in its last seconds may be missing
+    /// then, and a notice says from when on ([`crate::Db::take_notices`]). Default no:
+    /// [`crate::Db::open`] refuses with the same words, so that the ring can be brought back. After
+    /// a clean close the ring is not needed, and neither is this.
     pub accept_lost_ring: bool,
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn places() -> usize {
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
-    // In the destructor of another thread-local value there may be none any more: any place will do.
+    // In the destructor of another thread-local value there may be none any more: any place will
+    // do.
     NUMBER.try_with(|number| *number).unwrap_or_default()
 }

@@ -7,19 +7,23 @@ use crate::options::Durability;
 use gabion_base::Result;
 
 impl Db {
-    /// Deletes all keys within bounds, whether there are any or not: `"a".."m"`, `"a"..`, `..=b"m"` or the like. When
-    /// the start is past the end there are none, and nothing is written. Snapshots keep what they see.
+    /// Deletes all keys within bounds, whether there are any or not: `"a".."m"`, `"a"..`, `..=b"m"`
+    /// or the like. When the start is past the end there are none, and nothing is written.
+    /// Snapshots keep what they see.
     ///
-    /// **Cost.** The write is one entry, however much it deletes, and 1 to 4 µs besides what [`Self::delete`] costs, as
-    /// readers are given another shape of the tree; `..`, which is everything, is not even an entry, but a number. What is deleted takes
-    /// room until compactions come by. They begin at once when nothing else is due, and drop files that are deleted as a whole
-    /// unread.
+    /// **Cost.** The write is one entry, however much it deletes, and 1 to 4 µs besides what
+    /// [`Self::delete`] costs, as readers are given another shape of the tree; `..`, which is
+    /// everything, is not even an entry, but a number. What is deleted takes room until compactions
+    /// come by. They begin at once when nothing else is due, and drop files that are deleted as a
+    /// whole unread.
     ///
-    /// Reads pay where there are range deletes, and nowhere else: a get a binary search of about 25 ns in each file
-    /// that it looks at and that has some, and in each MemTable; there one more for each doubling of their number, so
-    /// half a microsecond under 1,000. With 1,024 of them a MemTable is flushed, however small. A cursor looks for them once for each
-    /// stretch between two of their ends. It goes through what was deleted in the same MemTable, or the same file, entry
-    /// by entry; what lies deeper it steps over. For single keys [`Self::delete`] is cheaper, to read and to write.
+    /// Reads pay where there are range deletes, and nowhere else: a get a binary search of about 25
+    /// ns in each file that it looks at and that has some, and in each MemTable; there one more for
+    /// each doubling of their number, so half a microsecond under 1,000. With 1,024 of them a
+    /// MemTable is flushed, however small. A cursor looks for them once for each stretch between
+    /// two of their ends. It goes through what was deleted in the same MemTable, or the same file,
+    /// entry by entry; what lies deeper it steps over. For single keys [`Self::delete`] is cheaper,
+    /// to read and to write.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options, WriteBatch};

@@ -31,7 +31,8 @@ pub(crate) struct Placements {
     idle: Mutex<Vec<FileMedium>>,
 }
 
-/// Readers of many keys whose medium is kept for the next. Each has a ring of the kernel, of 64 places.
+/// Readers of many keys whose medium is kept for the next. Each has a ring of the kernel, of 64
+/// places.
 const MEDIA_MAX: usize = 16;
 
 impl Placements {
@@ -70,8 +71,8 @@ impl Placements {
     }
 }
 
-/// The files of a store, read where they lie by the thread that wants them. `H` leads to the store: a handle of its own,
-/// or, for as long as a call takes, a reference.
+/// The files of a store, read where they lie by the thread that wants them. `H` leads to the store:
+/// a handle of its own, or, for as long as a call takes, a reference.
 #[derive(Clone)]
 pub(crate) struct Files<H = Handle>(H);
 
@@ -115,7 +116,8 @@ impl<H: Deref<Target = Shared>> Files<H> {
             let placement = self.placement(range.file)?;
             let (start, whole) = blocks_of(&placement, range.offset, range.len)?;
             let mut extents = extents(&places.geometry, &placement, start, whole);
-            // One that lies in two places, at the end of a slot, is read by itself; so is a long one.
+            // One that lies in two places, at the end of a slot, is read by itself; so is a long
+            // one.
             let Some((offset, len)) =
                 extents.next().filter(|&(_, len)| len == whole && len <= TRANSFER_LEN_MAX as u64)
             else {
@@ -286,10 +288,12 @@ fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// The store as of one moment: later writes do not show, and what had not expired by then does not expire. Keeps MemTables and files alive that compaction
-/// has replaced, so one that lives long costs memory and slots. A clone is the same moment.
+/// The store as of one moment: later writes do not show, and what had not expired by then does not
+/// expire. Keeps MemTables and files alive that compaction has replaced, so one that lives long
+/// costs memory and slots. A clone is the same moment.
 ///
-/// One that was forgotten is found by [`DbStats::held`](crate::DbStats::held), which tells how old the oldest is.
+/// One that was forgotten is found by [`DbStats::held`](crate::DbStats::held), which tells how old
+/// the oldest is.
 ///
 /// `Send` and `Sync`. Costs a few atomic operations to make, and a lock that threads seldom share.
 pub struct Snapshot {
@@ -329,18 +333,19 @@ impl Snapshot {
         Self { view: handle.newest(), tables: tables(handle), moment }
     }
 
-    /// The number of the last write that it shows. Numbers rise by one for each operation, also over restarts, so of two
-    /// snapshots of a store the one with the greater number shows all that the other does, and more. Costs nothing.
+    /// The number of the last write that it shows. Numbers rise by one for each operation, also
+    /// over restarts, so of two snapshots of a store the one with the greater number shows all that
+    /// the other does, and more. Costs nothing.
     #[must_use]
     pub fn sequence(&self) -> SequenceNumber {
         self.view.sequence()
     }
 
-    /// The value of a key, if it has one. It shares the memory of a block of the cache where it can, so a
-    /// value that is kept for long keeps up to `block_len` bytes.
+    /// The value of a key, if it has one. It shares the memory of a block of the cache where it
+    /// can, so a value that is kept for long keeps up to `block_len` bytes.
     ///
-    /// Costs no read of the device when the block is cached or the filters say no; otherwise one for each
-    /// level that may hold the key, of which nearly always one does.
+    /// Costs no read of the device when the block is cached or the filters say no; otherwise one
+    /// for each level that may hold the key, of which nearly always one does.
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
@@ -358,7 +363,8 @@ impl Snapshot {
         &self.tables.source.0
     }
 
-    /// The value of a key, if it has one, with the time at which it expires. Costs what [`Self::get`] costs.
+    /// The value of a key, if it has one, with the time at which it expires. Costs what
+    /// [`Self::get`] costs.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -370,13 +376,13 @@ impl Snapshot {
         look_up(&self.view, &self.tables.source.0, key)
     }
 
-    /// The values of many keys, in their order. The keys may come in any order, and any of them more than once. To
-    /// have all or the first error, `collect` it into a `Result`.
+    /// The values of many keys, in their order. The keys may come in any order, and any of them
+    /// more than once. To have all or the first error, `collect` it into a `Result`.
     ///
-    /// Goes down the tree once for all keys. Blocks that are not cached are read from the device at once (up to 256
-    /// reads and 4 MiB at a time) instead of one after the other, so a call takes about as long as the slowest of its
-    /// reads; blocks that adjoin are one read, and keys of one block share it. Where the system refuses io_uring,
-    /// four threads read.
+    /// Goes down the tree once for all keys. Blocks that are not cached are read from the device at
+    /// once (up to 256 reads and 4 MiB at a time) instead of one after the other, so a call takes
+    /// about as long as the slowest of its reads; blocks that adjoin are one read, and keys of one
+    /// block share it. Where the system refuses io_uring, four threads read.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -396,7 +402,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::get`], each with its key: a block that is damaged is the error of the keys that need it.
+    /// As [`Self::get`], each with its key: a block that is damaged is the error of the keys that
+    /// need it.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -407,8 +414,9 @@ impl Snapshot {
         look_up_many(&self.view, &self.tables.source.0, keys)
     }
 
-    /// The pairs with these keys in order, each a `Result` of key and value: `iter(..)`, `iter("a".."b")`,
-    /// `iter(key..=other)`; `rev()` of it descends. Reads nothing yet. Who keeps no pair does better with [`Self::cursor`].
+    /// The pairs with these keys in order, each a `Result` of key and value: `iter(..)`,
+    /// `iter("a".."b")`, `iter(key..=other)`; `rev()` of it descends. Reads nothing yet. Who keeps
+    /// no pair does better with [`Self::cursor`].
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -455,11 +463,11 @@ impl Snapshot {
         Cursor::new(self.clone(), EngineRange::of_prefix(prefix.as_ref()))
     }
 
-    /// What the pairs with these keys take in files and in memory, about, and how many entries they are; how
-    /// far off that may be stands at the fields of [`RangeSize`].
+    /// What the pairs with these keys take in files and in memory, about, and how many entries they
+    /// are; how far off that may be stands at the fields of [`RangeSize`].
     ///
-    /// Costs a few searches in memory for each file whose bounds hold an end of the range, and a read of such
-    /// a file's index where it is not open; the others only count.
+    /// Costs a few searches in memory for each file whose bounds hold an end of the range, and a
+    /// read of such a file's index where it is not open; the others only count.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};

@@ -6,10 +6,11 @@
 //!             └──► place …          thread n mod places
 //! ```
 //!
-//! Who reads takes a reference to a view and gives it back: with one count for all threads its line of memory would go from
-//! one processor to the other with each read, four times with a lock beside it. So there are twice as many places as
-//! processors, 64 at most, each with a lock and a count of its own (RocksDB keeps a `SuperVersion` for each thread to the
-//! same end). A view is published seldom, at a seal or an edit, and then in all places.
+//! Who reads takes a reference to a view and gives it back: with one count for all threads its line
+//! of memory would go from one processor to the other with each read, four times with a lock beside
+//! it. So there are twice as many places as processors, 64 at most, each with a lock and a count of
+//! its own (RocksDB keeps a `SuperVersion` for each thread to the same end). A view is published
+//! seldom, at a seal or an edit, and then in all places.
 
 use crate::places::{places, thread_number};
 use atomic::{AtomicU64, Ordering};
@@ -36,13 +37,14 @@ impl Apart for ReadView {
 #[repr(align(128))]
 struct Place<V>(RwLock<V>);
 
-/// What each write changes and each read reads: lines of memory of their own, so that a write takes nothing else away.
+/// What each write changes and each read reads: lines of memory of their own, so that a write takes
+/// nothing else away.
 #[repr(align(128))]
 struct Shown {
     /// The last write that readers see.
     sequence: AtomicU64,
-    /// The group time by which they judge what has expired; stored after `sequence`, so that who has this time
-    /// has all writes before it.
+    /// The group time by which they judge what has expired; stored after `sequence`, so that who
+    /// has this time has all writes before it.
     now_ms: AtomicU64,
     /// When something may expire next, by the clock; `u64::MAX`: nothing will.
     due_ms: AtomicU64,
@@ -50,8 +52,8 @@ struct Shown {
     late_ms: AtomicU64,
 }
 
-/// The newest view, in several places, and up to which write and by what time it is read. One thread at a time publishes
-/// and shows.
+/// The newest view, in several places, and up to which write and by what time it is read. One
+/// thread at a time publishes and shows.
 pub(crate) struct Views<V = ReadView> {
     places: Box<[Place<V>]>,
     shown: Shown,
@@ -77,7 +79,8 @@ impl<V: Apart> Views<V> {
         }
     }
 
-    /// What `take` makes of the newest view. Meanwhile no other is published, so it does next to nothing.
+    /// What `take` makes of the newest view. Meanwhile no other is published, so it does next to
+    /// nothing.
     pub(crate) fn with<T>(&self, take: impl FnOnce(&V) -> T) -> T {
         self.with_in(thread_number(), take)
     }
@@ -87,12 +90,13 @@ impl<V: Apart> Views<V> {
         take(&place.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What `take` makes of the newest view, the number of the last write that is shown, and the group time.
+    /// What `take` makes of the newest view, the number of the last write that is shown, and the
+    /// group time.
     ///
-    /// A writer that made a new shape publishes it before it shows its write, and under locks of which one
-    /// is held here for reading; so the number belongs to this shape, or to a part of it. The time is
-    /// read first: an earlier one than that of the write shows what expired with it, a later one might hide
-    /// what the write keeps.
+    /// A writer that made a new shape publishes it before it shows its write, and under locks of
+    /// which one is held here for reading; so the number belongs to this shape, or to a part of it.
+    /// The time is read first: an earlier one than that of the write shows what expired with it, a
+    /// later one might hide what the write keeps.
     pub(crate) fn newest<T>(&self, take: impl FnOnce(&V, u64, u64) -> T) -> T {
         self.newest_in(thread_number(), take)
     }
@@ -104,7 +108,8 @@ impl<V: Apart> Views<V> {
         })
     }
 
-    /// Replaces the newest view in every place. Whoever takes one after this returns takes this one, or a newer one.
+    /// Replaces the newest view in every place. Whoever takes one after this returns takes this
+    /// one, or a newer one.
     pub(crate) fn publish(&self, view: &V) {
         for Place(place) in &self.places {
             let view = view.apart();
@@ -212,7 +217,8 @@ mod interleavings {
 
     fn read(views: &Views<Shape>, place: usize) -> u64 {
         views.newest_in(place, |&Shape(shape), sequence, now_ms| {
-            // A write that is shown is in the shape; of the next one the shape may be there, and no more.
+            // A write that is shown is in the shape; of the next one the shape may be there, and no
+            // more.
             assert!(shape == sequence || shape == sequence + 1, "{shape} at {sequence}");
             // Who has a write's time has the write.
             assert!(now_ms <= 10 * sequence, "{now_ms} at {sequence}");
@@ -220,7 +226,8 @@ mod interleavings {
         })
     }
 
-    /// Two writes, and a reader in the place that is published last, which reads twice: every order of their steps.
+    /// Two writes, and a reader in the place that is published last, which reads twice: every order
+    /// of their steps.
     #[test]
     fn a_reader_finds_the_shape_of_the_write_that_it_is_shown_and_never_goes_back() {
         loom::model(|| {

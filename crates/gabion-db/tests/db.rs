@@ -271,8 +271,8 @@ fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
     assert!(stats.counters.flushes > 0 || stats.levels.iter().skip(1).any(|level| level.files > 0));
 }
 
-/// Two keys that one batch always writes together never differ in a snapshot, whatever is flushed and
-/// compacted meanwhile.
+/// Two keys that one batch always writes together never differ in a snapshot, whatever is flushed
+/// and compacted meanwhile.
 #[test]
 fn readers_on_other_threads_see_whole_batches_only() {
     let dir = Dir::new("threads");
@@ -671,7 +671,8 @@ const CHILD: &str = "GABION_DB_TEST_DIRECTORY";
 
 /// Not a test of its own: the process that is killed. It says after each batch how far it is.
 ///
-/// What it writes past the log has numbers of its own, which go up, and it says nothing of that until it is in a file.
+/// What it writes past the log has numbers of its own, which go up, and it says nothing of that
+/// until it is in a file.
 #[test]
 #[ignore = "run by what_was_acknowledged_survives_kills_of_the_process"]
 fn child_that_is_killed() {
@@ -700,8 +701,8 @@ fn child_that_is_killed() {
     }
 }
 
-/// Of what was written past the log up to some number of this life all is there, of all that is said to be in a file; and
-/// of what was there before all. Returns the number.
+/// Of what was written past the log up to some number of this life all is there, of all that is
+/// said to be in a file; and of what was there before all. Returns the number.
 fn past_the_log(db: &Db, dir: &Path, mut before: Vec<u64>) -> Vec<u64> {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let pairs: Vec<_> = db.prefix(b"past: ").map(Result::unwrap).collect();
@@ -802,7 +803,8 @@ fn child_that_clears_and_exits() {
     std::process::exit(CHILDS_CODE);
 }
 
-/// Several times, as the drop of the files, which says so too, may be done before the process is gone.
+/// Several times, as the drop of the files, which says so too, may be done before the process is
+/// gone.
 /// docs/faults.md: P26
 #[test]
 fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
@@ -826,8 +828,8 @@ fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
     }
 }
 
-/// Values a little over a slot's length take far more slots than are set aside as a rule, and several flushes that were
-/// given too few are under way at once.
+/// Values a little over a slot's length take far more slots than are set aside as a rule, and
+/// several flushes that were given too few are under way at once.
 /// docs/faults.md: P17
 #[test]
 fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {

@@ -1,5 +1,6 @@
-//! A fork of a process that has a store open: whatever the child tries is refused, nothing hangs although its threads are not there,
-//! and the parent loses nothing. A program of its own, which no harness runs on threads.
+//! A fork of a process that has a store open: whatever the child tries is refused, nothing hangs
+//! although its threads are not there, and the parent loses nothing. A program of its own, which no
+//! harness runs on threads.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -34,9 +35,10 @@ fn directory(name: &str) -> PathBuf {
 
 /// Runs `child` in a fork and waits for its end: whether it came to it without a panic.
 fn in_fork(child: impl FnOnce()) -> bool {
-    // SAFETY: the child has one thread and ends in this function, by `_exit`, which runs nothing that its parent set up. What it
-    // does before needs no lock that another thread may have had but those of the allocator, which glibc gives it anew, and those
-    // that the store must not touch, which is what is tested: a child that hangs is killed below.
+    // SAFETY: the child has one thread and ends in this function, by `_exit`, which runs nothing
+    // that its parent set up. What it does before needs no lock that another thread may have had
+    // but those of the allocator, which glibc gives it anew, and those that the store must not
+    // touch, which is what is tested: a child that hangs is killed below.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {

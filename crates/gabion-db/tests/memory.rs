@@ -1,5 +1,5 @@
-//! What a store says of its memory against what the allocator gave it. A program of its own, as it counts every byte of
-//! the process.
+//! What a store says of its memory against what the allocator gave it. A program of its own, as it
+//! counts every byte of the process.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -63,12 +63,13 @@ impl Drop for Dir {
 const MIB: usize = 1 << 20;
 const RECORDS: u64 = 80_000;
 
-/// What nobody counts: threads, channels and media (50 kB), what hash tables and queues of the caches have room for
-/// (400 kB here at worst), a job's scratch. A MemTable, a file in the making or the cache that was left out would be
-/// several times that.
+/// What nobody counts: threads, channels and media (50 kB), what hash tables and queues of the
+/// caches have room for (400 kB here at worst), a job's scratch. A MemTable, a file in the making
+/// or the cache that was left out would be several times that.
 const UNCOUNTED_LEN: usize = 512 << 10;
 
-/// What docs/operations.md says of buffers, with the default options and values that are short against a file.
+/// What docs/operations.md says of buffers, with the default options and values that are short
+/// against a file.
 const BUFFERS_MAX: u64 = 2 * 4 * (18 << 20) + (76 << 20) + (16 << 20);
 
 /// A store, and what the process had taken before it was opened.
@@ -78,7 +79,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Holds what the store at rest says against what it took, and returns what it says of each kind.
+    /// Holds what the store at rest says against what it took, and returns what it says of each
+    /// kind.
     fn compare(&self, when: &str) -> impl Fn(&str) -> usize + use<> {
         self.db.wait_until_quiet().unwrap();
         let memory = self.within_bounds(when);
@@ -185,8 +187,8 @@ fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
     long_writes_stay_within_what_is_said();
 }
 
-/// A MemTable is full when a record was applied: twice 15 MiB here, of as many as are sealed before a write waits. Of the
-/// same test, as nothing else may run while bytes are counted.
+/// A MemTable is full when a record was applied: twice 15 MiB here, of as many as are sealed before
+/// a write waits. Of the same test, as nothing else may run while bytes are counted.
 fn long_writes_stay_within_what_is_said() {
     let dir = Dir(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("db-memory-long"));
     let _ = std::fs::remove_dir_all(&dir.0);

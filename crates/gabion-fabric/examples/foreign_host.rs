@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The command judges what the host sees. Afterwards this program judges what the target did: each
-//! write that it reported is in the file, byte for byte, and beyond the grant nothing is. Exit code 0
-//! when both are content.
+//! write that it reported is in the file, byte for byte, and beyond the grant nothing is. Exit code
+//! 0 when both are content.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,

@@ -30,7 +30,8 @@ const MIB: u64 = 1 << 20;
 /// For everything together.
 const TIME_MAX: Duration = Duration::from_secs(60);
 const HOST: &str = "nqn.2026-01.org.gabion:host";
-/// Large writes at once, each 1 MiB: more than a target takes into its capsules, so each needs R2Ts.
+/// Large writes at once, each 1 MiB: more than a target takes into its capsules, so each needs
+/// R2Ts.
 const DEPTH: u64 = 16;
 /// Short enough that a target drops a host which forgets its keep-alives during [`IDLE`].
 const KEEP_ALIVE_MS: u32 = 2_000;

@@ -79,8 +79,9 @@ pub struct MediumOptions {
     pub backend: BackendChoice,
     /// Most operations in the kernel at a time, 1 to 4,096 (default 64); more wait their turn.
     pub depth: u32,
-    /// Whether [`FileMedium::readiness_fd`] exists. A blocking thread needs none, and flushes by itself: io_uring leaves
-    /// that to a thread of the kernel's, which costs two changes of threads, a quarter of a small synced write.
+    /// Whether [`FileMedium::readiness_fd`] exists. A blocking thread needs none, and flushes by
+    /// itself: io_uring leaves that to a thread of the kernel's, which costs two changes of
+    /// threads, a quarter of a small synced write.
     pub notify: bool,
 }
 
@@ -106,8 +107,8 @@ impl Shared {
         mark_of(&self.path)
     }
 
-    /// From now on no flush of this process counts, and the next process is told. Returns the error, which says so where
-    /// that is not.
+    /// From now on no flush of this process counts, and the next process is told. Returns the
+    /// error, which says so where that is not.
     fn note_failed_flush(&self, number: u64, error: io::Error) -> io::Error {
         let besides = self.make_mark();
         // Only now: whoever is told of the failure may end the process.
@@ -121,8 +122,8 @@ impl Shared {
     /// Makes the mark; returns what errors have to say besides when that fails.
     fn make_mark(&self) -> String {
         let mark = self.mark();
-        // A link that leads nowhere takes neither a descriptor nor a block of data: the pool can still be written where the
-        // process has no more of these, or the file system.
+        // A link that leads nowhere takes neither a descriptor nor a block of data: the pool can
+        // still be written where the process has no more of these, or the file system.
         match std::os::unix::fs::symlink(MARK, &mark) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => format!(
                 "; and {} cannot be made, so the next process must be told: {error}",
@@ -142,8 +143,9 @@ fn mark_of(pool: &Path) -> PathBuf {
     path.into()
 }
 
-/// Removes the mark of a failed flush beside a pool, if there is one: the link, or an empty file, which older versions and
-/// operators make. Anything else is somebody else's and stays; what is then to be said is returned.
+/// Removes the mark of a failed flush beside a pool, if there is one: the link, or an empty file,
+/// which older versions and operators make. Anything else is somebody else's and stays; what is
+/// then to be said is returned.
 ///
 /// # Errors
 /// I/O.
@@ -198,7 +200,8 @@ impl PoolFile {
     fn open_as(path: &Path, direct: DirectIo, write: bool) -> Result<Self> {
         let cannot = |e| failed(path, "cannot be opened", e);
         let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
-        // Before it is opened: of a FIFO that would wait for its other end, of other devices it may do something.
+        // Before it is opened: of a FIFO that would wait for its other end, of other devices it may
+        // do something.
         if !kind.is_file() && !kind.is_block_device() {
             let message = format!("{}: is neither a file nor a block device", path.display());
             return Err(Error::invalid(message));
@@ -211,7 +214,8 @@ impl PoolFile {
             DirectIo::Try => set_direct(&file, len).err().map(|error| error.to_string()),
         };
         Ok(Self(Arc::new(Shared {
-            // It is gone to again, for further descriptors and the mark of a failed flush, wherever the process is by then.
+            // It is gone to again, for further descriptors and the mark of a failed flush, wherever
+            // the process is by then.
             path: std::path::absolute(path).map_err(|e| failed(path, "has no absolute path", e))?,
             file: Arc::new(file),
             len,
@@ -222,19 +226,20 @@ impl PoolFile {
         })))
     }
 
-    /// Whether a flush failed in a process that ran since the machine started, and nobody has said since that
-    /// it does no harm any more. A symbolic link beside this file says so, or a file (older versions made one), which
-    /// nothing flushes: after a power cut what can be read is what is there, and the mark may go the way of what
-    /// the system had in memory.
+    /// Whether a flush failed in a process that ran since the machine started, and nobody has said
+    /// since that it does no harm any more. A symbolic link beside this file says so, or a file
+    /// (older versions made one), which nothing flushes: after a power cut what can be read is what
+    /// is there, and the mark may go the way of what the system had in memory.
     #[must_use]
     pub fn flush_had_failed(&self) -> bool {
-        // The link itself, as it leads nowhere. Where the system does not say, to write again harms nobody.
+        // The link itself, as it leads nowhere. Where the system does not say, to write again harms
+        // nobody.
         let found = self.0.mark().symlink_metadata();
         !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// What no flush had covered was written again and flushed. Returns what is to be said where something has the name of
-    /// the mark that is none: it stays.
+    /// What no flush had covered was written again and flushed. Returns what is to be said where
+    /// something has the name of the mark that is none: it stays.
     ///
     /// # Errors
     /// I/O, when the mark cannot be removed.
@@ -270,8 +275,8 @@ impl PoolFile {
         FileMedium::new(self.clone(), options)
     }
 
-    /// Reads `buffer` full from `offset`; the calling thread waits. With direct I/O, address, offset and length
-    /// must be multiples of 4 KiB, as an `AlignedBuf` and whole blocks are.
+    /// Reads `buffer` full from `offset`; the calling thread waits. With direct I/O, address,
+    /// offset and length must be multiples of 4 KiB, as an `AlignedBuf` and whole blocks are.
     ///
     /// # Errors
     /// I/O, and for bytes past the end, naming the path and the range.
@@ -356,8 +361,9 @@ pub struct FileMedium {
     flush_here: Option<Arc<File>>,
 }
 
-/// Flushes of one medium, one at a time: of two side by side on a descriptor the system tells one alone that a write-back
-/// failed, and the other one's success may be read first. Those that wait meanwhile share the next one.
+/// Flushes of one medium, one at a time: of two side by side on a descriptor the system tells one
+/// alone that a write-back failed, and the other one's success may be read first. Those that wait
+/// meanwhile share the next one.
 #[derive(Default)]
 struct Flushes {
     /// Asked for before the flush under way began, if one is.
@@ -432,10 +438,10 @@ impl FileMedium {
         self.fallback.as_deref()
     }
 
-    /// Becomes readable when an operation ends; nothing when `notify` was not asked for. It is never
-    /// read, so it is to be watched for edges (as mio does), and [`Medium::poll`] called after each.
-    /// An operation that ends also interrupts a system call that the thread sleeps in: `EINTR` from
-    /// the wait for events means nothing worse than "look again".
+    /// Becomes readable when an operation ends; nothing when `notify` was not asked for. It is
+    /// never read, so it is to be watched for edges (as mio does), and [`Medium::poll`] called
+    /// after each. An operation that ends also interrupts a system call that the thread sleeps in:
+    /// `EINTR` from the wait for events means nothing worse than "look again".
     #[must_use]
     pub fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         self.notify.as_ref().map(AsFd::as_fd)
@@ -444,8 +450,9 @@ impl FileMedium {
     /// Blocks until [`Medium::poll`] has something to return. Returns at once when nothing is in
     /// flight.
     ///
-    /// A flush that is done counts once those of other media of the pool file are judged that ran when it ended, which
-    /// they are when their medium is polled or dropped: not by a thread that waits here meanwhile.
+    /// A flush that is done counts once those of other media of the pool file are judged that ran
+    /// when it ended, which they are when their medium is polled or dropped: not by a thread that
+    /// waits here meanwhile.
     pub fn wait(&mut self) {
         while self.ended.is_empty() && self.in_flight > 0 {
             self.engine.submit();
@@ -559,8 +566,8 @@ impl FileMedium {
         }
     }
 
-    /// Enters what a flush came to, and returns before which number all must be judged for it to count. One that was only
-    /// interrupted goes on, with the number that it has.
+    /// Enters what a flush came to, and returns before which number all must be judged for it to
+    /// count. One that was only interrupted goes on, with the number that it has.
     fn enter_flush(
         &mut self,
         mut job: Job,
@@ -681,8 +688,8 @@ impl Medium for FileMedium {
 }
 
 impl Drop for FileMedium {
-    /// Others wait for what a flush under way comes to, and rely on hearing of it when it fails, though nobody is told here
-    /// any more.
+    /// Others wait for what a flush under way comes to, and rely on hearing of it when it fails,
+    /// though nobody is told here any more.
     fn drop(&mut self) {
         let mut ended = Vec::new();
         while self.flushes.number.is_some() && self.engine.running() > 0 {

@@ -1,8 +1,9 @@
 //! Whether this is still the process that something was made in, and not a fork of it.
 //!
-//! A child has a copy of the memory and none of the threads, the same file offsets and locks, and the same shared mappings: what it
-//! wrote to a ring, its parent would lose. The kernel tells for the price of a load: a page that it clears in each child
-//! (`MADV_WIPEONFORK`, Linux 4.14), whatever call made the child.
+//! A child has a copy of the memory and none of the threads, the same file offsets and locks, and
+//! the same shared mappings: what it wrote to a ring, its parent would lose. The kernel tells for
+//! the price of a load: a page that it clears in each child (`MADV_WIPEONFORK`, Linux 4.14),
+//! whatever call made the child.
 
 use crate::space::failed;
 use gabion_base::Result;
@@ -30,15 +31,16 @@ impl Process {
         let page = MmapOptions::new().len(PAGE_LEN).map_anon();
         let page = page.map_err(|e| failed(Path::new("a page"), "cannot be mapped", e))?;
         let page: MmapRaw = page.into();
-        // SAFETY: the page is a whole private mapping of this value alone, to which nothing refers but `Self::mark`. The advice
-        // changes nothing of it in this process.
+        // SAFETY: the page is a whole private mapping of this value alone, to which nothing refers
+        // but `Self::mark`. The advice changes nothing of it in this process.
         let wiped = unsafe { madvise(page.as_mut_ptr().cast(), PAGE_LEN, Advice::LinuxWipeOnFork) };
         let process = Self { page, is_wiped: wiped.is_ok(), id: std::process::id() };
         process.mark().store(1, Ordering::Relaxed);
         Ok(process)
     }
 
-    /// Whether that is the one that asks. Costs a load, or a call of the system on kernels before 4.14.
+    /// Whether that is the one that asks. Costs a load, or a call of the system on kernels before
+    /// 4.14.
     #[must_use]
     #[inline]
     pub fn is_this(&self) -> bool {
@@ -56,8 +58,9 @@ impl Process {
 
     #[inline]
     fn mark(&self) -> &AtomicU8 {
-        // SAFETY: the page is mapped, writable and at least a byte long for as long as `self` lives, and is only ever reached
-        // through this. The kernel clears it in a child, which has no other thread by then.
+        // SAFETY: the page is mapped, writable and at least a byte long for as long as `self`
+        // lives, and is only ever reached through this. The kernel clears it in a child, which has
+        // no other thread by then.
         unsafe { AtomicU8::from_ptr(self.page.as_mut_ptr()) }
     }
 }

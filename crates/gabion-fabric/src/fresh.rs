@@ -1,12 +1,13 @@
-//! Names for new files that take nobody else's: a file is made without its name, and gets it when it says whose it is.
+//! Names for new files that take nobody else's: a file is made without its name, and gets it when
+//! it says whose it is.
 //!
 //! ```text
 //!   begin ─► O_TMPFILE, no name ─────────────┐ write ─► appear ─► NAME, or an error where NAME is there
 //!        └─► NAME.PID-N.new, which is new ───┘                    (linked, or renamed with RENAME_NOREPLACE)
 //! ```
 //!
-//! Where the file system has no nameless files a crash before `appear` leaves one of the second kind. It is in nobody's
-//! way: no other attempt has its name.
+//! Where the file system has no nameless files a crash before `appear` leaves one of the second
+//! kind. It is in nobody's way: no other attempt has its name.
 
 use crate::space::failed;
 use gabion_base::{Error, Result};
@@ -116,7 +117,8 @@ impl NewFile {
     /// Makes a file of such content that is called `path` once it has all of it.
     ///
     /// # Durability
-    /// The content is flushed before the name is there; the name survives once its directory is flushed.
+    /// The content is flushed before the name is there; the name survives once its directory is
+    /// flushed.
     ///
     /// # Errors
     /// As [`Self::begin`] and [`Self::appear`].
@@ -161,7 +163,8 @@ pub fn new_directory(path: &Path) -> Result<PathBuf> {
     new_name(path, |name| std::fs::create_dir(name)).map(|(name, ())| name)
 }
 
-/// Gives a file or directory another name, which nothing may have: not even an empty directory is replaced.
+/// Gives a file or directory another name, which nothing may have: not even an empty directory is
+/// replaced.
 ///
 /// # Errors
 /// Invalid input when something has that name; I/O. It has its former name then.
@@ -173,8 +176,8 @@ pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// The same where the file system cannot do it at once. A crash between the steps leaves both names, or `to` as an empty
-/// directory.
+/// The same where the file system cannot do it at once. A crash between the steps leaves both
+/// names, or `to` as an empty directory.
 fn rename_by_steps(from: &Path, to: &Path) -> Result<()> {
     if !from.is_dir() {
         rustix::fs::link(from, to).map_err(|errno| taken(to, errno))?;

@@ -5,9 +5,10 @@
 //!                                             └─ done: held while one that had a number then still has it
 //! ```
 //!
-//! The system tells a failed write-back once per descriptor, and where a device lost something, of two flushes one may find
-//! nothing wrong any more. So one that is done proves nothing while another, which ran when it ended, may turn out to have
-//! failed. One that is held has given its number back: it waits for others and none for it.
+//! The system tells a failed write-back once per descriptor, and where a device lost something, of
+//! two flushes one may find nothing wrong any more. So one that is done proves nothing while
+//! another, which ran when it ended, may turn out to have failed. One that is held has given its
+//! number back: it waits for others and none for it.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -28,7 +29,8 @@ struct Entries {
     running: BTreeSet<u64>,
     /// Once one failed: what errors are to say besides.
     failure: Option<String>,
-    /// Before which number all must be judged, and the event counter of the medium that waits for it.
+    /// Before which number all must be judged, and the event counter of the medium that waits for
+    /// it.
     held: Vec<(u64, Arc<OwnedFd>)>,
 }
 
@@ -43,7 +45,8 @@ impl Entries {
         self.held.retain(|(before, counter)| {
             let stays = first < *before;
             if !stays {
-                // It fails only when the counter is at its end, and then the reader is awake anyway.
+                // It fails only when the counter is at its end, and then the reader is awake
+                // anyway.
                 let _ = rustix::io::write(counter, &1u64.to_ne_bytes());
             }
             stays
@@ -57,8 +60,8 @@ impl Ledger {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a flush its number, before its system call. It must be given back, whatever becomes of the flush: others wait
-    /// for that.
+    /// Gives a flush its number, before its system call. It must be given back, whatever becomes of
+    /// the flush: others wait for that.
     pub(crate) fn begin(&self) -> u64 {
         let entries = &mut *self.lock();
         let number = entries.next;
@@ -67,15 +70,16 @@ impl Ledger {
         number
     }
 
-    /// A flush failed: none that is held counts, nor any later one, and their errors say this besides.
+    /// A flush failed: none that is held counts, nor any later one, and their errors say this
+    /// besides.
     pub(crate) fn fail(&self, number: u64, besides: String) {
         let entries = &mut *self.lock();
         entries.failure = Some(besides);
         self.give_back(number, entries);
     }
 
-    /// A flush is done. It counts once all before the number that is returned are judged; where it has to wait for that,
-    /// the counter is written to then.
+    /// A flush is done. It counts once all before the number that is returned are judged; where it
+    /// has to wait for that, the counter is written to then.
     pub(crate) fn hold(&self, number: u64, counter: Option<&Arc<OwnedFd>>) -> u64 {
         let entries = &mut *self.lock();
         self.give_back(number, entries);

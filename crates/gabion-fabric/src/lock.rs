@@ -1,7 +1,7 @@
 //! The exclusive lock on a pool, held on the very descriptor that does the I/O.
 //!
-//! `flock` belongs to the open file, which lives as long as any operation on it is in the kernel. So
-//! a process that gets the lock knows that nothing of a killed predecessor can land any more.
+//! `flock` belongs to the open file, which lives as long as any operation on it is in the kernel.
+//! So a process that gets the lock knows that nothing of a killed predecessor can land any more.
 
 use gabion_base::{Error, ErrorKind, Result};
 use rustix::fs::FlockOperation;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long the kernel may take to end what a killed process had under way.
 const DYING_MAX: Duration = Duration::from_secs(10);
-/// How long a process that seems to live is given to end: its parent may have been killed, and it be
-/// killed with it in a moment.
+/// How long a process that seems to live is given to end: its parent may have been killed, and it
+/// be killed with it in a moment.
 const LIVING_MAX: Duration = Duration::from_secs(1);
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 /// In the flags of a process: it is in `do_exit` (`PF_EXITING`).
@@ -23,8 +23,9 @@ const EXITING: u32 = 4;
 /// In a set of signals, of which the first is bit 0.
 const SIGKILL: u64 = 1 << 8;
 
-/// Takes the lock of a pool. A process that was killed holds it until its last operation in the kernel
-/// has ended; that is waited for, for up to 10 s. One that lives is waited for no longer than 1 s.
+/// Takes the lock of a pool. A process that was killed holds it until its last operation in the
+/// kernel has ended; that is waited for, for up to 10 s. One that lives is waited for no longer
+/// than 1 s.
 ///
 /// # Errors
 /// Busy, naming the path and, where `/proc/locks` tells, the process that holds it.
@@ -79,8 +80,9 @@ fn patience(holder: Option<u32>) -> Duration {
     }
 }
 
-/// Whether a process is none that has ended and was not waited for, is ending, or will without a further
-/// step of its own: from `/proc/PID/stat` and `status`, which are empty where there is no process.
+/// Whether a process is none that has ended and was not waited for, is ending, or will without a
+/// further step of its own: from `/proc/PID/stat` and `status`, which are empty where there is no
+/// process.
 fn lives(stat: &str, status: &str) -> bool {
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let mut fields = fields.split(' ');

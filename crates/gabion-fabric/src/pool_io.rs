@@ -1,4 +1,5 @@
-//! The backend for kernels that refuse io_uring: a few threads that call pread, pwrite and fdatasync.
+//! The backend for kernels that refuse io_uring: a few threads that call pread, pwrite and
+//! fdatasync.
 
 use crate::engine::{Ended, Engine, Job};
 use gabion_media::OperationKind;
@@ -20,7 +21,8 @@ struct Replies {
 }
 
 impl Replies {
-    /// The list; a thread that panicked while it held it left it whole (one push or take at a time).
+    /// The list; a thread that panicked while it held it left it whole (one push or take at a
+    /// time).
     fn lock(&self) -> MutexGuard<'_, Vec<Ended>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }

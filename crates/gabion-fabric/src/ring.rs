@@ -1,4 +1,5 @@
-//! A shared mapping of a file as memory that survives `kill -9` of every process: the ring of a log.
+//! A shared mapping of a file as memory that survives `kill -9` of every process: the ring of a
+//! log.
 
 use crate::space::failed;
 use gabion_base::{Error, Result};
@@ -7,15 +8,15 @@ use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::path::Path;
 
-/// A mapped file. The bytes live in the page cache: the kill of this process leaves them, a power cut
-/// does not.
+/// A mapped file. The bytes live in the page cache: the kill of this process leaves them, a power
+/// cut does not.
 pub struct MappedRing {
     map: MmapRaw,
 }
 
 impl MappedRing {
-    /// Maps the first `len` bytes of a file, which are reserved (a store to a mapping of a full file system would kill the
-    /// process) and that nobody else changes. `path` is for messages.
+    /// Maps the first `len` bytes of a file, which are reserved (a store to a mapping of a full
+    /// file system would kill the process) and that nobody else changes. `path` is for messages.
     ///
     /// # Errors
     /// Invalid input when the file is shorter, or for no bytes; I/O.
@@ -28,15 +29,16 @@ impl MappedRing {
         Ok(Self { map })
     }
 
-    /// Maps a file as [`Self::map`] does, so that writes stay with this process: the file is never changed. For
-    /// tools that recover a log without leaving a trace.
+    /// Maps a file as [`Self::map`] does, so that writes stay with this process: the file is never
+    /// changed. For tools that recover a log without leaving a trace.
     ///
     /// # Errors
     /// As [`Self::map`].
     pub fn map_private(file: &File, path: &Path, len: u64) -> Result<Self> {
         let len = mapped_len(file, path, len)?;
-        // SAFETY: the bytes are only ever copied, through raw pointers, never borrowed, so a change of
-        // the file under the mapping could tear a copy and no more; the pool's lock excludes even that.
+        // SAFETY: the bytes are only ever copied, through raw pointers, never borrowed, so a change
+        // of the file under the mapping could tear a copy and no more; the pool's lock excludes
+        // even that.
         let map = unsafe { MmapOptions::new().len(len).map_copy(file) }
             .map_err(|e| failed(path, "cannot be mapped", e))?;
         Ok(Self { map: map.into() })

@@ -1,4 +1,5 @@
-//! Room on a file system: how much there is, and a pool file that owns all of its own from the start.
+//! Room on a file system: how much there is, and a pool file that owns all of its own from the
+//! start.
 
 use crate::fresh::{NewFile, directory_of, sync_directory};
 use gabion_base::{Error, ErrorKind, Result};
@@ -20,7 +21,8 @@ pub fn free_space(path: &Path) -> Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Bytes that a file has before it has a name: by them it is known for its maker's whenever a crash comes.
+/// Bytes that a file has before it has a name: by them it is known for its maker's whenever a crash
+/// comes.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark<'a> {
     /// Where they begin.
@@ -29,7 +31,8 @@ pub struct Mark<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Creates a file of `len` bytes, all of them reserved: a later write never meets a full file system.
+/// Creates a file of `len` bytes, all of them reserved: a later write never meets a full file
+/// system.
 ///
 /// # Durability
 /// File, length and name survive a power cut when it returns.
@@ -40,11 +43,12 @@ pub fn preallocate(path: &Path, len: u64) -> Result<()> {
     preallocate_marked(path, len, Mark { at: 0, bytes: &[] }).map(drop)
 }
 
-/// Creates a file as [`preallocate`] does that has its mark, and is flushed with it, before it has its name. What has the
-/// name already stays as it is.
+/// Creates a file as [`preallocate`] does that has its mark, and is flushed with it, before it has
+/// its name. What has the name already stays as it is.
 ///
 /// # Durability
-/// As [`preallocate`]; after a crash before it returns there is no file of that name, or one that has the mark.
+/// As [`preallocate`]; after a crash before it returns there is no file of that name, or one that
+/// has the mark.
 ///
 /// # Errors
 /// As [`preallocate`]; the file is removed then, unless it was there before.
@@ -68,7 +72,8 @@ pub fn preallocate_marked(path: &Path, len: u64, mark: Mark<'_>) -> Result<File>
     Ok(file)
 }
 
-/// Reserves the bytes of a file that has its mark alone; zeros are written where the file system has no reservation.
+/// Reserves the bytes of a file that has its mark alone; zeros are written where the file system
+/// has no reservation.
 fn reserve(file: &File, path: &Path, len: u64, mark: Mark<'_>) -> Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => Ok(()),

@@ -88,8 +88,8 @@ enum Step {
     Flush,
 }
 
-/// A batch of operations on disjoint ranges, so that any order gives one result, each one alone or a
-/// chain of a write, a flush and a read of the same range.
+/// A batch of operations on disjoint ranges, so that any order gives one result, each one alone or
+/// a chain of a write, a flush and a read of the same range.
 #[derive(Clone, Debug)]
 struct Round(Vec<(Step, bool)>);
 
@@ -592,8 +592,8 @@ fn a_future_that_only_lets_others_run_is_polled_again() {
     assert!(waits_for_nothing.is_err(), "it would wait for ever");
 }
 
-/// It is gone to again for further descriptors, and beside it stands the mark of a failed flush: wherever the process is
-/// by then.
+/// It is gone to again for further descriptors, and beside it stands the mark of a failed flush:
+/// wherever the process is by then.
 #[test]
 fn a_path_that_was_relative_when_the_pool_was_opened_names_it_from_everywhere() {
     let dir = TempDir::new();

@@ -89,10 +89,10 @@ impl Uring {
             let Some(job) = self.waiting.pop_front() else { return };
             let job = self.slots[slot].insert(job);
             let entry = entry(job, &self.file, &self.flush_file).user_data(slot as u64);
-            // SAFETY: the entry points into the heap memory of a buffer that the slot owns. The slot
-            // is emptied only when the kernel has reported the end (`collect`), and the ring is
-            // dropped only after that (`drop`). Moving the `Job` does not move its heap memory, and
-            // nobody else has access to a read's buffer meanwhile.
+            // SAFETY: the entry points into the heap memory of a buffer that the slot owns. The
+            // slot is emptied only when the kernel has reported the end (`collect`), and the ring
+            // is dropped only after that (`drop`). Moving the `Job` does not move its heap memory,
+            // and nobody else has access to a read's buffer meanwhile.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // Each entry belongs to a slot and there are no more slots than places in the queue.
             pushed.expect("the submission queue has a place for each slot");

@@ -1,8 +1,9 @@
-//! Caches that all threads read through: shards of the engine's block cache, each behind a lock of its
-//! own, and the open files behind one that look-ups share. Shared with the server.
+//! Caches that all threads read through: shards of the engine's block cache, each behind a lock of
+//! its own, and the open files behind one that look-ups share. Shared with the server.
 //!
-//! Here it is decided what is warmed after an edit, how much of it, and what it came to: of a file that a job has built
-//! ([`SharedCache::warm`]), and of one that was sent here ([`SharedCache::begin_warming`]).
+//! Here it is decided what is warmed after an edit, how much of it, and what it came to: of a file
+//! that a job has built ([`SharedCache::warm`]), and of one that was sent here
+//! ([`SharedCache::begin_warming`]).
 
 use bytes::Bytes;
 use gabion_base::{FileId, GroupId, Result};
@@ -17,22 +18,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// Two threads meet in one of them seldom enough, and each is still large against a block.
 const SHARDS: usize = 16;
 
-/// Blocks that begin in the same 64 KiB of a file are in one shard, so that who goes through them takes its lock once
-/// for several; two threads seldom read there at the same time.
+/// Blocks that begin in the same 64 KiB of a file are in one shard, so that who goes through them
+/// takes its lock once for several; two threads seldom read there at the same time.
 const STRETCH_BITS: u32 = 16;
 
-/// The blocks of a flush are kept where they are no more than such a part of the cache: that of its small queue,
-/// through which they go.
+/// The blocks of a flush are kept where they are no more than such a part of the cache: that of its
+/// small queue, through which they go.
 const NEW_PART: usize = 10;
 
-/// Bytes of built files that are looked at for warming for each block that was looked for: sixteen blocks of usual
-/// length.
+/// Bytes of built files that are looked at for warming for each block that was looked for: sixteen
+/// blocks of usual length.
 const LEN_PER_LOOK: u64 = 64 << 10;
 
-/// The part of the cache in bytes of built files that are looked at, at most, after the last look-up.
+/// The part of the cache in bytes of built files that are looked at, at most, after the last
+/// look-up.
 const CREDIT_PART: u64 = 4;
 
-/// What may be warmed: whoever only writes would pay for it, all the more with a large cache that was filled before.
+/// What may be warmed: whoever only writes would pay for it, all the more with a large cache that
+/// was filled before.
 #[derive(Default)]
 struct Credit {
     /// Look-ups of blocks that were counted.
@@ -42,7 +45,8 @@ struct Credit {
 }
 
 impl Credit {
-    /// Takes the bytes of a file, if so many look-ups of late allow for it. With a small cache they save up for one file.
+    /// Takes the bytes of a file, if so many look-ups of late allow for it. With a small cache they
+    /// save up for one file.
     fn take(&mut self, looked: u64, len: u64, bytes_max: u64) -> bool {
         let since = looked.saturating_sub(self.looked);
         self.looked = looked;
@@ -61,8 +65,8 @@ pub struct WarmStats {
     pub blocks: u64,
     /// Their bytes, decoded.
     pub bytes: u64,
-    /// Files that were not warmed although readers had of what they were made of: a read failed, or they left the tree
-    /// before their turn.
+    /// Files that were not warmed although readers had of what they were made of: a read failed, or
+    /// they left the tree before their turn.
     pub given_up: u64,
 }
 
@@ -75,8 +79,8 @@ struct WarmCounters {
 
 /// Blocks and open files, shared by threads.
 ///
-/// A block takes a sixteenth of the budget at most: one that is larger, as with values of megabytes in a small cache,
-/// is not kept.
+/// A block takes a sixteenth of the budget at most: one that is larger, as with values of megabytes
+/// in a small cache, is not kept.
 pub struct SharedCache {
     shards: Vec<Mutex<BlockCache>>,
     capacity: AtomicUsize,
@@ -87,7 +91,8 @@ pub struct SharedCache {
 }
 
 impl SharedCache {
-    /// Empty caches: of blocks at most `capacity` bytes, of indexes and filters of open files `open_len`.
+    /// Empty caches: of blocks at most `capacity` bytes, of indexes and filters of open files
+    /// `open_len`.
     #[must_use]
     pub fn new(capacity: usize, open_len: usize) -> Self {
         let shard = || Mutex::new(BlockCache::new(capacity / SHARDS));
@@ -100,7 +105,8 @@ impl SharedCache {
         }
     }
 
-    /// Changes the bytes that all blocks together may take, and those of open files: as [`OpenFiles::set_capacity`].
+    /// Changes the bytes that all blocks together may take, and those of open files: as
+    /// [`OpenFiles::set_capacity`].
     pub fn set_capacity(&self, capacity: usize, open_len: usize) -> bool {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).set_capacity(capacity / SHARDS);
@@ -128,13 +134,13 @@ impl SharedCache {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file that a job has built, and keeps of its blocks what readers will want, where they had of the job's
-    /// inputs. Of a flush, whose inputs are MemTables, they will want the newest there is. Nothing is done where
-    /// little was looked for of late.
+    /// Opens a file that a job has built, and keeps of its blocks what readers will want, where
+    /// they had of the job's inputs. Of a flush, whose inputs are MemTables, they will want the
+    /// newest there is. Nothing is done where little was looked for of late.
     ///
     /// # Errors
-    /// Corruption when the bytes are not those of the file. The store can do without; who reads the file later meets
-    /// the same.
+    /// Corruption when the bytes are not those of the file. The store can do without; who reads the
+    /// file later meets the same.
     pub fn warm(
         &self,
         group: GroupId,
@@ -155,9 +161,10 @@ impl SharedCache {
         self.count(warmed).map(|_| ())
     }
 
-    /// The same for a file that was sent here and lies on the device, whose edit is applied: opens it and says what is
-    /// to be read of it, by [`Self::step_warming`]. `had` is what readers had of the inputs before these left the
-    /// cache; none for a flush. None where there is nothing to do.
+    /// The same for a file that was sent here and lies on the device, whose edit is applied: opens
+    /// it and says what is to be read of it, by [`Self::step_warming`]. `had` is what readers had
+    /// of the inputs before these left the cache; none for a flush. None where there is nothing to
+    /// do.
     ///
     /// # Errors
     /// As [`Warming::of_inputs`].

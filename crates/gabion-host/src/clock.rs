@@ -7,32 +7,37 @@
 //!   system's clock ──(read when asked)──► translates times that users give and are shown
 //! ```
 //!
-//! Group time never goes back, as what was seen expired stays expired. The system's clock may go anywhere. So the two are
-//! told apart: how long something lasts is measured by what has passed, and only times of day are translated.
+//! Group time never goes back, as what was seen expired stays expired. The system's clock may go
+//! anywhere. So the two are told apart: how long something lasts is measured by what has passed,
+//! and only times of day are translated.
 //!
-//! - **Set back while nothing ran**: the clock goes on from the store's last write. A life of three seconds lasts
-//!   three seconds, and a time of day is met when the system's clock shows it.
-//! - **Set while it runs**, either way: the same, from that moment on. A key that was given a time of day before keeps what
-//!   was left of its life.
-//! - **Ahead while nothing ran**: time has passed, and what was due has expired. Nobody can tell a long rest from a wrong
-//!   clock, so a clock that is further ahead than [`JUMP_MS_MAX`] is not believed: time goes on from the last write
-//!   until somebody says that the clock is right ([`Clock::adopt`]).
+//! - **Set back while nothing ran**: the clock goes on from the store's last write. A life of three
+//!   seconds lasts three seconds, and a time of day is met when the system's clock shows it.
+//! - **Set while it runs**, either way: the same, from that moment on. A key that was given a time
+//!   of day before keeps what was left of its life.
+//! - **Ahead while nothing ran**: time has passed, and what was due has expired. Nobody can tell a
+//!   long rest from a wrong clock, so a clock that is further ahead than [`JUMP_MS_MAX`] is not
+//!   believed: time goes on from the last write until somebody says that the clock is right
+//!   ([`Clock::adopt`]).
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How far the system's clock may be ahead of a store's last write when it is opened, in ms: 366 days. What expires within
-/// them cannot be had back if that clock was wrong.
+/// How far the system's clock may be ahead of a store's last write when it is opened, in ms: 366
+/// days. What expires within them cannot be had back if that clock was wrong.
 pub const JUMP_MS_MAX: u64 = 366 * 24 * 3_600 * 1_000;
-/// Differences up to this, in ms, are no more than how exactly clocks are set: times of day are not translated.
+/// Differences up to this, in ms, are no more than how exactly clocks are set: times of day are not
+/// translated.
 const DIFFERENCE_MS_MIN: u64 = 1_000;
 
-/// Milliseconds that never go back while the process lives: the system's clock as it was when this one was
-/// started, or the time of the store's last write where that was later, and what has passed since.
+/// Milliseconds that never go back while the process lives: the system's clock as it was when this
+/// one was started, or the time of the store's last write where that was later, and what has passed
+/// since.
 ///
-/// Time in which the machine was suspended has passed too (`CLOCK_BOOTTIME`): what is to be gone at a time is gone then
-/// when the machine wakes, and who has not been heard of meanwhile counts as silent, as after a pause of the process.
+/// Time in which the machine was suspended has passed too (`CLOCK_BOOTTIME`): what is to be gone at
+/// a time is gone then when the machine wakes, and who has not been heard of meanwhile counts as
+/// silent, as after a pause of the process.
 #[derive(Debug)]
 pub struct Clock {
     base_us: AtomicU64,
@@ -83,9 +88,10 @@ impl Clock {
         (self.system_us)()
     }
 
-    /// A store has been opened whose last write was at `group_ms`: time goes on from there where the system's clock is
-    /// behind it, or too far ahead to be believed. To be called before anything else was told the time. Returns what
-    /// whoever runs the store should know. A store without writes (0) is of no time.
+    /// A store has been opened whose last write was at `group_ms`: time goes on from there where
+    /// the system's clock is behind it, or too far ahead to be believed. To be called before
+    /// anything else was told the time. Returns what whoever runs the store should know. A store
+    /// without writes (0) is of no time.
     pub fn open_at(&self, group_ms: u64) -> Option<String> {
         let now_ms = self.now_ms();
         let is_believed = now_ms.saturating_sub(group_ms) <= JUMP_MS_MAX;
@@ -112,8 +118,8 @@ impl Clock {
         })
     }
 
-    /// The group is at `group_ms` by what another member has logged: this clock is not to be behind it by more than
-    /// clocks differ.
+    /// The group is at `group_ms` by what another member has logged: this clock is not to be behind
+    /// it by more than clocks differ.
     pub fn follow(&self, group_ms: u64) {
         let now_ms = self.now_ms();
         if group_ms > now_ms.saturating_add(DIFFERENCE_MS_MIN) {
@@ -121,8 +127,8 @@ impl Clock {
         }
     }
 
-    /// The system's clock is right: where it is ahead, what is due by it expires now. Returns by how many
-    /// milliseconds time went on; 0 where the clock is behind, as time does not go back.
+    /// The system's clock is right: where it is ahead, what is due by it expires now. Returns by
+    /// how many milliseconds time went on; 0 where the clock is behind, as time does not go back.
     pub fn adopt(&self) -> u64 {
         let ahead_ms = self.system_ahead_ms().max(0).unsigned_abs();
         self.base_us.fetch_add(ahead_ms.saturating_mul(1_000), Ordering::Relaxed);
@@ -139,8 +145,8 @@ impl Clock {
         self.base_us.store(moved, Ordering::Relaxed);
     }
 
-    /// By how many milliseconds the system's clock is ahead of this one, negative where it is behind; 0 where they differ
-    /// by a second or less.
+    /// By how many milliseconds the system's clock is ahead of this one, negative where it is
+    /// behind; 0 where they differ by a second or less.
     #[must_use]
     pub fn system_ahead_ms(&self) -> i64 {
         let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
@@ -179,8 +185,8 @@ fn system_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Microseconds since the machine was started, those included in which it was suspended. As cheap as `Instant`: no call
-/// of the system where the kernel maps its clocks.
+/// Microseconds since the machine was started, those included in which it was suspended. As cheap
+/// as `Instant`: no call of the system where the kernel maps its clocks.
 fn since_boot_us() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000

@@ -1,5 +1,5 @@
-//! The threads that flush and compact. Each has its own medium on the pool's one locked descriptor and
-//! sleeps while its I/O is under way.
+//! The threads that flush and compact. Each has its own medium on the pool's one locked descriptor
+//! and sleeps while its I/O is under way.
 
 use gabion_base::{Error, GroupId, Result};
 use gabion_engine::{FileMeta, JobKind};
@@ -27,13 +27,15 @@ pub struct StoreParts {
     pub pool_id: [u8; 16],
     /// The owner of the region.
     pub group: GroupId,
-    /// Counts the buffers of all threads: what jobs read ahead, and files that are built, written and shipped.
+    /// Counts the buffers of all threads: what jobs read ahead, and files that are built, written
+    /// and shipped.
     pub buffers: Arc<BufferMeter>,
 }
 
 /// Who is told what the threads did. A clone is the same.
 pub trait JobSink: Clone + Send + 'static {
-    /// A job built a file of these inputs (level and file; none for a flush), which is being written.
+    /// A job built a file of these inputs (level and file; none for a flush), which is being
+    /// written.
     fn built(&self, id: WorkId, inputs: &[(u8, Arc<FileMeta>)], file: BuiltFile);
     /// An order ended.
     fn done(&self, id: WorkId, done: Done);
@@ -107,10 +109,12 @@ impl Credit {
         self.lock().0.built(memory);
     }
 
-    /// Sleeps until the next file may be begun: in a bounded job. What is being written is written meanwhile.
+    /// Sleeps until the next file may be begun: in a bounded job. What is being written is written
+    /// meanwhile.
     ///
     /// # Errors
-    /// Unavailable when the threads are to end: a job of many files is not waited for, it begins anew at the next start.
+    /// Unavailable when the threads are to end: a job of many files is not waited for, it begins
+    /// anew at the next start.
     fn wait(&self, is_bounded: bool) -> Result<()> {
         let is_held =
             |(credit, ends): &mut (BuildCredit, bool)| is_bounded && !*ends && !credit.may_go_on();
@@ -134,8 +138,9 @@ pub struct JobThreads {
 }
 
 impl JobThreads {
-    /// Starts the threads; `compactions_max` of them compact, at least one. Those stand back by `nice` steps
-    /// ([`gabion_proc::stand_back`]), and the one that flushes by half as many: writers wait for it sooner.
+    /// Starts the threads; `compactions_max` of them compact, at least one. Those stand back by
+    /// `nice` steps ([`gabion_proc::stand_back`]), and the one that flushes by half as many:
+    /// writers wait for it sooner.
     ///
     /// # Errors
     /// The system's, when a thread cannot start.
@@ -161,7 +166,8 @@ impl JobThreads {
         Ok(all)
     }
 
-    /// Starts what is missing for so many compactions at once. More than are needed stay, and sleep.
+    /// Starts what is missing for so many compactions at once. More than are needed stay, and
+    /// sleep.
     ///
     /// # Errors
     /// As [`Self::start`]; those that could start stay.
@@ -196,8 +202,8 @@ impl JobThreads {
 }
 
 impl Drop for JobThreads {
-    /// Waits for the jobs under way: their writes must not land after the lock is given back. One that waits for what
-    /// nobody will say any more ends.
+    /// Waits for the jobs under way: their writes must not land after the lock is given back. One
+    /// that waits for what nobody will say any more ends.
     fn drop(&mut self) {
         self.credit.end();
         (self.flush, self.compact) = (None, None);
@@ -248,7 +254,8 @@ fn spawn(
     })
 }
 
-/// A thread for orders that need the pool and no other thread: the placement log and the log's segments.
+/// A thread for orders that need the pool and no other thread: the placement log and the log's
+/// segments.
 pub struct IoThread {
     orders: Option<Sender<(WorkId, Work)>>,
     thread: Option<JoinHandle<()>>,
@@ -300,8 +307,8 @@ impl Drop for IoThread {
     }
 }
 
-/// Starts a thread that has a medium of its own, and the pool through it, before this returns: one that found out by its
-/// first order that the system gives it none would end the store.
+/// Starts a thread that has a medium of its own, and the pool through it, before this returns: one
+/// that found out by its first order that the system gives it none would end the store.
 ///
 /// # Errors
 /// The system's, for the thread and for its medium.

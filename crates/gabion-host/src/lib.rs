@@ -1,18 +1,22 @@
-//! What runs a node: its threads, caches and clock, and the opening of the pool and ring that it lies in.
+//! What runs a node: its threads, caches and clock, and the opening of the pool and ring that it
+//! lies in.
 //!
 //! ```text
 //!   directory ─ lock, pool, ring ─► replica ─► Node, StoreParts
 //!                                               │       │
 //!        Output::Work ◄─────────────────────────┘       ▼
 //!             └────► jobs: gabion-flush, gabion-compact, gabion-io ─► JobSink ─► Node
-//!   clock ─► Node       cache: blocks and open files of all readers       memory: what all of it takes
+//!   clock ─► Node     cache: blocks and open files of all readers     memory: what all takes
 //! ```
 //!
-//! Whoever has a node owns its loop: the server's event loop, or the lock of the embedded store. Both use the same parts.
+//! Whoever has a node owns its loop: the server's event loop, or the lock of the embedded store.
+//! Both use the same parts.
 //!
 //! - [`replica`]: making and opening a replica's directory. [`owned`]: whose a file in it is.
-//! - [`jobs`]: the threads that flush, compact and write. [`RunOptions`]: what may change meanwhile.
-//! - [`cache`]: what readers have in memory. [`memory`]: what a replica takes of it. [`clock`]: the time it goes by.
+//! - [`jobs`]: the threads that flush, compact and write. [`RunOptions`]: what may change
+//!   meanwhile.
+//! - [`cache`]: what readers have in memory. [`memory`]: what a replica takes of it. [`clock`]: the
+//!   time it goes by.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

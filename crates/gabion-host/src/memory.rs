@@ -7,9 +7,10 @@
 //!   options ► ring, most of each kind      ─┘
 //! ```
 //!
-//! Each kind is counted where it is taken from the allocator, or charged by what its parts take; a test holds the
-//! sum against a counting allocator (tests/memory.rs). What is not in it: the program and its threads' stacks (16 MiB
-//! or so), what the allocator keeps of what was freed, connections of a server and what is on its way in them.
+//! Each kind is counted where it is taken from the allocator, or charged by what its parts take; a
+//! test holds the sum against a counting allocator (tests/memory.rs). What is not in it: the
+//! program and its threads' stacks (16 MiB or so), what the allocator keeps of what was freed,
+//! connections of a server and what is on its way in them.
 
 use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, TRANSFER_LEN_MAX};
 use gabion_engine::memtable::ENTRY_OVERHEAD;
@@ -45,8 +46,8 @@ pub struct Budgets {
     pub open_files: (usize, usize),
 }
 
-/// What a file takes at most of memory to be described and placed: two keys of up to 256 bytes, checksums and slots,
-/// and some for its places in maps. This is reckoned for each slot.
+/// What a file takes at most of memory to be described and placed: two keys of up to 256 bytes,
+/// checksums and slots, and some for its places in maps. This is reckoned for each slot.
 const FILE_DESCRIBED_LEN: u64 = 1024;
 /// What a slot takes beside: its state, and, where keys are longer, a byte of these for each 4 KiB.
 const SLOT_DESCRIBED_LEN: u64 = 64 + SLOT_LEN / 4096;
@@ -63,8 +64,9 @@ impl Memory {
         let config = node.config();
         let tree_config = node.tree().config();
         let memtable_max = memtable_max(tree_config.memtable_len, config);
-        // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and it another. Others
-        // than the head follow what the head does, and keep each until the edit of its flush has come and is applied.
+        // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and
+        // it another. Others than the head follow what the head does, and keep each until the edit
+        // of its flush has come and is applied.
         let sealed_max = (u64::from(tree_config.sealed_max) + 1) * memtable_max;
         let sealed_max = node.duties().append.then_some(sealed_max);
         let slots = u64::from(node.pool().counts().total);
@@ -104,9 +106,9 @@ impl Memory {
     }
 }
 
-/// The most bytes of a MemTable. It is judged when a record was applied, of which there may be the longest; of what is
-/// charged for entries it takes a quarter more at worst, as the ends of chunks stay empty (tests of both are the
-/// engine's).
+/// The most bytes of a MemTable. It is judged when a record was applied, of which there may be the
+/// longest; of what is charged for entries it takes a quarter more at worst, as the ends of chunks
+/// stay empty (tests of both are the engine's).
 fn memtable_max(memtable_len: u64, config: &GroupConfig) -> u64 {
     let record_max = config.segment_len.min(RECORD_LEN_MAX as u64);
     let charged_max = memtable_len + record_max + (RECORD_OPS_MAX * ENTRY_OVERHEAD) as u64;

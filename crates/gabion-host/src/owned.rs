@@ -1,5 +1,5 @@
-//! Whose the files are that have the names of a replica's: what is not Gabion's by its own bytes is neither written nor
-//! removed, and is named by an error.
+//! Whose the files are that have the names of a replica's: what is not Gabion's by its own bytes is
+//! neither written nor removed, and is named by an error.
 //!
 //! | name | is ours by |
 //! | --- | --- |
@@ -8,7 +8,8 @@
 //! | `ring`, `ring.new` | the label behind its bytes |
 //! | `checkpoint.unfinished` | the label that it is |
 //!
-//! A ring that an earlier version made has no label: a whole record of the group's log in it will do, and it gets one.
+//! A ring that an earlier version made has no label: a whole record of the group's log in it will
+//! do, and it gets one.
 
 use crate::replica::failed;
 use gabion_base::units::BLOCK_LEN;
@@ -85,15 +86,18 @@ pub fn in_the_way(path: &Path, what: &str) -> Error {
     ))
 }
 
-/// What is wrong with a file that is to be a pool, as far as it begins; nothing where it may be one.
+/// What is wrong with a file that is to be a pool, as far as it begins; nothing where it may be
+/// one.
 ///
 /// # Errors
-/// Not found when there is nothing, or something that is no pool: its length, and what was expected.
+/// Not found when there is nothing, or something that is no pool: its length, and what was
+/// expected.
 pub fn check_pool(path: &Path) -> Result<()> {
     let not_ours = |what: &str| {
         Err(Error::not_found(format!("{}: is not a Gabion pool: {what}", path.display())))
     };
-    // A link is followed: a pool may lie elsewhere, on a device too, which is for whoever opens it to judge.
+    // A link is followed: a pool may lie elsewhere, on a device too, which is for whoever opens it
+    // to judge.
     let file = match std::fs::canonicalize(path).map(|path| named(&path)) {
         Err(error) if path.is_symlink() && error.kind() == io::ErrorKind::NotFound => {
             return not_ours("it is a symbolic link that leads nowhere");
@@ -121,8 +125,8 @@ pub fn check_pool(path: &Path) -> Result<()> {
     ))
 }
 
-/// Says that the pool at a path is made: it needs its label no more. Where that cannot be written it harms nobody: under
-/// its own name a pool is whole.
+/// Says that the pool at a path is made: it needs its label no more. Where that cannot be written
+/// it harms nobody: under its own name a pool is whole.
 pub fn unlabel_pool(path: &Path) {
     let unlabel = || -> io::Result<()> {
         let file = File::options().read(true).write(true).open(path)?;
@@ -173,7 +177,8 @@ pub enum RingFile {
     Whole(File),
     /// The ring of an earlier build, which has no label yet.
     Unlabelled(File),
-    /// One that a start made in place of one that was lost, and that did not come to its end. It holds nothing.
+    /// One that a start made in place of one that was lost, and that did not come to its end. It
+    /// holds nothing.
     Begun(File),
     /// Nothing.
     Gone,
@@ -213,8 +218,8 @@ pub fn map_ring(path: &Path, found: RingFile, pool: &OpenedPool) -> Result<Mappe
     MappedRing::map(&file, path, len)
 }
 
-/// Looks for the ring of a pool at a path and tells the pool where it is lost, as a start would: for tools that look at a
-/// replica. Nothing is changed.
+/// Looks for the ring of a pool at a path and tells the pool where it is lost, as a start would:
+/// for tools that look at a replica. Nothing is changed.
 pub fn look_at_ring(path: &Path, pool: &mut OpenedPool) {
     // What is not the ring is told by whoever wants to read it.
     if let Ok(found) = find_ring(path, pool, false)
@@ -225,7 +230,8 @@ pub fn look_at_ring(path: &Path, pool: &mut OpenedPool) {
     }
 }
 
-/// The ring of a pool at rest that was looked at, of which nothing is changed; zeros where it is lost.
+/// The ring of a pool at rest that was looked at, of which nothing is changed; zeros where it is
+/// lost.
 ///
 /// # Errors
 /// Invalid input when what has the name is not the pool's ring; I/O.

@@ -4,8 +4,9 @@
 //!   pool.new (labelled) ─► filled ─► ring.new (labelled) ─► ring ─► pool.new is renamed pool
 //! ```
 //!
-//! The pool is made under another name and gets its own when it is whole, so a `pool` that is there is
-//! whole, and what an interrupted creation left is thrown away by the next one: `owned.rs` says how it is known.
+//! The pool is made under another name and gets its own when it is whole, so a `pool` that is there
+//! is whole, and what an interrupted creation left is thrown away by the next one: `owned.rs` says
+//! how it is known.
 
 use crate::clock::Clock;
 use crate::jobs::StoreParts;
@@ -43,7 +44,8 @@ pub fn unfinished_path(dir: &Path) -> PathBuf {
     dir.join("pool.new")
 }
 
-/// A pool that is to be made; a number of bytes is one, whose I/O is carried out by what the kernel has.
+/// A pool that is to be made; a number of bytes is one, whose I/O is carried out by what the kernel
+/// has.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPool {
     /// Its bytes, all of which are reserved.
@@ -58,19 +60,20 @@ impl From<u64> for NewPool {
     }
 }
 
-/// Makes a new replica in a directory, which is made if it is not there: a pool file, all of it reserved,
-/// and the log's ring. The directory is locked meanwhile, so of several that make one there at
-/// once one does, and no other touches its files.
+/// Makes a new replica in a directory, which is made if it is not there: a pool file, all of it
+/// reserved, and the log's ring. The directory is locked meanwhile, so of several that make one
+/// there at once one does, and no other touches its files.
 ///
-/// What is there that is not Gabion's by its own bytes stays as it is, and so does a ring whose pool is not here.
+/// What is there that is not Gabion's by its own bytes stays as it is, and so does a ring whose
+/// pool is not here.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// Invalid input when the directory holds a replica already, something else has a name that is needed, or the
-/// configuration cannot work; busy while somebody else makes one there; no space; I/O. Nothing that could be taken for a
-/// replica is left then.
+/// Invalid input when the directory holds a replica already, something else has a name that is
+/// needed, or the configuration cannot work; busy while somebody else makes one there; no space;
+/// I/O. Nothing that could be taken for a replica is left then.
 pub fn create_replica(
     dir: &Path,
     new: impl Into<NewPool>,
@@ -134,8 +137,9 @@ pub fn clear_creation(dir: &Path) -> Result<()> {
     remove_mark(&pool).map(drop)
 }
 
-/// Removes the files of a replica that nothing runs on from its directory: those that are Gabion's by their own bytes. A
-/// ring of an earlier version, on which no later one ever ran, is not: it has no label.
+/// Removes the files of a replica that nothing runs on from its directory: those that are Gabion's
+/// by their own bytes. A ring of an earlier version, on which no later one ever ran, is not: it has
+/// no label.
 ///
 /// # Errors
 /// I/O; the rest is removed by the next attempt.
@@ -221,9 +225,11 @@ pub struct OpenedReplica {
     pub parts: StoreParts,
     /// The medium of the thread that opened it.
     pub medium: BlockingMedium,
-    /// The descriptor that says when the medium has results, for a loop that waits for several things.
+    /// The descriptor that says when the medium has results, for a loop that waits for several
+    /// things.
     pub readiness: Option<i32>,
-    /// What an operator should know: features that the system refused, a clock that is not believed. A line each.
+    /// What an operator should know: features that the system refused, a clock that is not
+    /// believed. A line each.
     pub remarks: Vec<String>,
 }
 
@@ -263,13 +269,14 @@ fn open_ring(
     owned::map_ring(path, found, pool)
 }
 
-/// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and the
-/// replica's number before the log is looked at, and may refuse them. From then on `clock` tells the time that the
-/// replica goes by ([`Clock::open_at`]).
+/// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and
+/// the replica's number before the log is looked at, and may refuse them. From then on `clock`
+/// tells the time that the replica goes by ([`Clock::open_at`]).
 ///
 /// # Errors
-/// Busy when another process has it; corruption with its place, and for a ring that is gone where that is refused;
-/// invalid input for what is not its ring; unsupported for another format; what `check` says; I/O.
+/// Busy when another process has it; corruption with its place, and for a ring that is gone where
+/// that is refused; invalid input for what is not its ring; unsupported for another format; what
+/// `check` says; I/O.
 pub fn open_replica(
     dir: &Path,
     io: BackendChoice,

@@ -11,25 +11,28 @@ use gabion_engine::{Codecs, WriteLimits};
 pub struct RunOptions {
     /// Bytes of memory for decoded blocks of files; 0 keeps none. Default 64 MiB.
     pub block_cache_len: usize,
-    /// Bytes of memory for indexes and filters of open files, which take about 2 % of a file. Files that are read while there is
-    /// room stay open, but an eighth is for those that come later: of these the ones that were not used lately are dropped as a
-    /// whole, 0.3 MiB of a file of 16 MiB, and read again when they are needed. Default 1 GiB, enough
-    /// for some 50 GB of files. With less than 2 % of the data that is read at random, most reads read an index
-    /// first.
+    /// Bytes of memory for indexes and filters of open files, which take about 2 % of a file. Files
+    /// that are read while there is room stay open, but an eighth is for those that come later: of
+    /// these the ones that were not used lately are dropped as a whole, 0.3 MiB of a file of 16
+    /// MiB, and read again when they are needed. Default 1 GiB, enough for some 50 GB of files.
+    /// With less than 2 % of the data that is read at random, most reads read an index first.
     pub open_files_len: usize,
-    /// Compactions that may run at once, 1 to [`Self::COMPACTIONS_MAX`]; a flush has a thread of its own.
-    /// Default 1.
+    /// Compactions that may run at once, 1 to [`Self::COMPACTIONS_MAX`]; a flush has a thread of
+    /// its own. Default 1.
     pub compactions_max: usize,
-    /// The codecs of files that are made from now on. Default none: those of [`TreeConfig`] with which the store was made.
-    /// Each file says its own, so those that are there are read as they are, and get these as compactions write them
-    /// anew; compacting a range on demand has that done for the bottom, where most bytes lie.
+    /// The codecs of files that are made from now on. Default none: those of [`TreeConfig`] with
+    /// which the store was made. Each file says its own, so those that are there are read as they
+    /// are, and get these as compactions write them anew; compacting a range on demand has that
+    /// done for the bottom, where most bytes lie.
     pub codecs: Option<Codecs>,
-    /// When MemTables are sealed, and how many runs of L0 begin a compaction, slow writers down and stop them. Default
-    /// none: those of [`TreeConfig`] with which the store was made. A MemTable may have a sixteenth of the pool. With longer
-    /// ones, and more runs of L0, writers are held back later in a burst; reads look at more, a start replays more, and a pool
-    /// is full sooner, as room is kept to flush and compact all that may be in memory. L1 stays as long as it was made, and as many
-    /// bytes in L0 begin a compaction, however few runs they are. MemTables of which five are more than the ring has
-    /// without two segments cost more: the log goes to the device then before their flush takes it off.
+    /// When MemTables are sealed, and how many runs of L0 begin a compaction, slow writers down and
+    /// stop them. Default none: those of [`TreeConfig`] with which the store was made. A MemTable
+    /// may have a sixteenth of the pool. With longer ones, and more runs of L0, writers are held
+    /// back later in a burst; reads look at more, a start replays more, and a pool is full sooner,
+    /// as room is kept to flush and compact all that may be in memory. L1 stays as long as it was
+    /// made, and as many bytes in L0 begin a compaction, however few runs they are. MemTables of
+    /// which five are more than the ring has without two segments cost more: the log goes to the
+    /// device then before their flush takes it off.
     pub limits: Option<WriteLimits>,
 }
 

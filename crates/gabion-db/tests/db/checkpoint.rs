@@ -31,8 +31,8 @@ fn write(db: &Db, model: &mut Model, random: &mut Random, count: usize) {
     }
 }
 
-/// The copy is compared with the model of the moment, and is then a store like any other: written to, flushed,
-/// compacted, opened again, and copied itself.
+/// The copy is compared with the model of the moment, and is then a store like any other: written
+/// to, flushed, compacted, opened again, and copied itself.
 /// docs/faults.md: P9
 #[test]
 fn a_checkpoint_holds_exactly_what_was_written_before_it_and_is_a_store_of_its_own() {
@@ -104,7 +104,8 @@ fn an_empty_store_has_an_empty_checkpoint() {
     assert_eq!(copy.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// The writer's batches have the same number at both ends of the keyspace, and every number its own key.
+/// The writer's batches have the same number at both ends of the keyspace, and every number its own
+/// key.
 /// docs/faults.md: P9
 #[test]
 fn a_checkpoint_while_writes_go_on_is_one_moment_of_them() {

@@ -70,7 +70,8 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
     fill(&db, &mut model, 1);
     let plain = file_bytes(&db.stats());
 
-    // Whatever had been compacted before has the new codec after a compaction that finds nothing else to do.
+    // Whatever had been compacted before has the new codec after a compaction that finds nothing
+    // else to do.
     let before = db.run_options();
     let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
     db.set_run_options(RunOptions { codecs: Some(codecs), ..before }).unwrap();
@@ -194,7 +195,8 @@ fn levels_that_are_not_packed_go_down_to_what_was_the_bottom_and_is_packed() {
     assert!(levels.last() >= Some(&4), "{levels:?}");
 }
 
-/// Four files in L0, of which each packs well and all together do not: each has one value of its own.
+/// Four files in L0, of which each packs well and all together do not: each has one value of its
+/// own.
 fn fill_with_what_packs_only_apart(db: &Db, model: &mut Model, keys: u64) {
     for part in 0..4 {
         for n in (part..keys).step_by(4) {
@@ -336,7 +338,8 @@ fn a_compaction_without_room_says_so_and_the_store_goes_on() {
     assert_eq!(levels(&db.stats()).len(), 1);
 }
 
-/// Snapshots keep what is replaced, until a compaction that is due by itself has no room, or a flush.
+/// Snapshots keep what is replaced, until a compaction that is due by itself has no room, or a
+/// flush.
 /// docs/faults.md: P34
 #[test]
 fn who_flushes_or_waits_for_quiet_is_told_that_there_is_no_room() {

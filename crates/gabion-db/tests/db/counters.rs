@@ -1,4 +1,5 @@
-//! Counters that are added to, over flushes, compactions, restarts and copies, and from several threads.
+//! Counters that are added to, over flushes, compactions, restarts and copies, and from several
+//! threads.
 
 use super::{Dir, options};
 use gabion_db::{Db, Durability, Expiry, WriteBatch};

@@ -365,7 +365,8 @@ fn after_each_step_of_a_creation_there_is_no_store_or_a_whole_one_and_the_next_o
         assert_eq!(super::checkpoint::names(&store), ["pool", "ring"], "{step}");
         let db = Db::open(&store, &options()).unwrap();
         assert_eq!(db.get(b"stone").unwrap().as_deref(), Some(&b"grey"[..]));
-        // A pool that is whole is none that was being made, whatever it is called: it is not thrown away.
+        // A pool that is whole is none that was being made, whatever it is called: it is not thrown
+        // away.
         drop(db);
         std::fs::rename(store.join("pool"), store.join("pool.new")).unwrap();
         assert!(Db::open_or_create(&store, &options()).is_err());

@@ -1,5 +1,5 @@
-//! Bulk loads: what they replace and what replaces them, where their files come to lie, and what is left of one that
-//! fails.
+//! Bulk loads: what they replace and what replaces them, where their files come to lie, and what is
+//! left of one that fails.
 
 use super::{Dir, Model, Random, check, key, options};
 use gabion_base::ErrorKind;
@@ -146,7 +146,8 @@ fn what_is_not_ascending_or_too_long_is_refused_by_name_and_the_load_goes_on() {
     assert_eq!(db.get(b"b").unwrap(), None);
 }
 
-/// Nothing of a load that was dropped, or that the pool has no room for, is left; the store goes on.
+/// Nothing of a load that was dropped, or that the pool has no room for, is left; the store goes
+/// on.
 /// docs/faults.md: P10
 #[test]
 fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {

@@ -1,5 +1,5 @@
-//! The ring, and how the last process ended: after a clean close it is not needed; after a kill a store that lacks it is not
-//! opened as if nothing were missing.
+//! The ring, and how the last process ended: after a clean close it is not needed; after a kill a
+//! store that lacks it is not opened as if nothing were missing.
 
 use super::{Dir, key, options};
 use gabion_base::ErrorKind;
@@ -72,8 +72,8 @@ fn check(db: &Db, count: u64) {
     }
 }
 
-/// Copies what was ever written of a file. By no other program: while that starts it has a copy of each open file, and with
-/// it of each lock that another test takes.
+/// Copies what was ever written of a file. By no other program: while that starts it has a copy of
+/// each open file, and with it of each lock that another test takes.
 fn copy_file(from: &Path, to: &Path) {
     let (from, to) = (std::fs::File::open(from).unwrap(), std::fs::File::create(to).unwrap());
     let len = from.metadata().unwrap().len();
@@ -158,8 +158,8 @@ fn what_no_log_has_is_in_a_file_once_the_store_is_closed() {
     check(&Db::open(&dir.0, &options()).unwrap(), 6);
 }
 
-/// A store that was killed with writes of which the first hundred are flushed; the others are in its ring, unless that took
-/// ten seconds.
+/// A store that was killed with writes of which the first hundred are flushed; the others are in
+/// its ring, unless that took ten seconds.
 fn killed_store(dir: &Dir) -> PathBuf {
     let store = dir.0.join("store");
     let db = Db::create(&store, &options()).unwrap();
@@ -213,7 +213,8 @@ fn a_store_that_was_refused_is_as_it_was_once_its_ring_is_back() {
     check(&db, 105);
 }
 
-/// Who accepts a loss is told of it again after each further kill, and no more once the store was closed.
+/// Who accepts a loss is told of it again after each further kill, and no more once the store was
+/// closed.
 /// docs/faults.md: P25
 #[test]
 fn a_loss_is_told_until_a_store_that_told_it_was_closed() {

@@ -154,7 +154,8 @@ fn calls() -> Vec<OperationKind> {
     vec![write(0, 3), write(3, 1), read(4, 3), OperationKind::Flush, write(7, 1), read(5, 3)]
 }
 
-/// Runs [`calls`] together on a disk whose second half has the pattern. Returns their ends in that order.
+/// Runs [`calls`] together on a disk whose second half has the pattern. Returns their ends in that
+/// order.
 fn run_calls(file: &PoolFile, answers: &[Answer]) -> (Vec<Completion>, Vec<u8>) {
     let (mut medium, disk) = scripted(file, answers);
     disk.lock().unwrap()[FILE_LEN / 2..].copy_from_slice(&pattern()[FILE_LEN / 2..]);
@@ -170,7 +171,8 @@ fn run_calls(file: &PoolFile, answers: &[Answer]) -> (Vec<Completion>, Vec<u8>) 
     (ended, bytes)
 }
 
-/// The failing calls of a replica (`gabion-sim`, `io_failures`) leave this to whoever carries a transfer on.
+/// The failing calls of a replica (`gabion-sim`, `io_failures`) leave this to whoever carries a
+/// transfer on.
 /// docs/faults.md: E11
 #[test]
 fn each_call_of_a_batch_is_cut_short_in_turn_and_it_never_shows() {
@@ -358,7 +360,8 @@ fn ends_of_flushes() -> Vec<(Vec<Answer>, bool)> {
     ]
 }
 
-/// The system may tell only one of them that what both are to make durable is lost, and who is told may be polled last.
+/// The system may tell only one of them that what both are to make durable is lost, and who is told
+/// may be polled last.
 /// docs/faults.md: E8
 #[test]
 fn a_flush_counts_once_those_are_judged_that_ran_when_it_ended() {

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep of a turn while an answer is awaited: deadlines are judged as often.
 const TURN_MAX: Duration = Duration::from_millis(50);
-/// Turns in the keep-alive time of a connection on which nothing is awaited. Its host speaks when half
-/// of that time is over.
+/// Turns in the keep-alive time of a connection on which nothing is awaited. Its host speaks when
+/// half of that time is over.
 const TURNS_PER_KEEP_ALIVE: u32 = 8;
 const WAKER: Token = Token(usize::MAX);
 
@@ -129,7 +129,8 @@ impl Medium for Namespace {
     }
 }
 
-/// What a shipping thread sleeps on. Made before the thread, so that whoever starts it keeps a waker.
+/// What a shipping thread sleeps on. Made before the thread, so that whoever starts it keeps a
+/// waker.
 pub struct Readiness {
     poll: Poll,
     waker: Arc<Waker>,
@@ -234,8 +235,8 @@ impl<K: Ord + Clone> Remotes<K> {
         }
     }
 
-    /// Sends what was submitted; unless that ended an operation, sleeps until a socket is ready, the
-    /// waker is called or `sleep_max` is over; receives. Returns how many operations ended.
+    /// Sends what was submitted; unless that ended an operation, sleeps until a socket is ready,
+    /// the waker is called or `sleep_max` is over; receives. Returns how many operations ended.
     ///
     /// # Errors
     /// I/O when the system cannot tell readiness.

@@ -8,10 +8,10 @@
 //!               └──────── FileMedium (the extents of the region)    ──────┘
 //! ```
 //!
-//! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the medium
-//! ends, and only then is the new one served and [`TargetEvent::Opened`] reported.
-//! A write is reported before its host learns that it is complete, so whatever the host says
-//! afterwards, by whatever way, arrives later than the report.
+//! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the
+//! medium ends, and only then is the new one served and [`TargetEvent::Opened`] reported. A write
+//! is reported before its host learns that it is complete, so whatever the host says afterwards, by
+//! whatever way, arrives later than the report.
 
 use crate::file::FileMedium;
 use crate::space::failed;
@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep while something moves: all connections are looked at as often.
 const TURN_MAX: Duration = Duration::from_millis(100);
-/// The same while nothing moves. What is due then is a host that said nothing for its keep-alive time
-/// or did not say Connect, limits of seconds. Without connections nothing is due.
+/// The same while nothing moves. What is due then is a host that said nothing for its keep-alive
+/// time or did not say Connect, limits of seconds. Without connections nothing is due.
 const IDLE_TURN_MAX: Duration = Duration::from_secs(1);
 /// Most sockets at a time. For one more, the oldest that did not say Connect is closed, so that
 /// strangers who say nothing keep no host out; where all did, the new one is closed at once. A host

@@ -1,5 +1,5 @@
-//! A target and its hosts on real sockets and files: what is reported when, fences, connections that
-//! are cut or fall silent.
+//! A target and its hosts on real sockets and files: what is reported when, fences, connections
+//! that are cut or fall silent.
 
 use super::*;
 use crate::engine::{Ended, Engine, Job};
