@@ -6,8 +6,9 @@
 //! [`Frontier::meet`].
 //!
 //! The chain has one shard, and every group of today is a chain or a single replica. The length is
-//! a constant for that reason; formats and messages carry it, so that more shards are a new value
-//! of the constant, not another format.
+//! a constant for that reason. Formats and messages that hold frontiers say their length, so their
+//! layout stays with more shards; what one log says of itself (a member's Hello, spans, the state
+//! of a replica) has to be told for each.
 
 use crate::codec::{Put, Reader};
 use crate::{Error, LogPosition, Result, ShardId};

@@ -44,8 +44,8 @@ pub struct ReplicaState {
     pub view: GroupView,
     /// Raised at each start: tells two lives of this replica apart.
     pub incarnation: u64,
-    /// Raised at each start and at each new connection with the primary: grants of older sessions
-    /// are void.
+    /// Raised at each start, new connection with the primary, new term and new view: grants of
+    /// older sessions are void.
     pub session: u64,
     /// The log's spans, oldest first.
     pub spans: Vec<Span>,

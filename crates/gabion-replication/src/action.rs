@@ -161,7 +161,7 @@ pub enum Action {
         /// One clear sentence for clients.
         reason: String,
     },
-    /// This replica is the tail and may answer reads from now on, until its process ends.
+    /// This replica is the tail and may answer reads from now on, for the life of its view.
     Readable,
     /// A member answered with a view that is newer than this protocol's. Once it is durable another
     /// protocol begins with it.

@@ -7,7 +7,8 @@
 //!
 //! # A term
 //!
-//! A term is the tenure of one run of the head. The head starts one when it starts:
+//! A term is the tenure of one run of the head. The head starts one when its process or its view
+//! begins:
 //!
 //! ```text
 //!   head                                            every other member
@@ -64,7 +65,7 @@
 //!   returns finds the rest at its predecessor. One that does not is told that it needs a full
 //!   copy.
 //! - The tail answers reads once it has what the head had when it joined, and from then on for the
-//!   life of its process: nothing commits without it.
+//!   life of its view: nothing commits without it.
 //!
 //! # Order of calls
 //!
@@ -518,7 +519,7 @@ impl Chain {
     }
 
     fn check_address(&self, peer: ReplicaId, frame: &Frame) -> Result<()> {
-        let is_ours = frame.group == self.group() && frame.shard == ShardId::ZERO;
+        let is_ours = frame.group == self.group() && Frontier::has(frame.shard);
         if !is_ours || frame.from != peer || frame.to != self.config.me {
             return Err(Error::invalid(format!(
                 "frame for {} {} from {} to {} arrived at {} of {} from {peer}",

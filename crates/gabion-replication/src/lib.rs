@@ -19,8 +19,8 @@
 //! - [`message`] and [`frame`]: what members say, and how it lies in bytes.
 //! - [`spans`]: which term wrote which part of a log; where two logs part.
 //!
-//! Log records are opaque here: positions, lengths and the checksum of the last one. Files are
-//! numbers. The glue that owns log, tree and pool is `gabion-node`.
+//! Log records are opaque here: positions, lengths and the checksum of the last one. Files do
+//! not occur here, and edits are numbers. The glue that owns log, tree and pool is `gabion-node`.
 #![no_std]
 
 extern crate alloc;

@@ -10,9 +10,9 @@
 //!       4 addresses (members, clients, NVMe, memory): varint length and UTF-8, empty if unknown
 //! ```
 //!
-//! Two numbers order views. `config` counts memberships, and `term` counts tenures of a writer;
-//! only a change of writer fences (DESIGN: "Terms and configurations are two numbers"). A replica
-//! takes a view that is newer than its own and never goes back.
+//! Two numbers order views. `config` counts memberships, and `term` counts tenures of a writer.
+//! A replica takes a view with a greater `config` and never goes back; a term is adopted with the
+//! log of its writer.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -25,22 +25,23 @@ const FLAG_FULL: u32 = 1;
 /// Bytes of a member without its addresses.
 const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
 
-/// Where a member can be reached: host and port as text, empty where the view does not say. Then
-/// each process has the address from its own settings.
+/// Where a member can be reached: IP address and port as text, empty where the view does not say.
+/// Then each process has the address from its own settings, as it has where a text is none: a name
+/// is not resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// For the protocol of the group.
     pub members: String,
-    /// For clients.
+    /// For clients. No process reads it yet.
     pub clients: String,
-    /// For files: its NVMe/TCP target.
+    /// For files: its NVMe/TCP target, whose port each grant says anew.
     pub nvme: String,
-    /// For one-sided writes to its memory.
+    /// For one-sided writes to its memory. No process reads it yet.
     pub memory: String,
 }
 
 impl Addresses {
-    /// Longest address in bytes: a host name and a port.
+    /// Longest address in bytes: what a name and a port would take.
     pub const LEN_MAX: usize = 255 + 6;
 
     fn each(&self) -> [&String; 4] {
@@ -153,12 +154,6 @@ impl GroupView {
     /// The members but one, in their order.
     pub fn others(&self, but: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
         self.members.iter().map(|member| member.replica).filter(move |replica| *replica != but)
-    }
-
-    /// Whether this view comes after another of the same group.
-    #[must_use]
-    pub fn is_newer_than(&self, other: &Self) -> bool {
-        (self.config, self.term) > (other.config, other.term)
     }
 
     /// Checks what every view fulfils.
@@ -343,17 +338,5 @@ mod tests {
         let flags = 32 + 2 + 3 * 4 + 2 + 4;
         bytes[flags] = 3;
         assert_eq!(GroupView::decode(&bytes).unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn a_later_membership_or_tenure_is_newer() {
-        let with = |config, term| {
-            let (config, term) = (ConfigNumber(config), Term(term));
-            GroupView { config, term, ..view() }
-        };
-        assert!(with(2, 1).is_newer_than(&with(1, 1)));
-        assert!(with(1, 2).is_newer_than(&with(1, 1)));
-        assert!(!with(1, 1).is_newer_than(&with(1, 1)));
-        assert!(with(2, 1).is_newer_than(&with(1, 9)), "its writer has yet to begin a term");
     }
 }

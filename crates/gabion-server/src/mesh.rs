@@ -1,10 +1,10 @@
 //! The other members, as the loop sees them: connections and frames.
 
-use crate::peers::{CONNECT_MAX_MS, Link, Preamble, Stranger};
+use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
 use crate::server::{PEERS, STRANGERS, STRANGERS_MAX, Server};
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
-use gabion_replication::{Frame, GroupView, Message};
+use gabion_replication::{Addresses, Frame, GroupView, Message};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
@@ -15,6 +15,24 @@ const STRANGER_MAX_MS: u64 = 2_000;
 /// Bytes that a member may bring in one turn, before others are heard: it may send long replies as
 /// fast as they are read.
 const TURN_BYTES_MAX: usize = 8 << 20;
+
+/// Takes the addresses of members from the view that runs. Where it says nothing, that of this
+/// process's settings stays.
+pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
+    for peer in peers {
+        let Some(member) = view.members.iter().find(|member| member.replica == peer.id) else {
+            continue;
+        };
+        let Addresses { members, nvme, .. } = &member.addresses;
+        for (text, known) in [(members, &mut peer.address), (nvme, &mut peer.target)] {
+            match text.parse() {
+                Ok(address) => *known = address,
+                Err(_) if text.is_empty() => {}
+                Err(error) => note!("{}: address {text:?}: {error}", peer.id),
+            }
+        }
+    }
+}
 
 impl Server {
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
@@ -293,22 +311,11 @@ impl Server {
     }
 
     /// A view runs: members are reached where it says, and what waits under the one before is given
-    /// up. Where it says nothing the address stays.
+    /// up.
     pub(crate) fn follow_view(&mut self, view: &GroupView) {
         note!("configuration {} runs, {} takes writes", view.config, view.writer());
         self.give_up_view();
-        for member in &view.members {
-            let told = (&member.addresses.members, &member.addresses.nvme);
-            let Some(place) = self.peer_place(member.replica) else { continue };
-            let peer = &mut self.peers[place];
-            for (text, known) in [(told.0, &mut peer.address), (told.1, &mut peer.target)] {
-                match text.parse() {
-                    Ok(address) => *known = address,
-                    Err(_) if text.is_empty() => {}
-                    Err(error) => note!("{}: address {text:?}: {error}", member.replica),
-                }
-            }
-        }
+        follow_addresses(&mut self.peers, view);
     }
 
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.
@@ -355,5 +362,42 @@ impl Server {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::{GroupId, LogKind};
+    use gabion_replication::Member;
+
+    fn member(replica: u32, members: &str, nvme: &str) -> Member {
+        let addresses = Addresses {
+            members: members.to_owned(),
+            nvme: nvme.to_owned(),
+            ..Addresses::default()
+        };
+        Member { addresses, ..Member::new(ReplicaId(replica)) }
+    }
+
+    /// Also at a start: the view on disk may be newer than the settings.
+    #[test]
+    fn a_member_is_reached_where_the_view_says_and_else_where_it_was() {
+        let known = |port| ([127, 0, 0, 1], port).into();
+        let peer = |id| Peer::new(ReplicaId(id), known(1), known(2), true, 0);
+        let mut peers = [peer(2), peer(3), peer(9)];
+        let members = vec![
+            member(1, "", ""),
+            member(2, "127.0.0.1:11", ""),
+            member(3, "a-name:11", "[::1]:12"),
+        ];
+        let mut view = GroupView::founding(GroupId(1), &[], LogKind::Shared);
+        view.members = members;
+        follow_addresses(&mut peers, &view);
+        let now = peers.map(|peer| (peer.address, peer.target));
+        let elsewhere = ([0, 0, 0, 0, 0, 0, 0, 1], 12).into();
+        assert_eq!(now[0], (known(11), known(2)));
+        assert_eq!(now[1], (known(1), elsewhere), "a name is told, and not resolved");
+        assert_eq!(now[2], (known(1), known(2)), "the view has no such member");
     }
 }

@@ -6,6 +6,7 @@ use crate::descriptors::{Descriptors, Spare};
 use crate::events::{Event, Mailbox};
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
+use crate::mesh::follow_addresses;
 use crate::peers::Peer;
 use crate::routing::ForwardedList;
 use crate::run::WaitingReads;
@@ -154,6 +155,7 @@ fn prepare(config: ServerConfig, descriptors: Descriptors) -> Result<Server> {
             peers.push(Peer::new(member, peer.peer, peer.target, is_ours, now_ms));
         }
     }
+    follow_addresses(&mut peers, node.borrow().view().group());
     let mut server = Server {
         me,
         clock: clock.clone(),

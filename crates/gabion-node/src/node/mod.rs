@@ -1,8 +1,8 @@
 //! The state machine of one replica.
 //!
 //! Order of calls: any of `handle_*`, `put`, `delete`, `clear`, `end_turn` in any order; then
-//! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent, ordered or
-//! acknowledged except through outputs.
+//! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent or
+//! ordered except through outputs; what is acknowledged, [`Node::acknowledged`] says.
 
 mod appending;
 mod apply;

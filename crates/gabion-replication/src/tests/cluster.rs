@@ -359,7 +359,7 @@ impl Cluster {
     /// and the protocol begins anew with all that is in memory.
     pub(crate) fn take_view(&mut self, id: u32, view: GroupView) {
         let node = self.node(id);
-        if !view.is_newer_than(&node.view) {
+        if view.config <= node.view.config {
             return;
         }
         node.view = view;
