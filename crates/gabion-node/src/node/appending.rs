@@ -11,6 +11,9 @@ use gabion_log::{RecordFlags, RecordKind};
 impl Node {
     /// Appends the edit of each job whose files are safe everywhere.
     pub(super) fn append_edits(&mut self) {
+        if self.jobs.running() == 0 {
+            return;
+        }
         let early = self.has(Mutant::EditBeforeFiles);
         let is_held = |file: FileId| early || self.ship.held_everywhere(file);
         for number in self.jobs.ready(&self.tree, is_held) {
@@ -61,6 +64,9 @@ impl Node {
     /// Carries on with loads that have all their files: one stage after the other, as far as they go
     /// without waiting.
     pub(super) fn advance_loads(&mut self) {
+        if self.loads.is_empty() {
+            return;
+        }
         for id in self.loads.ids() {
             while !self.ended && self.advance_load(id) {}
         }

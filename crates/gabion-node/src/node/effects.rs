@@ -47,8 +47,6 @@ pub(super) enum Signal {
     RepairArrives(FileId),
     /// It is whole there.
     RepairArrived(Arc<FilePlacement>),
-    /// The active MemTable is to be completed, though it is not full.
-    Seal,
     /// Jobs need more slots than was reckoned.
     JobsNeedMore,
     /// A compaction is applied that took so many bytes out of L0.
@@ -68,6 +66,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
+    #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.queue.is_empty() && !self.is_routed
     }

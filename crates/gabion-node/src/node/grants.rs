@@ -73,6 +73,11 @@ struct Arriving {
 impl Grants {
     // ---- questions
 
+    /// Whether a session's subsystem is open.
+    pub(super) const fn is_open(&self) -> bool {
+        self.open != 0
+    }
+
     pub(super) fn is_arriving(&self, file: FileId) -> bool {
         self.arriving.contains_key(&file)
     }

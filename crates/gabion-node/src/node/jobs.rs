@@ -133,6 +133,11 @@ impl Jobs {
         !self.back_off.is_pausing(now_ms) && (self.out_of_space().is_none() || !is_tried())
     }
 
+    /// Whether it is not too early to begin a job.
+    pub(super) fn may_try(&self, now_ms: u64) -> bool {
+        !self.back_off.is_pausing(now_ms)
+    }
+
     /// Why the device takes no files, if it does not.
     pub(super) fn out_of_space(&self) -> Option<String> {
         self.back_off.reason()

@@ -182,6 +182,10 @@ impl Loads {
         self.loads.values().any(Load::takes_effect)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.loads.is_empty()
+    }
+
     /// Loads by number.
     pub(super) fn ids(&self) -> Vec<LoadId> {
         self.loads.keys().copied().collect()

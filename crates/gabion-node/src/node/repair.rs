@@ -174,6 +174,10 @@ impl Repairs {
         self.files.values().next().map(|damaged| &damaged.error)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Whether it was noted, be it that it was found whole since.
     pub(super) fn is_noted(&self, file: FileId) -> bool {
         self.files.contains_key(&file)

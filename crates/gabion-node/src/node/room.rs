@@ -22,7 +22,7 @@
 //! has, and the head acts on the least: no job begins whose files might not fit everywhere, no slot
 //! is granted that the log may need.
 
-use super::effects::{Effects, Signal};
+use super::effects::Effects;
 use super::facts::Facts;
 use crate::message::{NodeMessage, Spare};
 use crate::view::View;
@@ -84,15 +84,19 @@ pub(super) struct RoomGiven {
     pub(super) segments: u64,
     /// Where the last seal of the log lies, or else its beginning.
     pub(super) sealed: LogPosition,
-    /// A record may go into the log: this member appends, no turn is under way, and nothing keeps
-    /// the group from writing.
-    pub(super) may_append: bool,
     /// No job is under way, and no edit.
     pub(super) is_idle: bool,
-    /// Something lags behind so far that any write waits for it.
-    pub(super) lags: bool,
     /// A number that grows with what jobs do.
     pub(super) moved: u64,
+}
+
+/// Why a MemTable is to be sealed that is not full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SealWish {
+    /// So that deletes in it take effect, or the log can be trimmed.
+    Room,
+    /// So that readers need not pass the deletes in it, if they are dense.
+    Readers,
 }
 
 impl Spare {
@@ -219,7 +223,8 @@ impl Room {
 
     // ---- judged
 
-    /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
+    /// Judges how much room there is, once a turn. Returns why a MemTable is to be sealed, if one is:
+    /// where that cannot be, the same is wished for again.
     pub(super) fn judge(
         &mut self,
         facts: &Facts,
@@ -227,19 +232,40 @@ impl Room {
         tree: &Tree,
         pool: &Pool,
         given: &RoomGiven,
-    ) {
+    ) -> Option<SealWish> {
         let mine = self.spare(facts, tree, pool, given.segments);
         self.tell_head(facts, effects, mine);
         let all = self.members.iter().map(|(member, spare)| (*member, *spare));
         let least = all.chain([(facts.me, mine)]).min_by_key(|(_, spare)| spare.above());
         let compacts = facts.view.duties().compact;
         self.short = least.filter(|(_, spare)| compacts && spare.above() < 0);
-        self.note_progress(facts, tree, given);
-        // A MemTable that is about to be sealed is looked at no more.
-        if self.seals_for_room(facts, tree, pool, given)
-            || self.seals_for_readers(facts, tree, given.may_append)
-        {
-            effects.signal(Signal::Seal);
+        let done = tree.last_edit() + given.moved;
+        if given.is_idle || done != self.progress.0 {
+            self.progress = (done, facts.now_ms);
+        }
+        let for_readers = self.looks_at_rest(tree.active_deletes(), facts.now_ms);
+        if self.seals_for_room(facts, tree, pool, given) {
+            return Some(SealWish::Room);
+        }
+        for_readers.then_some(SealWish::Readers)
+    }
+
+    /// Whether something waits for room, and nothing is under way that gives it any.
+    pub(super) fn note_stuck(&mut self, is_stuck: bool, now_ms: u64) {
+        self.stuck_since_ms = is_stuck.then(|| self.stuck_since_ms.unwrap_or(now_ms));
+    }
+
+    /// A MemTable may be sealed now. Returns whether it is to be.
+    pub(super) fn grant_seal(&mut self, wish: SealWish, tree: &Tree, now_ms: u64) -> bool {
+        match wish {
+            SealWish::Room => {
+                self.sealed_ms = Some(now_ms);
+                true
+            }
+            SealWish::Readers => {
+                self.deletes.2 = true;
+                tree.has_dense_deletes()
+            }
         }
     }
 
@@ -277,28 +303,10 @@ impl Room {
         effects.tell_member(head, NodeMessage::Room(mine));
     }
 
-    fn note_progress(&mut self, facts: &Facts, tree: &Tree, given: &RoomGiven) {
-        let done = tree.last_edit() + given.moved;
-        if given.is_idle || done != self.progress.0 {
-            self.progress = (done, facts.now_ms);
-        }
-        let is_stuck = given.is_idle && self.is_short() && given.lags;
-        self.stuck_since_ms = is_stuck.then(|| self.stuck_since_ms.unwrap_or(facts.now_ms));
-    }
-
     /// Whether to seal a MemTable that is not full: so that the deletes in it take effect, or so
     /// that the log, which may hold little of much length (padding of durable records, records of
     /// time), can be trimmed.
-    fn seals_for_room(
-        &mut self,
-        facts: &Facts,
-        tree: &Tree,
-        pool: &Pool,
-        given: &RoomGiven,
-    ) -> bool {
-        if !given.may_append {
-            return false;
-        }
+    fn seals_for_room(&self, facts: &Facts, tree: &Tree, pool: &Pool, given: &RoomGiven) -> bool {
         let now_ms = facts.now_ms;
         let since_seal = facts.log.end().get().saturating_sub(given.sealed.get());
         // At once in each process: one that ends before the pause is over would add a term to the
@@ -306,35 +314,26 @@ impl Room {
         let is_due = self
             .sealed_ms
             .is_none_or(|sealed_ms| now_ms.saturating_sub(sealed_ms) >= SEAL_EVERY_MS);
-        let makes_room = self.moves(now_ms, given.is_idle);
-        let gives_back = self.is_short() && !makes_room && !tree.active_is_empty();
+        let gives_back =
+            || self.is_short() && !self.moves(now_ms, given.is_idle) && !tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
-        let has_spans = facts.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
+        let has_spans = || facts.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
         // Writes wait once the log is as long as that, so this waits for no pause: a synced write of
         // a few bytes takes a block.
         let is_long = since_seal >= log_len_max(facts, tree, pool) / 2;
-        let seals = is_long || (is_due && (gives_back || has_spans));
-        if seals {
-            self.sealed_ms = Some(now_ms);
-        }
-        seals
+        is_long || (is_due && (gives_back() || has_spans()))
     }
 
-    /// Whether to seal a MemTable in which deletes have come to rest that readers would pass one by
-    /// one.
-    fn seals_for_readers(&mut self, facts: &Facts, tree: &Tree, may_append: bool) -> bool {
-        let deletes = tree.active_deletes();
+    /// Whether deletes have come to rest in the active MemTable that readers would pass one by one,
+    /// and that were not looked at.
+    fn looks_at_rest(&mut self, deletes: u64, now_ms: u64) -> bool {
         let (before, since_ms, was_looked_at) = self.deletes;
         if deletes != before {
-            self.deletes = (deletes, facts.now_ms, false);
+            self.deletes = (deletes, now_ms, false);
             return false;
         }
-        let rests = facts.now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
-        if deletes == 0 || was_looked_at || !rests || !may_append {
-            return false;
-        }
-        self.deletes.2 = true;
-        tree.has_dense_deletes()
+        let rests = now_ms.saturating_sub(since_ms) >= DELETES_REST_MS;
+        deletes > 0 && !was_looked_at && rests
     }
 }
 
@@ -383,29 +382,21 @@ mod tests {
     use super::*;
     use crate::NodeOptions;
     use crate::node::Node;
-    use crate::node::effects::Effect;
     use crate::node::facts::facts;
     use crate::node::testing::{HEAD, TAIL, one_of_two};
-    use alloc::vec::Vec;
     use gabion_base::SequenceNumber;
     use gabion_engine::EntryKind;
 
-    /// Judges in a turn in which nothing is under way. Returns whether a MemTable is to be sealed.
+    /// Judges in a turn in which nothing is under way and something waits. Returns whether a
+    /// MemTable is to be sealed.
     fn judge(room: &mut Room, node: &Node) -> bool {
-        let given = RoomGiven {
-            segments: 0,
-            sealed: node.log.end(),
-            may_append: true,
-            is_idle: true,
-            lags: true,
-            moved: 0,
-        };
+        let given = RoomGiven { segments: 0, sealed: node.log.end(), is_idle: true, moved: 0 };
         let mut asked = Effects::default();
-        room.judge(&facts!(node), &mut asked, &node.tree, &node.pool, &given);
+        let wish = room.judge(&facts!(node), &mut asked, &node.tree, &node.pool, &given);
+        room.note_stuck(room.is_short(), node.now_ms);
         room.invariants();
-        let asked: Vec<Effect> = core::iter::from_fn(|| asked.next_effect()).collect();
-        assert!(asked.iter().all(|effect| matches!(effect, Effect::Signal(Signal::Seal))));
-        !asked.is_empty()
+        assert!(asked.is_settled(), "the head has nobody to tell");
+        wish.is_some_and(|wish| room.grant_seal(wish, &node.tree, node.now_ms))
     }
 
     #[test]

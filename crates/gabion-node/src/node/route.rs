@@ -61,7 +61,15 @@ pub(super) fn state_at_end(
 
 impl Node {
     /// Carries out what machines have asked for, and what others ask for on hearing of it.
+    #[inline]
     pub(super) fn settle(&mut self) {
+        // Mostly there is nothing, and a turn asks after each of its steps.
+        if !self.effects.is_settled() {
+            self.carry_out_effects();
+        }
+    }
+
+    fn carry_out_effects(&mut self) {
         if self.effects.is_routed {
             return;
         }
@@ -87,7 +95,6 @@ impl Node {
                 let meta_of = |file| described(&self.tree, &self.apply, file);
                 self.repairs.note(&mut self.effects, &meta_of, file, error, false);
             }
-            Signal::Seal => self.append_seal(),
             Signal::JobsNeedMore => self.room.forget_jobs(),
             Signal::Compacted { bytes, took_ms } => self.pace.compacted(bytes, took_ms),
             Signal::DamagedAt { place, error } => {
@@ -128,6 +135,9 @@ impl Node {
     }
 
     pub(super) fn schedule_repairs(&mut self) {
+        if self.repairs.is_empty() {
+            return;
+        }
         let meta_of = |file| described(&self.tree, &self.apply, file);
         self.repairs.schedule(&facts!(self), &mut self.effects, &meta_of);
         self.settle();
@@ -241,6 +251,9 @@ impl Node {
     }
 
     pub(super) fn schedule_shipping(&mut self) {
+        if !self.ship.ships() {
+            return;
+        }
         self.ship.schedule(&facts!(self), &mut self.effects);
         self.settle();
     }
@@ -315,6 +328,9 @@ impl Node {
     }
 
     pub(super) fn grant_slots(&mut self) {
+        if !self.grants.is_open() {
+            return;
+        }
         let for_log = self.slots_for_log();
         self.grants.grant_slots(&facts!(self), &mut self.effects, &mut self.pool, for_log);
         self.settle();
@@ -350,6 +366,9 @@ impl Node {
     }
 
     pub(super) fn drop_old_orphans(&mut self) {
+        if self.grants.orphans_of.is_none() {
+            return;
+        }
         let names = |file| self.apply.names(file) || self.jobs.build(file) || self.loads.made(file);
         let (facts, tree) = (facts!(self), &self.tree);
         self.grants.drop_old_orphans(&facts, &mut self.effects, tree, &self.pool, names);
@@ -441,7 +460,7 @@ impl Node {
 
     /// Starts what the tree wants done.
     pub(super) fn schedule_jobs(&mut self) {
-        if !self.duties().compact {
+        if !self.duties().compact || !self.jobs.may_try(self.now_ms) {
             return;
         }
         let given = self.jobs_given();
@@ -451,6 +470,9 @@ impl Node {
     }
 
     pub(super) fn let_jobs_build(&mut self) {
+        if self.jobs.running() == 0 {
+            return;
+        }
         let unshipped = self.ship.unshipped();
         self.jobs.let_build(&facts!(self), &mut self.effects, unshipped);
         self.settle();
@@ -510,21 +532,28 @@ impl Node {
 
     // ---- room
 
-    /// Judges how much room there is, once a turn.
+    /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
     pub(super) fn judge_room(&mut self) {
         let last_seal = self.apply.seals.back().map(|(seal, _)| seal.position);
-        let is_idle = self.is_idle();
         let given = RoomGiven {
             segments: self.drain.segments.len() as u64,
             sealed: last_seal.unwrap_or(self.state.trimmed.position),
-            may_append: self.duties().append && !self.is_in_turn() && self.not_writing().is_none(),
-            is_idle,
-            lags: is_idle && self.lag().is_some(),
+            is_idle: self.is_idle(),
             moved: self.ship.shipped_files() + self.jobs.written_bytes(),
         };
-        let facts = facts!(self);
-        self.room.judge(&facts, &mut self.effects, &self.tree, &self.pool, &given);
+        let (facts, tree, pool) = (facts!(self), &self.tree, &self.pool);
+        let wish = self.room.judge(&facts, &mut self.effects, tree, pool, &given);
         self.settle();
+        let is_stuck = given.is_idle && self.room.is_short() && self.lag().is_some();
+        self.room.note_stuck(is_stuck, self.now_ms);
+        let Some(wish) = wish else { return };
+        let may_append = self.duties().append && !self.is_in_turn();
+        if may_append
+            && self.not_writing().is_none()
+            && self.room.grant_seal(wish, &self.tree, self.now_ms)
+        {
+            self.append_seal();
+        }
     }
 
     // ---- writes that wait
