@@ -435,10 +435,7 @@ impl Node {
     pub fn advance(&mut self, now_ms: u64) {
         self.set_now(now_ms);
         self.due.mark_every();
-        while !self.ended && !self.is_stopping() {
-            let Some(step) = self.due.next_due() else { break };
-            self.take_step(step);
-        }
+        while !self.ended && !self.is_stopping() && !self.take_due_steps() {}
         while !self.ended && self.is_stopping() {
             let before = self.outputs.len();
             self.advance_stop();
@@ -451,29 +448,38 @@ impl Node {
         self.machine_invariants();
     }
 
-    /// Takes a step of a turn: [`steps`] argues their order.
-    fn take_step(&mut self, step: Step) {
-        match step {
-            Step::Protocol => self.pump_chain(),
-            Step::TermStart => self.append_term_start(),
-            Step::RingLoss => self.judge_ring_loss(),
-            Step::Records => self.apply_records(),
-            Step::Edits => self.apply_edits(),
-            Step::Damage => self.take_damage(),
-            Step::Repairs => self.schedule_repairs(),
-            Step::Room => self.judge_room(),
-            Step::Time => self.carry_time(),
-            Step::LogAge => self.age_log(),
-            Step::Jobs => self.schedule_jobs(),
-            Step::AppendEdits => self.append_edits(),
-            Step::Loads => self.advance_loads(),
-            Step::Orphans => self.drop_old_orphans(),
-            Step::Shipping => self.schedule_shipping(),
-            Step::Grants => self.grant_slots(),
-            Step::Drains => self.schedule_drains(),
-            Step::Reclaim => self.reclaim(),
-            Step::Commit => self.schedule_commit(),
+    /// Takes the steps of a turn that are due, in the order that [`steps`] argues, until one has made
+    /// itself or an earlier one due. Returns whether none has.
+    fn take_due_steps(&mut self) -> bool {
+        self.step(Step::Protocol, Self::pump_chain)
+            && self.step(Step::TermStart, Self::append_term_start)
+            && self.step(Step::RingLoss, Self::judge_ring_loss)
+            && self.step(Step::Records, Self::apply_records)
+            && self.step(Step::Edits, Self::apply_edits)
+            && self.step(Step::Damage, Self::take_damage)
+            && self.step(Step::Repairs, Self::schedule_repairs)
+            && self.step(Step::Room, Self::judge_room)
+            && self.step(Step::Time, Self::carry_time)
+            && self.step(Step::LogAge, Self::age_log)
+            && self.step(Step::Jobs, Self::schedule_jobs)
+            && self.step(Step::AppendEdits, Self::append_edits)
+            && self.step(Step::Loads, Self::advance_loads)
+            && self.step(Step::Orphans, Self::drop_old_orphans)
+            && self.step(Step::Shipping, Self::schedule_shipping)
+            && self.step(Step::Grants, Self::grant_slots)
+            && self.step(Step::Drains, Self::schedule_drains)
+            && self.step(Step::Reclaim, Self::reclaim)
+            && self.step(Step::Commit, Self::schedule_commit)
+    }
+
+    /// Takes a step if it is due. Returns whether those behind it may follow.
+    #[inline]
+    fn step(&mut self, step: Step, run: impl FnOnce(&mut Self)) -> bool {
+        if self.due.take(step) {
+            run(self);
+            return !self.ended && !self.due.is_due_by(step);
         }
+        true
     }
 
     fn set_now(&mut self, now_ms: u64) {

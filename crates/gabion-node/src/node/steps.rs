@@ -125,14 +125,21 @@ impl WorkList {
         self.0 = (1 << Step::ALL.len()) - 1;
     }
 
-    /// The first step that is due, which is not due any more. A commit follows whatever was done.
-    pub(super) fn next_due(&mut self) -> Option<Step> {
-        let step = *Step::ALL.get(self.0.trailing_zeros() as usize)?;
-        self.0 &= !(1 << step as u8);
-        if step != Step::Commit {
-            self.mark(Step::Commit);
+    /// Whether a step is due, which is not due any more. A commit follows whatever is done.
+    #[inline]
+    pub(super) const fn take(&mut self, step: Step) -> bool {
+        let (bit, commit) = (1 << step as u8, 1 << Step::Commit as u8);
+        if self.0 & bit == 0 {
+            return false;
         }
-        Some(step)
+        self.0 = (self.0 | commit) & !bit;
+        true
+    }
+
+    /// Whether this step, or one that comes before it, is due.
+    #[inline]
+    pub(super) const fn is_due_by(self, step: Step) -> bool {
+        self.0 & ((2 << step as u8) - 1) != 0
     }
 }
 
@@ -140,15 +147,23 @@ impl WorkList {
 mod tests {
     use super::*;
 
+    /// The first step that is due, as a turn takes them.
+    fn next_due(due: &mut WorkList) -> Option<Step> {
+        Step::ALL.into_iter().find(|step| due.take(*step))
+    }
+
     #[test]
     fn steps_come_in_their_order_and_a_commit_follows_each() {
         let mut due = WorkList::default();
-        assert_eq!(due.next_due(), None);
+        assert_eq!(next_due(&mut due), None);
         due.mark(Step::Grants);
         due.mark_all(&[Step::Records, Step::Jobs]);
-        assert_eq!(due.next_due(), Some(Step::Records));
+        assert_eq!(next_due(&mut due), Some(Step::Records));
+        assert!(!due.is_due_by(Step::Records), "it was taken");
+        assert!(due.is_due_by(Step::Jobs));
         due.mark(Step::Protocol);
-        let rest = core::iter::from_fn(|| due.next_due());
+        assert!(due.is_due_by(Step::Protocol));
+        let rest = core::iter::from_fn(|| next_due(&mut due));
         let expected = [Step::Protocol, Step::Jobs, Step::Grants, Step::Commit];
         assert!(rest.eq(expected));
         assert!(Step::ALL.iter().enumerate().all(|(at, step)| *step as usize == at));
@@ -158,6 +173,6 @@ mod tests {
     fn every_step_is_due_once() {
         let mut due = WorkList::default();
         due.mark_every();
-        assert!(core::iter::from_fn(|| due.next_due()).eq(Step::ALL));
+        assert!(core::iter::from_fn(|| next_due(&mut due)).eq(Step::ALL));
     }
 }
