@@ -25,7 +25,11 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     Options {
         replicas: if alone { 1 } else { 3 },
         clients: if alone { 10 } else { 4 },
-        compaction: CompactionMode::Primary,
+        // A member that is not the head starts again in the term in which it was.
+        compaction: match mutant {
+            Mutant::FileNumbersAgain => CompactionMode::EveryReplica,
+            _ => CompactionMode::Primary,
+        },
         ack,
         compression: Compression::None,
         planted: is_planted.then_some(mutant),
@@ -152,4 +156,10 @@ fn files_at_a_mark_that_are_only_those_of_applied_edits_are_caught() {
 #[test]
 fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
     is_caught(Mutant::DrainNotWaitedFor, &["landed in"]);
+}
+
+/// docs/faults.md: E1
+#[test]
+fn file_numbers_that_are_used_again_are_caught() {
+    is_caught(Mutant::FileNumbersAgain, &["is in the pool already"]);
 }
