@@ -58,7 +58,7 @@ number!(
     /// clock.
     Term(u64), "t");
 number!(
-    /// The number of a group's membership. A new one ends connections and grants, and begins a term.
+    /// The number of a group's membership. A new one ends connections and grants; a term begins.
     ConfigNumber(u64), "c");
 number!(
     /// A member of a group.

@@ -200,8 +200,8 @@ impl Node {
         }
     }
 
-    /// Takes what recovery found in the log; done once, before any event. `edits` are the last ones that
-    /// were applied, encoded; `lost` is what is gone where the log was cut.
+    /// Takes what recovery found in the log; done once, before any event. `edits` are the last ones
+    /// that were applied, encoded; `lost` is what is gone where the log was cut.
     pub(crate) async fn replay(
         &mut self,
         segments: &impl SegmentSource,
@@ -230,8 +230,8 @@ impl Node {
             self.drop_orphans();
         }
         if self.duties().receive || (self.duties().ship && grants::has_old_grants(&self.pool)) {
-            // What an earlier process granted is void: nobody knows what it was used for. Also where
-            // that one was a secondary and this one ships.
+            // What an earlier process granted is void: nobody knows what it was used for. Also
+            // where that one was a secondary and this one ships.
             self.raise_session();
         }
         self.log_from = self.log.end();
@@ -281,8 +281,8 @@ impl Node {
         self.tree.view()
     }
 
-    /// A view of everything applied here, with the end of the log that it is of. At the head the MemTable is ahead of
-    /// the log by the writes of the turn: the turn ends here.
+    /// A view of everything applied here, with the end of the log that it is of. At the head the
+    /// MemTable is ahead of the log by the writes of the turn: the turn ends here.
     pub fn digest_point(&mut self) -> (ReadView, Frontier) {
         self.end_turn_before_event();
         (self.read_view(), self.log_end())
@@ -448,8 +448,8 @@ impl Node {
         self.machine_invariants();
     }
 
-    /// Takes the steps of a turn that are due, in the order that [`steps`] argues, until one has made
-    /// itself or an earlier one due. Returns whether none has.
+    /// Takes the steps of a turn that are due, in the order that [`steps`] argues, until one has
+    /// made itself or an earlier one due. Returns whether none has.
     fn take_due_steps(&mut self) -> bool {
         self.step(Step::Protocol, Self::pump_chain)
             && self.step(Step::TermStart, Self::append_term_start)
@@ -498,8 +498,8 @@ impl Node {
     }
 
     /// Has numbers begin behind those of all files that lie here, those of jobs that died with the
-    /// process before this one included. A replica that compacts for itself may go on in the term in
-    /// which that one was, so its term alone does not tell their numbers from the next.
+    /// process before this one included. A replica that compacts for itself may go on in the term
+    /// in which that one was, so its term alone does not tell their numbers from the next.
     fn skip_used_numbers(&mut self) {
         if self.has(Mutant::FileNumbersAgain) {
             return;

@@ -1,7 +1,7 @@
-//! Room for files and for the log. A put is refused while enough slots are still free to flush what is in
-//! memory, to compact the tree and to let the log grow until it is trimmed: deletes, which need that, go on
-//! and give back what they delete (docs/faults.md E10: the reserve that keeps a full pool from
-//! deadlocking).
+//! Room for files and for the log. A put is refused while enough slots are still free to flush what
+//! is in memory, to compact the tree and to let the log grow until it is trimmed: deletes, which
+//! need that, go on and give back what they delete (docs/faults.md E10: the reserve that keeps a
+//! full pool from deadlocking).
 //!
 //! ```text
 //!   slots:  [ live files ··· | log ··· | files of no edit yet | free ······· ]
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Nobody waits for what does not come: where something lags behind, room is short and no job has
-//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is refused
-//! with that reason ([`super::Node::jobs_pause`]). Range deletes and FLUSHALL are taken then all the
-//! same, as they give back whole files.
+//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is
+//! refused with that reason ([`super::Node::jobs_pause`]). Range deletes and FLUSHALL are taken
+//! then all the same, as they give back whole files.
 //!
 //! Members hold the same files and not the same slots: an edit that is applied later keeps what it
 //! removes, and granted slots are no use to the log. So each member tells the head how much room it
@@ -34,11 +34,11 @@ use gabion_base::{Error, LogPosition, ReplicaId, Result};
 use gabion_engine::Tree;
 use gabion_pool::Pool;
 
-/// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit by bit
-/// is to be given back soon, not in a file each.
+/// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit
+/// by bit is to be given back soon, not in a file each.
 const SEAL_EVERY_MS: u64 = 1_000;
-/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes a
-/// range key by key does not pause for that.
+/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes
+/// a range key by key does not pause for that.
 const DELETES_REST_MS: u64 = 1_000;
 /// Slots that each MemTable's files may leave half empty.
 const PARTIAL_SLOTS: u64 = 2;
@@ -223,8 +223,8 @@ impl Room {
 
     // ---- judged
 
-    /// Judges how much room there is, once a turn. Returns why a MemTable is to be sealed, if one is:
-    /// where that cannot be, the same is wished for again.
+    /// Judges how much room there is, once a turn. Returns why a MemTable is to be sealed, if one
+    /// is: where that cannot be, the same is wished for again.
     pub(super) fn judge(
         &mut self,
         facts: &Facts,
@@ -318,8 +318,8 @@ impl Room {
             || self.is_short() && !self.moves(now_ms, given.is_idle) && !tree.active_is_empty();
         // Of an empty MemTable too: records that only carry time fill none.
         let has_spans = || facts.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
-        // Writes wait once the log is as long as that, so this waits for no pause: a synced write of
-        // a few bytes takes a block.
+        // Writes wait once the log is as long as that, so this waits for no pause: a synced write
+        // of a few bytes takes a block.
         let is_long = since_seal >= log_len_max(facts, tree, pool) / 2;
         is_long || (is_due && (gives_back() || has_spans()))
     }

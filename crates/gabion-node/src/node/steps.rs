@@ -9,9 +9,9 @@
 //! The order: the log first, as all else follows from it (the protocol's wishes, then records, then
 //! edits). Then the judgements by which work begins (damage, room, time). Then work: jobs before
 //! loads, since a load waits for flushes; edits before files are shipped, so that who waits for an
-//! edit waits least; grants after orphans, whose
-//! slots they may have (what is given back later makes them due again). At last what makes things durable: the
-//! drain of the ring, what is given back, and one commit for all that was staged before it.
+//! edit waits least; grants after orphans, whose slots they may have (what is given back later
+//! makes them due again). At last what makes things durable: the drain of the ring, what is given
+//! back, and one commit for all that was staged before it.
 //!
 //! A step that changes something marks the steps that look at it. A mark that is missing costs time
 //! only: with the next event every step is due again.
