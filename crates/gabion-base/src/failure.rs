@@ -1,5 +1,5 @@
-//! What a failure ends: the operation, a connection or the process. The one table of it, which
-//! whoever meets a failure asks, so that no two places answer the same failure differently.
+//! The end of a failure: the operation, a connection or the process. This table is the only one of
+//! it. Every place that meets a failure asks it, so no two places answer the same one differently.
 //!
 //! | what failed | of which kind | ends |
 //! | --- | --- | --- |
@@ -27,7 +27,7 @@
 
 use crate::{Error, ErrorKind};
 
-/// What somebody was at when it failed.
+/// The act that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// A record is added to the log here. A full ring is drained, and the next turn tries again;
@@ -53,15 +53,16 @@ pub enum Failed {
     /// A copy of a damaged file is written. Without room the next round tries again; else as
     /// [`Self::Log`].
     RepairWrite,
-    /// Log is read for a peer that lacks it. What was trimmed is refused; what is rotten here is
-    /// repaired from others at the next start; after any other failure the peer comes again.
+    /// Log is read for a peer that lacks it. A position below the log's beginning is refused. A
+    /// rotten record is repaired from others at the next start. After any other failure the peer
+    /// comes again.
     LogForPeer,
 }
 
 /// How much ends with a failure. Nothing is left half alive: what does not end goes on whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// What was tried, which is tried again or refused.
+    /// The act alone, which is tried again or refused.
     Operation,
     /// The connection with the peer that it was for, which the peer opens anew.
     Connection,
@@ -70,7 +71,7 @@ pub enum Ends {
 }
 
 impl Failed {
-    /// What ends when it failed with this error.
+    /// The part that ends when the act failed with this error.
     #[must_use]
     pub fn ends(self, error: &Error) -> Ends {
         match (self, error.kind()) {

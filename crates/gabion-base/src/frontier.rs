@@ -1,6 +1,6 @@
 //! A frontier: one log position per shard of a group (Cyclone §3: independent logs of one store).
 //!
-//! Whatever compares how far a group or a replica has come compares frontiers. Two frontiers of
+//! Members compare frontiers to tell how far a group or a replica has come. Two frontiers of
 //! several shards may be unordered: each can be ahead of the other in some shard. Therefore the
 //! type has no `<`; callers say what they mean with [`Frontier::covers`], [`Frontier::join`] and
 //! [`Frontier::meet`].

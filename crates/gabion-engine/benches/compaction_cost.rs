@@ -2,8 +2,9 @@
 //!
 //! `cargo bench -p gabion-engine --bench compaction_cost -- [value bytes] [files]`
 //!
-//! Two overlapping sets of files (L0 and L1) are merged into L1. Reads come from memory and outputs are
-//! kept there, so what is measured is the engine alone: decoding, merging, encoding, checksums, filters.
+//! Two overlapping sets of files (L0 and L1) are merged into L1. Reads come from memory and outputs
+//! are kept there, so what is measured is the engine alone: decoding, merging, encoding, checksums,
+//! filters.
 #![allow(clippy::print_stdout, reason = "its result is what it prints")]
 
 use gabion_base::{Error, FileId, Frontier, GroupId, LogPosition, Result, SequenceNumber, Term};
@@ -43,8 +44,8 @@ fn cpu_ns() -> u64 {
     text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
 }
 
-/// What this machine, as loaded as it is now, takes to checksum and to copy a kilobyte: the floor under
-/// everything else here.
+/// What this machine, as loaded as it is now, takes to checksum and to copy a kilobyte: the floor
+/// under everything else here.
 fn calibrate() {
     let bytes: Vec<u8> = (0..16usize << 20).map(|at| (at * 7) as u8).collect();
     let (mut crc, mut copies) = (0, Vec::new());

@@ -73,7 +73,8 @@ fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -
     }
 }
 
-/// The mean of several, as the kernel counts in steps; the end of the version that is replaced is a part of it.
+/// The mean of several, as the kernel counts in steps; the end of the version that is replaced is a
+/// part of it.
 fn measure(what: &str, tree: &Version, edit: &Edit, times: u32) {
     let begun = cpu_ns();
     for _ in 0..times {

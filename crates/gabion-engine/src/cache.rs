@@ -1,9 +1,10 @@
-//! Memory for what readers need again: decoded blocks and the readers of live files, within a budget each.
+//! Memory for what readers need again: decoded blocks and the readers of live files, within a
+//! budget each.
 //!
-//! Blocks are kept by S3-FIFO (Yang et al., SOSP 2023): a block enters a small queue of a tenth of the
-//! budget and reaches the main queue only when it is used there, or comes back soon after it left. So one
-//! long scan passes through the small queue and leaves the main one as it was. Both queues are FIFOs; a
-//! hit only counts.
+//! Blocks are kept by S3-FIFO (Yang et al., SOSP 2023): a block enters a small queue of a tenth of
+//! the budget and reaches the main queue only when it is used there, or comes back soon after it
+//! left. So one long scan passes through the small queue and leaves the main one as it was. Both
+//! queues are FIFOs; a hit only counts.
 //!
 //! ```text
 //!   insert ─► small (10 %) ── unused ─► forgotten, its name kept as a ghost
@@ -13,8 +14,8 @@
 //!                            warmed: of a job whose inputs were here
 //! ```
 //!
-//! A [`LocalCache`] is shared between the tasks of a thread as `Rc`. Who reads on several threads puts
-//! a [`BlockCache`] and [`OpenFiles`] behind locks of its own and implements [`ReadCache`].
+//! A [`LocalCache`] is shared between the tasks of a thread as `Rc`. Who reads on several threads
+//! puts a [`BlockCache`] and [`OpenFiles`] behind locks of its own and implements [`ReadCache`].
 
 mod local;
 mod open;
@@ -33,14 +34,15 @@ use gabion_base::{FileId, FileKind, HashMap, HashSet};
 use gabion_media::Bytes;
 use table::Table;
 
-/// What a block costs besides its bytes: its slot, its place in the map and a queue, its reference count.
+/// What a block costs besides its bytes: its slot, its place in the map and a queue, its reference
+/// count.
 pub const BLOCK_OVERHEAD: usize = 128;
 
 /// Uses that are remembered for a block at most.
 const USES_MAX: u8 = 3;
 
-/// A cache of which less than such a part is free is full. What compactions replace leaves it at once, so it is seldom
-/// quite full where there is much of that.
+/// A cache of which less than such a part is free is full. What compactions replace leaves it at
+/// once, so it is seldom quite full where there is much of that.
 const FULL_PART: usize = 8;
 
 /// Blocks whose memory is asked for side by side: processors wait for about ten lines at a time.
@@ -112,16 +114,17 @@ impl Slot {
     /// The block, which is used once more.
     #[inline]
     fn take(&mut self) -> Option<Bytes> {
-        // Most are used often: nothing is written then, so that the line stays with other processors.
+        // Most are used often: nothing is written then, so that the line stays with other
+        // processors.
         if self.uses < USES_MAX {
             self.uses += 1;
         }
         self.block.clone()
     }
 
-    /// Asks for what whoever goes through the block touches first: its first entries, its end, which says where
-    /// entries end, and what is behind, where an allocator that had both in a row has put the count of those who
-    /// share it.
+    /// Asks for what whoever goes through the block touches first: its first entries, its end,
+    /// which says where entries end, and what is behind, where an allocator that had both in a row
+    /// has put the count of those who share it.
     #[inline]
     fn prefetch(&self) {
         let Some(block) = &self.block else { return };
@@ -142,8 +145,8 @@ struct Blocks {
     count: u32,
 }
 
-/// By what a block is found: as good as random for neighbours, and not the bits by which callers may choose one of
-/// several caches.
+/// By what a block is found: as good as random for neighbours, and not the bits by which callers
+/// may choose one of several caches.
 #[inline]
 fn tag(file: FileId, offset: u64) -> u32 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -155,7 +158,8 @@ fn tag(file: FileId, offset: u64) -> u32 {
 /// Bytes at the front of a block that are asked for when it is: as many as a block has by default.
 const PREFETCH_LEN: usize = 4096;
 
-/// Asks for what a search in a block may look at: its restart points, at the end, and entries one after the other.
+/// Asks for what a search in a block may look at: its restart points, at the end, and entries one
+/// after the other.
 #[inline]
 fn prefetch_block(block: &Bytes) {
     let at = block.as_ptr();
@@ -195,9 +199,10 @@ impl BlockCache {
         self.inner.borrow().capacity
     }
 
-    /// Changes the most bytes that it may hold. Blocks that are too many for a smaller budget go at once, which takes
-    /// about 0.2 µs a block: 0.2 s for 4 GiB of 4 KiB, in which nobody reads through this cache. What found them goes
-    /// with them: tables that are less than half used afterwards are made anew for the blocks that stay.
+    /// Changes the most bytes that it may hold. Blocks that are too many for a smaller budget go at
+    /// once, which takes about 0.2 µs a block: 0.2 s for 4 GiB of 4 KiB, in which nobody reads
+    /// through this cache. What found them goes with them: tables that are less than half used
+    /// afterwards are made anew for the blocks that stay.
     pub fn set_capacity(&self, capacity: usize) {
         let inner = &mut *self.inner.borrow_mut();
         inner.capacity = capacity;
@@ -224,8 +229,9 @@ impl BlockCache {
         slot.take()
     }
 
-    /// The blocks at `offsets` of `file`, up to the first that is not here: added to `found` in this order. Costs
-    /// less than [`Self::get`] for each: what lies in memory for one is asked for while another's is on its way.
+    /// The blocks at `offsets` of `file`, up to the first that is not here: added to `found` in
+    /// this order. Costs less than [`Self::get`] for each: what lies in memory for one is asked for
+    /// while another's is on its way.
     pub fn get_run(&self, file: FileId, offsets: &[u64], found: &mut Vec<Bytes>) {
         let inner = &mut *self.inner.borrow_mut();
         for offsets in offsets.chunks(RUN_MAX) {
@@ -247,15 +253,15 @@ impl BlockCache {
         }
     }
 
-    /// Keeps a block, at the cost of others. One that is here already, or larger than the budget, is not
-    /// taken.
+    /// Keeps a block, at the cost of others. One that is here already, or larger than the budget,
+    /// is not taken.
     pub fn insert(&self, file: FileId, offset: u64, block: Bytes) {
         let _ = self.inner.borrow_mut().insert(file, offset, block, false);
     }
 
-    /// Keeps a block in the main queue at once, though nobody used it yet: readers had what it was made of. It takes
-    /// the place of one that was not used for a round, or is not taken, and goes the same way when it is not used.
-    /// Says whether it was taken.
+    /// Keeps a block in the main queue at once, though nobody used it yet: readers had what it was
+    /// made of. It takes the place of one that was not used for a round, or is not taken, and goes
+    /// the same way when it is not used. Says whether it was taken.
     pub fn insert_warm(&self, file: FileId, offset: u64, block: Bytes) -> bool {
         self.inner.borrow_mut().insert(file, offset, block, true)
     }
@@ -283,8 +289,9 @@ impl BlockCache {
         self.inner.borrow().blocks_of(file, |_| true, offsets);
     }
 
-    /// The same of those that are worth a read of the device if they had to be fetched again: all of them while there
-    /// is room, and those alone that were used again lately, once others have to make room for what comes.
+    /// The same of those that are worth a read of the device if they had to be fetched again: all
+    /// of them while there is room, and those alone that were used again lately, once others have
+    /// to make room for what comes.
     pub fn blocks_in_use(&self, file: FileId, offsets: &mut Vec<u64>) {
         let inner = self.inner.borrow();
         let is_full = inner.stats.bytes > inner.capacity - inner.capacity / FULL_PART;
@@ -497,8 +504,8 @@ impl Inner {
         }
     }
 
-    /// Makes slots, queues and tables as large as the blocks that are here need. They grew with the most blocks that
-    /// there ever were, and only what is here is charged.
+    /// Makes slots, queues and tables as large as the blocks that are here need. They grew with the
+    /// most blocks that there ever were, and only what is here is charged.
     fn rebuild(&mut self) {
         let mut old = core::mem::replace(&mut self.slots, Vec::with_capacity(self.stats.blocks));
         (self.free, self.table, self.files) = (Vec::new(), Table::default(), HashMap::default());

@@ -76,11 +76,12 @@ pub struct Edit {
 }
 
 impl Edit {
-    /// Bytes that an added file takes besides its description: tag, flags and length of a field, and its level.
+    /// Bytes that an added file takes besides its description: tag, flags and length of a field,
+    /// and its level.
     pub const ADDED_OVERHEAD_LEN: usize = FIELD_HEADER_LEN + 1;
 
-    /// Bytes that the edit of a job with this recipe has for added files, at most: what [`EDIT_LEN_MAX`] leaves besides
-    /// all else that [`crate::Tree::finish_job`] puts into it.
+    /// Bytes that the edit of a job with this recipe has for added files, at most: what
+    /// [`EDIT_LEN_MAX`] leaves besides all else that [`crate::Tree::finish_job`] puts into it.
     pub(crate) fn room_for_added(recipe: &Recipe) -> usize {
         let mut encoded = Vec::new();
         recipe.encode(&mut encoded);

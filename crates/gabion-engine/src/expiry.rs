@@ -5,14 +5,14 @@
 //! ```
 //!
 //! **Group time** judges, never a clock: the largest `now_ms` of the records that were applied
-//! ([`Tree::now_ms`](crate::Tree::now_ms)). So replicas at the same record hide the same keys, and a job,
-//! which judges by the group time in its recipe, makes the same bytes everywhere. A key is gone when its
-//! expiry is at or below that time. A view keeps the time at which it was made, as it keeps its read point:
-//! whatever is read through it, and how often, is judged alike.
+//! ([`Tree::now_ms`](crate::Tree::now_ms)). So replicas at the same record hide the same keys, and
+//! a job, which judges by the group time in its recipe, makes the same bytes everywhere. A key is
+//! gone when its expiry is at or below that time. A view keeps the time at which it was made, as it
+//! keeps its read point: whatever is read through it, and how often, is judged alike.
 //!
-//! Group time passes with records alone. When nobody writes, the head appends one that carries nothing but time
-//! as soon as something may expire by its clock: `Due` says when. What `Due` knows is no part of the
-//! replicated state: it is a hint, and one too many costs a record.
+//! Group time passes with records alone. When nobody writes, the head appends one that carries
+//! nothing but time as soon as something may expire by its clock: `Due` says when. What `Due` knows
+//! is no part of the replicated state: it is a hint, and one too many costs a record.
 //!
 //! ```text
 //!   written since the start   ► each expiry, in order       ─► a record at that millisecond

@@ -38,11 +38,11 @@ pub struct FileMeta {
     pub checksum: u32,
     /// CRC32C of each 1 MiB of the rounded bytes; the last chunk may be shorter.
     pub chunk_crcs: Vec<u32>,
-    /// An engine key at or before every key of the file, and every key that it deletes in a range; at most 256 bytes,
-    /// but where more tell it from the file before it at its level.
+    /// An engine key at or before every key of the file, and every key that it deletes in a range;
+    /// at most 256 bytes, but where more tell it from the file before it at its level.
     pub smallest: Vec<u8>,
-    /// An engine key at or after every key of the file, and every key that it deletes in a range; at most 256 bytes,
-    /// but where more tell it from the file after it at its level.
+    /// An engine key at or after every key of the file, and every key that it deletes in a range;
+    /// at most 256 bytes, but where more tell it from the file after it at its level.
     pub largest: Vec<u8>,
     /// Smallest sequence number in the file.
     pub smallest_sequence: SequenceNumber,
@@ -56,8 +56,8 @@ pub struct FileMeta {
     pub raw_key_bytes: u64,
     /// Sum of the values' lengths.
     pub raw_value_bytes: u64,
-    /// Clears of whole keyspaces that the file holds, newest first. A tree keeps clears as its floor, so it makes no file
-    /// with any, and an edit that adds one is refused.
+    /// Clears of whole keyspaces that the file holds, newest first. A tree keeps clears as its
+    /// floor, so it makes no file with any, and an edit that adds one is refused.
     pub clears: Vec<(Keyspace, SequenceNumber)>,
     /// When what it holds expires, if any of it does.
     pub expiry: Option<ExpirySpan>,
@@ -65,8 +65,8 @@ pub struct FileMeta {
     pub operands: Option<Operands>,
     /// Its range deletes, if it has any.
     pub ranges: Option<RangeDeletes>,
-    /// The codec that it was made with, by which it is decided whether it may rest at the bottom as it is. None also
-    /// where it is not told: the file itself always says.
+    /// The codec that it was made with, by which it is decided whether it may rest at the bottom as
+    /// it is. None also where it is not told: the file itself always says.
     pub compression: Compression,
     /// Values files and log segments that its pointers lead to, ascending.
     pub references: Vec<FileReference>,
@@ -86,7 +86,8 @@ pub struct FileReference {
 pub struct Operands {
     /// How many.
     pub count: u64,
-    /// When the first was written, in group time in milliseconds: a value that expired by then counts for none.
+    /// When the first was written, in group time in milliseconds: a value that expired by then
+    /// counts for none.
     pub first_ms: u64,
 }
 
@@ -201,8 +202,8 @@ pub(crate) fn lower_bound_of(key: &[u8]) -> Vec<u8> {
     key[..key.len().min(EDIT_KEY_BOUND_LEN_MAX)].to_vec()
 }
 
-/// A bound of at most 256 bytes at or after `key`: the key, or the next number up from its first 256
-/// bytes. (All of those `0xff` would have none; an engine key begins with 0 or 1.)
+/// A bound of at most 256 bytes at or after `key`: the key, or the next number up from its first
+/// 256 bytes. (All of those `0xff` would have none; an engine key begins with 0 or 1.)
 pub(crate) fn upper_bound_of(key: &[u8]) -> Vec<u8> {
     if key.len() <= EDIT_KEY_BOUND_LEN_MAX {
         return key.to_vec();
@@ -243,12 +244,13 @@ pub trait FileSource {
     /// The `len` bytes of `file` from `offset`, neither of which need be aligned.
     ///
     /// # Errors
-    /// Not found for a file that is not live; invalid input for a range beyond its rounded end; what
-    /// the medium reports.
+    /// Not found for a file that is not live; invalid input for a range beyond its rounded end;
+    /// what the medium reports.
     fn read(&self, file: FileId, offset: u64, len: usize) -> impl Future<Output = Result<Bytes>>;
 
-    /// What [`Self::read`] gives for each of `ranges`, in their order. A source that waits for a device has all of them
-    /// under way at once; without anything to wait for, one after the other is as good.
+    /// What [`Self::read`] gives for each of `ranges`, in their order. A source that waits for a
+    /// device has all of them under way at once; without anything to wait for, one after the other
+    /// is as good.
     fn read_many(&self, ranges: &[FileRange]) -> impl Future<Output = Vec<Result<Bytes>>> {
         async move {
             let mut results = Vec::with_capacity(ranges.len());
@@ -259,13 +261,13 @@ pub trait FileSource {
         }
     }
 
-    /// Bytes of `file` may not be what was written: a reader met `error`, which it returns. For whoever can
-    /// have the file repaired; a source without such a one has nothing to do.
+    /// Bytes of `file` may not be what was written: a reader met `error`, which it returns. For
+    /// whoever can have the file repaired; a source without such a one has nothing to do.
     fn note_damage(&self, _file: FileId, _error: &Error) {}
 }
 
-/// A result of reading `file`. Damage is told to the source: bytes that are not what was written, of which
-/// some look like another version's format, or that the device does not give back.
+/// A result of reading `file`. Damage is told to the source: bytes that are not what was written,
+/// of which some look like another version's format, or that the device does not give back.
 #[inline]
 pub(crate) fn noted<T>(source: &impl FileSource, file: FileId, result: Result<T>) -> Result<T> {
     if let Err(error) = &result
@@ -310,7 +312,8 @@ pub trait FileSink {
     /// What ends the job: no space, fenced, a failed write.
     fn finished(&mut self, file: FinishedFile) -> impl Future<Output = Result<()>>;
 
-    /// Memory in which the next file is built, of any content, with room for about `capacity` bytes.
+    /// Memory in which the next file is built, of any content, with room for about `capacity`
+    /// bytes.
     fn buffer(&mut self, capacity: usize) -> AlignedBuf {
         AlignedBuf::with_capacity(capacity)
     }

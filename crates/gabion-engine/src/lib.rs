@@ -10,15 +10,16 @@
 //!                 get / iterate ◄── SstReader ◄── BlockCache ◄── FileSource (pool)
 //! ```
 //!
-//! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`], [`file`](mod@file) (what
-//! an edit says of a file), [`sst`] (format, builder, readers), [`cache`]. [`expiry`]: values that are gone from a
-//! time on. [`counter`]: the merge operator. [`range_delete`]: keys from one up to another that are gone. Upper half:
-//! [`tree`] (one replica's state, driven by its log), [`version`] and [`edit`] (which files count), [`recipe`],
-//! [`picker`] and [`job`] (how they come to be), [`read`] (what a reader sees), [`readers`] (for how long),
+//! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
+//! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
+//! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator.
+//! [`range_delete`]: keys from one up to another that are gone. Upper half: [`tree`] (one replica's
+//! state, driven by its log), [`version`] and [`edit`] (which files count), [`recipe`], [`picker`]
+//! and [`job`] (how they come to be), [`read`] (what a reader sees), [`readers`] (for how long),
 //! [`config`].
 //!
-//! To change what a compaction drops, look in [`job`]; when and what is compacted, in [`picker`]; what
-//! travels in the log, in [`edit`] and [`recipe`].
+//! To change what a compaction drops, look in [`job`]; when and what is compacted, in [`picker`];
+//! what travels in the log, in [`edit`] and [`recipe`].
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -5,9 +5,10 @@
 //! and inserts; readers on any thread look up and iterate meanwhile without locks and see what was
 //! inserted before they began, by sequence number.
 //!
-//! Clears of everything are a number of the tree's ([`crate::tree`]). Range deletes are no entries either: a table with
-//! more of them is another handle of the same entries ([`MemTable::with_range_deletes`]). Whoever holds a table with too
-//! few began to read before they were written.
+//! Clears of everything are a number of the tree's ([`crate::tree`]). Range deletes are no entries
+//! either: a table with more of them is another handle of the same entries
+//! ([`MemTable::with_range_deletes`]). Whoever holds a table with too few began to read before they
+//! were written.
 
 use crate::counter::Operand;
 use crate::entry::{Entry, EntryKind, Trailer, compare};
@@ -19,8 +20,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gabion_base::{MemTableId, SequenceNumber};
 
-/// What each entry costs besides key and value when a table's size is charged: its header and rounding, and its
-/// place in leaves, on average, for keys that come in no order.
+/// What each entry costs besides key and value when a table's size is charged: its header and
+/// rounding, and its place in leaves, on average, for keys that come in no order.
 pub const ENTRY_OVERHEAD: usize = 60;
 
 /// A sorted table of entries in memory. `Send` and `Sync`; share it as `Arc<MemTable>`.
@@ -87,12 +88,12 @@ impl MemTable {
         }
     }
 
-    /// The same entries, charges and counts with more range deletes, of which there is at least one. To be called by
-    /// the one who inserts; a reader whose read point is published after this sees them through the handle
-    /// that is returned, and not through this one.
+    /// The same entries, charges and counts with more range deletes, of which there is at least
+    /// one. To be called by the one who inserts; a reader whose read point is published after this
+    /// sees them through the handle that is returned, and not through this one.
     ///
-    /// Costs a search for each doubling of the table's range deletes when they are looked up, and to cut as many into
-    /// fragments anew here, on average once for each doubling.
+    /// Costs a search for each doubling of the table's range deletes when they are looked up, and
+    /// to cut as many into fragments anew here, on average once for each doubling.
     #[must_use]
     pub fn with_range_deletes(&self, added: Vec<RangeDelete>) -> Self {
         assert!(!added.is_empty(), "{}: another handle has more range deletes", self.id);
@@ -172,8 +173,8 @@ impl MemTable {
         self.writer().insert(key, sequence, kind, value);
     }
 
-    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the range delete that covers it, when that
-    /// is newer. `None`: this table says nothing about the key.
+    /// What a reader at `read_sequence` finds for `key`: its newest entry, or the range delete that
+    /// covers it, when that is newer. `None`: this table says nothing about the key.
     #[inline]
     #[must_use]
     pub fn get(
@@ -211,7 +212,8 @@ impl MemTable {
         MemTableIter { cursor: Cursor::new(self.list.clone()) }
     }
 
-    /// The first and the last key of its entries and range deletes, the end of a range included; none while empty.
+    /// The first and the last key of its entries and range deletes, the end of a range included;
+    /// none while empty.
     #[must_use]
     pub(crate) fn bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let (mut first, mut last) = (self.iter(), self.iter());
@@ -223,10 +225,11 @@ impl MemTable {
         of_entries.into_iter().chain(of_ranges).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// About how many entries have engine keys in `from..to` (to the end without `to`), and the bytes of
-    /// memory charged for them. Exact up to 2,000 entries; beyond, both are estimated from 256 groups of up to
-    /// 15 neighbours or more, with a standard error of a sixteenth of the count (and more of the bytes where
-    /// lengths differ much). Costs a search and a look at 4,000 entries or so at most.
+    /// About how many entries have engine keys in `from..to` (to the end without `to`), and the
+    /// bytes of memory charged for them. Exact up to 2,000 entries; beyond, both are estimated from
+    /// 256 groups of up to 15 neighbours or more, with a standard error of a sixteenth of the count
+    /// (and more of the bytes where lengths differ much). Costs a search and a look at 4,000
+    /// entries or so at most.
     #[must_use]
     pub fn estimate(&self, from: &[u8], to: Option<&[u8]>) -> (u64, u64) {
         let (count, bytes) = self.list.estimate(from, to);
@@ -239,15 +242,16 @@ impl MemTable {
         Arc::downgrade(&self.list)
     }
 
-    /// Bytes charged for entries and range deletes: keys, values and [`ENTRY_OVERHEAD`] each. The same at every
-    /// replica.
+    /// Bytes charged for entries and range deletes: keys, values and [`ENTRY_OVERHEAD`] each. The
+    /// same at every replica.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.counts.memory_used.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that the table takes from the allocator: in steps of up to 1 MiB for entries, leaves and links
-    /// each, and of range deletes what is charged. May differ between replicas.
+    /// Bytes of memory that the table takes from the allocator: in steps of up to 1 MiB for
+    /// entries, leaves and links each, and of range deletes what is charged. May differ between
+    /// replicas.
     #[must_use]
     pub fn allocated(&self) -> usize {
         let ranges = self.range_deletes();
@@ -272,8 +276,8 @@ impl MemTable {
         self.counts.deletes.load(Ordering::Relaxed)
     }
 
-    /// The longest stretch of keys of which each is deleted, with none beside them that is not: its first and last key
-    /// and how many there are. Costs a look at each entry.
+    /// The longest stretch of keys of which each is deleted, with none beside them that is not: its
+    /// first and last key and how many there are. Costs a look at each entry.
     #[must_use]
     pub(crate) fn longest_deleted(&self) -> Option<(Vec<u8>, Vec<u8>, u64)> {
         let mut iter = self.iter();
@@ -298,7 +302,8 @@ impl MemTable {
         (count > 0).then_some((first, last, count))
     }
 
-    /// Checks that entries are in order and that counts agree with them. Costs a look at each entry.
+    /// Checks that entries are in order and that counts agree with them. Costs a look at each
+    /// entry.
     ///
     /// # Panics
     /// When one of them does not hold.
@@ -429,8 +434,8 @@ impl MemTableWriter<'_> {
     /// Inserts an entry. A reader whose read point the writer publishes after this returns sees it.
     ///
     /// # Panics
-    /// When the kind is `Clear` or `RangeDelete`, the sequence number is over 56 bits, or (in debug builds) the entry
-    /// is there already: tree, batches and log rule all of these out.
+    /// When the kind is `Clear` or `RangeDelete`, the sequence number is over 56 bits, or (in debug
+    /// builds) the entry is there already: tree, batches and log rule all of these out.
     pub fn insert(&mut self, key: &[u8], sequence: SequenceNumber, kind: EntryKind, value: &[u8]) {
         let is_entry = !matches!(kind, EntryKind::Clear | EntryKind::RangeDelete);
         assert!(is_entry, "range deletes and clears are no entries");
@@ -449,8 +454,8 @@ impl MemTableWriter<'_> {
     }
 }
 
-/// A cursor over a MemTable in tree order. Of entries that are inserted while it is in use it sees those that lie
-/// beyond the neighbours of the entry here; all that were there before, it sees.
+/// A cursor over a MemTable in tree order. Of entries that are inserted while it is in use it sees
+/// those that lie beyond the neighbours of the entry here; all that were there before, it sees.
 #[derive(Clone)]
 pub struct MemTableIter {
     cursor: Cursor,
@@ -462,8 +467,8 @@ impl MemTableIter {
         self.cursor.seek_to_first();
     }
 
-    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key` no
-    /// newer than `sequence`, or the newest of the next key.
+    /// Goes to what a reader at `sequence` finds first at or after `key`: the first entry of `key`
+    /// no newer than `sequence`, or the newest of the next key.
     pub fn seek(&mut self, key: &[u8], sequence: SequenceNumber) {
         self.cursor.seek(key, Trailer::seek(sequence));
     }
@@ -483,8 +488,9 @@ impl MemTableIter {
         self.cursor.seek_before(key);
     }
 
-    /// Goes to the entry before, if there is one; at no entry it stays there. Within a group of up to 15
-    /// neighbours that costs what a step forwards does; from one group to the one before, a search.
+    /// Goes to the entry before, if there is one; at no entry it stays there. Within a group of up
+    /// to 15 neighbours that costs what a step forwards does; from one group to the one before, a
+    /// search.
     pub fn retreat(&mut self) {
         self.cursor.retreat();
     }

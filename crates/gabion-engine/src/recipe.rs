@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Boundaries of output files are derived, never stored: a file is cut before the entry that would
-//! take it over `output_len`, and before every key in `cuts`; over a multiple of it, where else one edit could not name
-//! them all (`job::outputs`).
+//! take it over `output_len`, and before every key in `cuts`; over a multiple of it, where else one
+//! edit could not name them all (`job::outputs`).
 
 use crate::counter::{OPERATOR_ADD, OPERATOR_VERSION, unknown_operator};
 use crate::expiry::ExpirySpan;
@@ -56,8 +56,8 @@ pub enum JobKind {
     TrivialMove = 3,
     /// Removes files that hold nothing visible (all below the floor).
     Drop = 4,
-    /// Adds files that were made of sorted input of a client's ([`crate::load`]). Nobody can make them again, so
-    /// they are had as bytes alone: who is sent such a recipe declines.
+    /// Adds files that were made of sorted input of a client's ([`crate::load`]). Nobody can make
+    /// them again, so they are had as bytes alone: who is sent such a recipe declines.
     Load = 5,
 }
 
@@ -85,11 +85,12 @@ impl JobKind {
 /// What a job has to know where there are operands of the merge operator ([`crate::counter`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merging {
-    /// When what is in the inputs, or below them, expires, if any of it does: operands that were written before and
-    /// after such a time do not become one.
+    /// When what is in the inputs, or below them, expires, if any of it does: operands that were
+    /// written before and after such a time do not become one.
     pub expiries: Option<ExpirySpan>,
-    /// Above the inputs there are operands, the first of them written at this group time, in ms: what expired later
-    /// stays for them to find it gone. None: nothing that has expired needs to stay.
+    /// Above the inputs there are operands, the first of them written at this group time, in ms:
+    /// what expired later stays for them to find it gone. None: nothing that has expired needs to
+    /// stay.
     pub above_from_ms: Option<u64>,
 }
 
@@ -136,12 +137,13 @@ pub struct Recipe {
     pub inputs: Vec<(u8, FileId)>,
     /// Where the outputs go.
     pub output_level: u8,
-    /// First of the file numbers reserved for outputs, which are numbered in key order. They are all of the
-    /// recipe's term.
+    /// First of the file numbers reserved for outputs, which are numbered in key order. They are
+    /// all of the recipe's term.
     pub output_first: u64,
     /// How many numbers are reserved: an upper bound.
     pub output_count: u32,
-    /// Longest output file in bytes, unless one entry alone is longer, or one edit could not name them all.
+    /// Longest output file in bytes, unless one entry alone is longer, or one edit could not name
+    /// them all.
     pub output_len: u64,
     /// Keys (ascending) before which a file ends: no output overlaps too much of the level below
     /// it, and a job may be split there.
@@ -150,17 +152,18 @@ pub struct Recipe {
     pub bottommost: bool,
     /// Live snapshots of the primary, ascending: what they see stays.
     pub snapshots: Vec<SequenceNumber>,
-    /// Group time at the start, in milliseconds: what has expired by then counts as deleted for whoever reads
-    /// after the job.
+    /// Group time at the start, in milliseconds: what has expired by then counts as deleted for
+    /// whoever reads after the job.
     pub now_ms: u64,
     /// User entries with a smaller sequence number are invisible; 0 when nothing was cleared.
     pub floor: SequenceNumber,
     /// How the outputs are written.
     pub sst: SstOptions,
-    /// How operands are folded; none where the inputs hold no operands, and need not heed any above them.
+    /// How operands are folded; none where the inputs hold no operands, and need not heed any above
+    /// them.
     pub merging: Option<Merging>,
-    /// A file ends before and after so many tombstones in a row, so that they can be merged with what they delete, and
-    /// not with all that the rest of a wide file overlaps; 0: nowhere.
+    /// A file ends before and after so many tombstones in a row, so that they can be merged with
+    /// what they delete, and not with all that the rest of a wide file overlaps; 0: nowhere.
     pub parted_from: u32,
 }
 
@@ -277,8 +280,8 @@ impl Recipe {
         Err(Error::corruption(format!("recipe: {wrong}")))
     }
 
-    /// Whether the reserved numbers are those that the primary has in its term, and one is left: the
-    /// next is a number, too.
+    /// Whether the reserved numbers are those that the primary has in its term, and one is left:
+    /// the next is a number, too.
     pub(crate) const fn numbers_are_of_its_term(&self) -> bool {
         let left = FileId::numbers_left(self.output_first, self.term);
         self.output_count == 0 || (self.output_count as u64) < left

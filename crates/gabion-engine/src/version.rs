@@ -6,13 +6,13 @@
 //!   L2   …                                   older than everything above
 //! ```
 //!
-//! A *run* of L0 is one flush's file, or those of one load that are left: as disjoint as a level. A load of any size
-//! costs readers one cursor and counts once where runs are counted.
+//! A *run* of L0 is one flush's file, or those of one load that are left: as disjoint as a level. A
+//! load of any size costs readers one cursor and counts once where runs are counted.
 //!
-//! A [`Version`] never changes; an edit makes the next one and shares what it leaves alone. Readers and
-//! jobs hold the version that they began with. [`Versions`] keeps the current one and tells when a file
-//! that left it has lost its last holder (docs/faults.md E12): only then may its slots be used
-//! again.
+//! A [`Version`] never changes; an edit makes the next one and shares what it leaves alone. Readers
+//! and jobs hold the version that they began with. [`Versions`] keeps the current one and tells
+//! when a file that left it has lost its last holder (docs/faults.md E12): only then may its slots
+//! be used again.
 //!
 //! Encoded (part of a tree's snapshot): `u8 levels`, then per level `varint files`, and each file's
 //! `FileMeta` after its length (varint).
@@ -108,8 +108,8 @@ impl Version {
         self.finder.len(usize::from(level))
     }
 
-    /// The runs of L0 from new to old, by their places in [`Version::level`]: files that are disjoint and ascending by
-    /// key, as those of one load are. A file for itself is a run of one.
+    /// The runs of L0 from new to old, by their places in [`Version::level`]: files that are
+    /// disjoint and ascending by key, as those of one load are. A file for itself is a run of one.
     #[must_use]
     pub fn runs(&self) -> &[Range<usize>] {
         self.finder.runs()
@@ -167,22 +167,23 @@ impl Version {
         files.get(start..end).unwrap_or(&[])
     }
 
-    /// The rank of a key among the bounds of this version's files, for [`Version::place`] and [`Version::may_hold`].
+    /// The rank of a key among the bounds of this version's files, for [`Version::place`] and
+    /// [`Version::may_hold`].
     #[inline]
     pub(crate) fn rank(&self, key: &[u8]) -> u64 {
         self.finder.rank(key)
     }
 
-    /// The place of the first file of a level below L0 that does not end before `key`, which has this rank; the
-    /// number of files when there is none.
+    /// The place of the first file of a level below L0 that does not end before `key`, which has
+    /// this rank; the number of files when there is none.
     #[inline]
     pub(crate) fn place(&self, level: u8, key: &[u8], rank: u64) -> usize {
         debug_assert!(level > 0, "files of L0 are not sorted by key");
         self.finder.place(usize::from(level), self.level(level), key, rank)
     }
 
-    /// The place of the first file of a run of L0 that does not end before `key`, which has this rank; the run's end
-    /// when there is none.
+    /// The place of the first file of a run of L0 that does not end before `key`, which has this
+    /// rank; the run's end when there is none.
     #[inline]
     pub(crate) fn place_in_run(&self, run: &Range<usize>, key: &[u8], rank: u64) -> usize {
         if run.len() == 1 {
@@ -204,7 +205,8 @@ impl Version {
         FileRef { meta: &self.level(level)[at], opened: self.finder.opened(usize::from(level), at) }
     }
 
-    /// The files that may hold `key`, from new to old: at most one of each run of L0, then of each level.
+    /// The files that may hold `key`, from new to old: at most one of each run of L0, then of each
+    /// level.
     #[inline]
     pub(crate) fn files_for<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = FileRef<'a>> {
         let rank = self.rank(key);
@@ -242,8 +244,8 @@ impl Version {
         })
     }
 
-    /// When the first of the operands was written, in group time, that these levels may hold for keys of
-    /// `smallest..=largest`, files left out that `is_left_out`.
+    /// When the first of the operands was written, in group time, that these levels may hold for
+    /// keys of `smallest..=largest`, files left out that `is_left_out`.
     pub(crate) fn operands_from_ms(
         &self,
         levels: Range<u8>,
@@ -420,7 +422,8 @@ impl Version {
         }
     }
 
-    /// A load adds files below nothing older and above nothing newer, or readers would find the wrong version first.
+    /// A load adds files below nothing older and above nothing newer, or readers would find the
+    /// wrong version first.
     fn check_between_levels(&self, edit: &Edit) -> Result<()> {
         let wrong = |(level, meta): &(u8, FileMeta)| {
             let mut above = self.files_within(0..*level, &meta.smallest, &meta.largest);
@@ -564,7 +567,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Forgets which readers of files were kept in the current version: the next has the same files and no readers.
+    /// Forgets which readers of files were kept in the current version: the next has the same files
+    /// and no readers.
     pub(crate) fn close_files(&mut self) {
         let levels = self.current.levels.clone();
         let finder = Finder::of(&levels);
@@ -575,9 +579,9 @@ impl Versions {
     /// Files that nothing can read any more, each reported once, ascending.
     pub fn obsolete_files(&mut self) -> Vec<FileId> {
         let mut obsolete = Vec::new();
-        // The last reference is ours. Whoever could make a second one would need one to clone from. `get_mut`
-        // also has what the last reader did happen before what is done with the file's slots; a mere count
-        // would not.
+        // The last reference is ours. Whoever could make a second one would need one to clone from.
+        // `get_mut` also has what the last reader did happen before what is done with the file's
+        // slots; a mere count would not.
         self.leaving.retain_mut(|file| {
             let held = Arc::get_mut(file).is_none();
             if !held {

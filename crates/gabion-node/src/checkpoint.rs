@@ -6,14 +6,14 @@
 //!                                       superblock, last ◄── first checkpoint: state, tree ┘
 //! ```
 //!
-//! Nothing of the source changes and nobody waits: the view keeps its files, and what MemTables hold is
-//! written by ordinary flushes into the *new* pool. Sealing and flushing the source first would need its log,
-//! its slots and its writers' patience, which a full or failed store does not have; copying its log would
-//! bring its positions, terms and watermarks along.
+//! Nothing of the source changes and nobody waits: the view keeps its files, and what MemTables
+//! hold is written by ordinary flushes into the *new* pool. Sealing and flushing the source first
+//! would need its log, its slots and its writers' patience, which a full or failed store does not
+//! have; copying its log would bring its positions, terms and watermarks along.
 //!
-//! The copy is a group of one under the same group number: that is the lineage in every block of its files,
-//! which is never rewritten. Its pool has a name of its own, its log begins at 0 in a later
-//! term. Files keep number, term and checksums.
+//! The copy is a group of one under the same group number: that is the lineage in every block of
+//! its files, which is never rewritten. Its pool has a name of its own, its log begins at 0 in a
+//! later term. Files keep number, term and checksums.
 
 use crate::files::LocalStore;
 use crate::ring::RingState;
@@ -89,17 +89,17 @@ impl Origin {
     }
 }
 
-/// Writes a checkpoint into an empty medium, all of whose length it takes. `source` has the files of the
-/// view; it must wait for nothing but `medium`. `progress` is told of the bytes of each file that was
-/// copied.
+/// Writes a checkpoint into an empty medium, all of whose length it takes. `source` has the files
+/// of the view; it must wait for nothing but `medium`. `progress` is told of the bytes of each file
+/// that was copied.
 ///
 /// # Durability
-/// Survives a power cut when it returns. Before, the medium holds no pool, or, once all else is flushed, the whole one:
-/// that may be there, too, when it returns an error.
+/// Survives a power cut when it returns. Before, the medium holds no pool, or, once all else is
+/// flushed, the whole one: that may be there, too, when it returns an error.
 ///
 /// # Errors
-/// Corruption, naming file and chunk, when a file is not what its edit says; no space when the view needs
-/// more slots than the medium has; invalid input when the medium holds a pool; the media's.
+/// Corruption, naming file and chunk, when a file is not what its edit says; no space when the view
+/// needs more slots than the medium has; invalid input when the medium holds a pool; the media's.
 pub async fn write(
     medium: &MediumHandle,
     pool_id: [u8; 16],

@@ -268,15 +268,16 @@ pub struct NodeOptions {
     pub granted_slots: u32,
     /// Jobs that may run at once, a flush not counted. Default 1.
     pub compactions_max: usize,
-    /// Bytes of memory of files that were built and that not every secondary holds, above which no compaction and no file
-    /// of a load is begun. A compaction that has begun waits before its next file, so there may be one file more for each
-    /// of `compactions_max`. Flushes wait for those of flushes alone, and so there may be the files of all sealed
-    /// MemTables besides. Default 256 MiB.
+    /// Bytes of memory of files that were built and that not every secondary holds, above which no
+    /// compaction and no file of a load is begun. A compaction that has begun waits before its next
+    /// file, so there may be one file more for each of `compactions_max`. Flushes wait for those of
+    /// flushes alone, and so there may be the files of all sealed MemTables besides. Default 256
+    /// MiB.
     pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,
-    /// What readers may keep of what flushes and compactions replaced, before the oldest end with an
-    /// error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
+    /// What readers may keep of what flushes and compactions replaced, before the oldest end with
+    /// an error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
     pub pin_budget: PinBudget,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]

@@ -1,5 +1,5 @@
-//! Reading and writing files of the pool: the engine names files, the pool knows slots, and here the
-//! two meet.
+//! Reading and writing files of the pool: the engine names files, the pool knows slots, and here
+//! the two meet.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -15,8 +15,8 @@ use gabion_log::{LogConfig, SegmentSource};
 use gabion_media::MediumHandle;
 use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file, read_files};
 
-/// Where each readable file lies, at one moment. The node changes its own; a clone costs next to nothing and stays
-/// as it is, at the price of a copy with the node's next change.
+/// Where each readable file lies, at one moment. The node changes its own; a clone costs next to
+/// nothing and stays as it is, at the price of a copy with the node's next change.
 #[derive(Clone, Default)]
 pub struct FileMap(Arc<HashMap<FileId, Arc<FilePlacement>>>);
 
@@ -62,7 +62,8 @@ pub trait Locate {
     /// The file's placement, if it is readable here.
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>>;
 
-    /// A read of the file met damage, and returns this error. Where nobody repairs there is nothing to do.
+    /// A read of the file met damage, and returns this error. Where nobody repairs there is nothing
+    /// to do.
     fn note_damage(&self, _file: FileId, _error: &Error) {}
 }
 
@@ -156,7 +157,8 @@ impl<L: Locate> FileSource for PoolSource<L> {
             let read = read_file(&store.medium, &store.geometry, &place, offset, len as u64)
                 .await
                 .map_err(|error| error.within(format!("{file} at {offset}")));
-            // A file that was repaired meanwhile lies elsewhere, and what was read may be what rotted.
+            // A file that was repaired meanwhile lies elsewhere, and what was read may be what
+            // rotted.
             placement = self.locate.locate(file).filter(|now| !Arc::ptr_eq(now, &place));
             if placement.is_none() {
                 return read;

@@ -12,7 +12,8 @@
 //!   └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! - [`Node`]: the state machine. One owner, one loop: hand in an event, call `advance`, take outputs.
+//! - [`Node`]: the state machine. One owner, one loop: hand in an event, call `advance`, take
+//!   outputs.
 //! - [`work`]: what leaves it because it takes long, and the functions that carry it out.
 //! - [`open`]: creating a replica in an empty pool, and opening one from its pool and ring alone.
 //! - [`checkpoint`]: a new pool that holds what a view of a replica shows.

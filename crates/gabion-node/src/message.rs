@@ -68,7 +68,8 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
-    /// These files will be named by no edit: their job was given up. As many messages as it takes: each names 4,096 at most.
+    /// These files will be named by no edit: their job was given up. As many messages as it takes:
+    /// each names 4,096 at most.
     Discard {
         /// The files.
         files: Vec<FileId>,

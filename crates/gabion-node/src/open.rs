@@ -23,8 +23,8 @@ use gabion_replication::{
     Config, GroupView, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
 };
 
-/// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when the
-/// pool is opened.
+/// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when
+/// the pool is opened.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
@@ -97,8 +97,9 @@ pub async fn open_pool(medium: &MediumHandle, trust: Trust) -> Result<OpenedPool
     Ok(pool)
 }
 
-/// Opens a pool as [`open_pool`] does, and writes nothing: for tools that look at a replica which no
-/// process runs. What is made of it must not be driven. A rotten log is refused, whoever could repair it.
+/// Opens a pool as [`open_pool`] does, and writes nothing: for tools that look at a replica which
+/// no process runs. What is made of it must not be driven. A rotten log is refused, whoever could
+/// repair it.
 ///
 /// # Errors
 /// As [`open_pool`].
@@ -174,8 +175,8 @@ impl OpenedPool {
         self.store.clone()
     }
 
-    /// Says that the ring was lost, as `why` says in words that follow "its ring", and that the one in its place has this
-    /// number. Without a call the ring is the pool's.
+    /// Says that the ring was lost, as `why` says in words that follow "its ring", and that the one
+    /// in its place has this number. Without a call the ring is the pool's.
     pub fn replace_ring(&mut self, why: String, number: u64) {
         self.ring = RingFound::Lost(why);
         self.state.ring.number = number;
@@ -187,8 +188,8 @@ impl OpenedPool {
         &self.ring
     }
 
-    /// What may be missing if a replica is made of the pool with `ring`; nothing after a clean stop, and
-    /// where the ring is the pool's. It writes to `ring`.
+    /// What may be missing if a replica is made of the pool with `ring`; nothing after a clean
+    /// stop, and where the ring is the pool's. It writes to `ring`.
     ///
     /// # Errors
     /// As [`Self::open_node`].
@@ -221,8 +222,8 @@ impl OpenedPool {
     /// others fill the log again.
     ///
     /// # Errors
-    /// Corruption with its place for such a record in a group of one, and in a pool of [`read_pool`]; the
-    /// medium's.
+    /// Corruption with its place for such a record in a group of one, and in a pool of
+    /// [`read_pool`]; the medium's.
     pub async fn open_node(
         mut self,
         ring: Box<dyn MemoryRegion>,
@@ -238,8 +239,8 @@ impl OpenedPool {
             segments.write_again(&self.log_config(), report.watermark, report.in_segments).await?;
         }
         if self.is_to_run {
-            // What segments hold counts as durable as far as it once was: also blocks that an earlier process
-            // wrote again where they were rotten, and did not flush.
+            // What segments hold counts as durable as far as it once was: also blocks that an
+            // earlier process wrote again where they were rotten, and did not flush.
             self.store.medium.flush().await?;
         }
         let loss = self.judge_ring(&report);
@@ -267,8 +268,8 @@ impl OpenedPool {
         Ok((node, report))
     }
 
-    /// Makes the number of this life durable, before anybody hears of it, and with it what this start
-    /// made of the ring and of the log: a start that is cut short must not forget that.
+    /// Makes the number of this life durable, before anybody hears of it, and with it what this
+    /// start made of the ring and of the log: a start that is cut short must not forget that.
     async fn begin_life(&mut self) -> Result<()> {
         if !self.is_to_run {
             return Ok(());
@@ -312,7 +313,8 @@ impl OpenedPool {
         self.group.log_config(self.state.view.log)
     }
 
-    /// Whether memory holds a record of this group's log: an earlier version's ring says by nothing else whose it is.
+    /// Whether memory holds a record of this group's log: an earlier version's ring says by nothing
+    /// else whose it is.
     #[must_use]
     pub fn knows_ring(&self, ring: &dyn MemoryRegion) -> bool {
         gabion_log::inspect::holds_record(ring, &self.log_config())
@@ -327,7 +329,8 @@ impl OpenedPool {
         ring: Box<dyn MemoryRegion>,
         segments: &PoolSegments,
     ) -> Result<(Log, RecoveryReport)> {
-        // What is in the log of a group of several may not be the group's, however durable it is here.
+        // What is in the log of a group of several may not be the group's, however durable it is
+        // here.
         let is_private = self.state.view.log == LogKind::Private;
         let stopped = self.state.ring.stopped.filter(|_| is_private).unwrap_or_default();
         let input = RecoveryInput {

@@ -51,12 +51,13 @@ pub struct ReplicaState {
     pub spans: Vec<Span>,
     /// The log is kept from here on.
     pub trimmed: Anchor,
-    /// Group time where the log is kept from, in ms, or of a later edit that no log has: it does not go back when no record
-    /// is left that tells it.
+    /// Group time where the log is kept from, in ms, or of a later edit that no log has: it does
+    /// not go back when no record is left that tells it.
     pub trimmed_ms: u64,
-    /// The log is known to have been durable here, and committed, up to this record end: raised by each
-    /// edit that is applied and by each watermark that a rotten log tells of, never lowered. A start that
-    /// finds less has lost records, and the group does not go on without them (docs/faults.md E4).
+    /// The log is known to have been durable here, and committed, up to this record end: raised by
+    /// each edit that is applied and by each watermark that a rotten log tells of, never lowered. A
+    /// start that finds less has lost records, and the group does not go on without them
+    /// (docs/faults.md E4).
     pub durable: LogPosition,
     /// Its ring, and how the last process ended.
     pub ring: RingState,
@@ -69,11 +70,13 @@ const TAG_SHARDS: u16 = 2;
 const TAG_VIEW: u16 = 8;
 /// What stands for a vote (Raft), which no protocol of today gives.
 const NO_VOTE: u32 = 0;
-/// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before the first trim.
+/// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before
+/// the first trim.
 const TAG_TRIMMED_MS: u16 = 4;
 /// Critical, as a build that skips it takes any ring. Missing for the first ring of a pool.
 const TAG_RING_NUMBER: u16 = 5;
-/// There after a clean stop, and until the first start. A build that skips it writes a state without it.
+/// There after a clean stop, and until the first start. A build that skips it writes a state
+/// without it.
 const TAG_STOPPED: u16 = 6;
 /// There after a ring was lost.
 const TAG_RING_LOSS: u16 = 7;

@@ -7,8 +7,8 @@
 //!                            └─────► writer (takes writes), reader (answers reads), others
 //! ```
 //!
-//! A view reaches the node by [`Node::handle_view`](crate::Node::handle_view) alone. It takes effect
-//! when it is durable, and may change at any time.
+//! A view reaches the node by [`Node::handle_view`](crate::Node::handle_view) alone. It takes
+//! effect when it is durable, and may change at any time.
 //!
 //! Parts of the node ask "is this my duty?" and "who takes writes?". None asks for the head, for a
 //! place in the order or for the number of members: what those mean is decided here alone.

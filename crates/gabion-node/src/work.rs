@@ -71,15 +71,16 @@ pub struct JobOrder {
     pub is_bounded: bool,
 }
 
-/// How much bounded jobs may build, as whoever drives the node keeps it: in bytes of memory since the node began.
+/// How much bounded jobs may build, as whoever drives the node keeps it: in bytes of memory since
+/// the node began.
 ///
 /// ```text
 ///   node: Output::JobsMayBuild(until) ─► may_build ─┐
 ///   job: a file is built ─► built ─────────────────► may_go_on? ─► the next file, or wait for the next JobsMayBuild
 /// ```
 ///
-/// The node cannot stop a job whose files it has not heard of yet, so it says how many bytes there may be and not whether
-/// to go on: a job runs ahead of it by no more than that.
+/// The node cannot stop a job whose files it has not heard of yet, so it says how many bytes there
+/// may be and not whether to go on: a job runs ahead of it by no more than that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildCredit {
     built: u64,
@@ -87,8 +88,9 @@ pub struct BuildCredit {
 }
 
 impl BuildCredit {
-    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]), of which the node hears: to
-    /// be said of each of these files and of no other, or what the two have counted drifts apart.
+    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]), of
+    /// which the node hears: to be said of each of these files and of no other, or what the two
+    /// have counted drifts apart.
     pub const fn built(&mut self, memory: u64) {
         self.built += memory;
     }
@@ -118,8 +120,9 @@ pub struct BuiltFile {
     pub memory: u64,
 }
 
-/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was built. A fresh one is
-/// touched as far as the file goes, one that was used before perhaps to its end.
+/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was
+/// built. A fresh one is touched as far as the file goes, one that was used before perhaps to its
+/// end.
 #[must_use]
 pub fn kept_by(file: &FinishedFile) -> u64 {
     let capacity = file.memory.capacity();
@@ -171,8 +174,8 @@ pub struct ShipOrder {
     pub bytes: Bytes,
     /// The file and its granted slots.
     pub placement: FilePlacement,
-    /// It was to be sent there before: it is compared with its checksums first. What a bit flipped in after they were
-    /// taken is refused there each time, and would go again and again.
+    /// It was to be sent there before: it is compared with its checksums first. What a bit flipped
+    /// in after they were taken is refused there each time, and would go again and again.
     pub is_again: bool,
 }
 
@@ -385,10 +388,11 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
     order.reader.read(&source, order.from, order.bytes_max).await
 }
 
-/// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes it
-/// into slots of its own, so that it is shipped from the same buffer meanwhile. A file is written while the next
-/// one is built, so the job has two in memory. It waits for `wait` before it begins the next: a bounded job until it may, any
-/// other to be told that the process ends. Everything is flushed when the job is done.
+/// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes
+/// it into slots of its own, so that it is shipped from the same buffer meanwhile. A file is
+/// written while the next one is built, so the job has two in memory. It waits for `wait` before it
+/// begins the next: a bounded job until it may, any other to be told that the process ends.
+/// Everything is flushed when the job is done.
 ///
 /// # Errors
 /// The job's error, or that of `wait`: nothing of it counts then.
@@ -425,8 +429,8 @@ pub async fn run_job(
     Ok(JobDone { output, unused, read_bytes: meter.bytes() })
 }
 
-/// Whatever kind a device says, 'no space' too: what wrote files and failed to flush them is not to be tried again, as the
-/// next flush proves nothing (docs/faults.md E8).
+/// Whatever kind a device says, 'no space' too: what wrote files and failed to flush them is not to
+/// be tried again, as the next flush proves nothing (docs/faults.md E8).
 fn flush_failed(error: Error) -> Error {
     Error::with_source(ErrorKind::Io, "files that were written", error)
 }
@@ -452,8 +456,8 @@ impl<F, W> SlotSink<'_, F, W> {
         self.ended(&placement, result)
     }
 
-    /// A file is written, or is not: then its slots are those that the device refused, unless it had no room, or nobody
-    /// knows what is to come there.
+    /// A file is written, or is not: then its slots are those that the device refused, unless it
+    /// had no room, or nobody knows what is to come there.
     fn ended(&mut self, placement: &FilePlacement, result: Result<()>) -> Result<()> {
         if let Err(error) = &result
             && error.kind() == ErrorKind::Io
@@ -493,7 +497,8 @@ where
         let FinishedFile { meta, bytes, memory: buffer } = file;
         self.store.medium.put_of_file(buffer);
         let meta = Arc::new(meta);
-        // Shipping begins at once: what is read of the buffer now is still in the processor's cache.
+        // Shipping begins at once: what is read of the buffer now is still in the processor's
+        // cache.
         let (bytes_there, placement_there) = (bytes.clone(), placement.clone());
         (self.built)(BuiltFile {
             meta: meta.clone(),
@@ -524,9 +529,9 @@ where
     }
 }
 
-/// Carries out a shipment over a connection to the secondary's namespace: chunks, then slot headers,
-/// then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks). What goes again is compared with its
-/// checksums before that.
+/// Carries out a shipment over a connection to the secondary's namespace: chunks, then slot
+/// headers, then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks). What
+/// goes again is compared with its checksums before that.
 ///
 /// # Errors
 /// The connection's error. The outcome is then unknown: nothing may be written to these slots again

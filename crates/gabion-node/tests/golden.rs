@@ -186,7 +186,8 @@ fn a_state_with_the_time_at_which_its_log_begins_has_these_bytes() {
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
 }
 
-/// What is known of a ring: another than the first, an unclean stop, and what may be gone; or a clean stop.
+/// What is known of a ring: another than the first, an unclean stop, and what may be gone; or a
+/// clean stop.
 fn states_of_rings() -> [ReplicaState; 2] {
     let loss = RingLoss {
         why: "is missing".into(),

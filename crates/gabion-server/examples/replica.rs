@@ -1,6 +1,7 @@
 //! One replica of a group on this machine, for trying things out: `replica DIR ID COUNT BASE_PORT`
-//! makes the replica in `DIR/ID` if it is not there and runs it. Doors: BASE_PORT + 10·ID for clients, + 1
-//! for members, + 2 for the target. `DURABLE=1`, `EVERY_REPLICA=1`, `POOL_MIB=n`, `MEMTABLE_KIB=n` change the group.
+//! makes the replica in `DIR/ID` if it is not there and runs it. Doors: BASE_PORT + 10·ID for
+//! clients, + 1 for members, + 2 for the target. `DURABLE=1`, `EVERY_REPLICA=1`, `POOL_MIB=n`,
+//! `MEMTABLE_KIB=n` change the group.
 #![allow(clippy::disallowed_methods, reason = "a program")]
 
 use gabion_base::units::{KIB, MIB};

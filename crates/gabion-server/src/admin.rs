@@ -1,4 +1,5 @@
-//! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was asked.
+//! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was
+//! asked.
 
 use crate::client::Presence;
 use crate::commands::errors;
@@ -93,7 +94,8 @@ pub(crate) fn time(node: &Node, clock: &Clock) -> Value {
     })
 }
 
-/// Has the primary's time go on to the system's clock. Time that passed at another replica would be told nobody.
+/// Has the primary's time go on to the system's clock. Time that passed at another replica would be
+/// told nobody.
 pub(crate) fn adopt_time(node: &Node, clock: &Clock) -> Reply {
     if !node.duties().append {
         let head = node.view().writer().get();
@@ -126,8 +128,9 @@ pub(crate) fn file(file: &CapturedFile) -> Value {
     })
 }
 
-/// What a scrub looks at: the files of one moment, as far as they are still in the tree when their turn
-/// comes. Only the file that is being read is kept from being used again: a scrub may last for hours.
+/// What a scrub looks at: the files of one moment, as far as they are still in the tree when their
+/// turn comes. Only the file that is being read is kept from being used again: a scrub may last for
+/// hours.
 pub(crate) struct Scrub {
     log_end: Value,
     edit: u64,
@@ -157,11 +160,12 @@ impl Scrub {
         }
     }
 
-    /// Reads every file from the device and compares each chunk with the edit's checksum. A file that
-    /// differs is told, and noted as damaged, which lets it be repaired.
+    /// Reads every file from the device and compares each chunk with the edit's checksum. A file
+    /// that differs is told, and noted as damaged, which lets it be repaired.
     ///
     /// # Errors
-    /// Unavailable when nobody waits for the answer any more. None of a file: those are part of the answer.
+    /// Unavailable when nobody waits for the answer any more. None of a file: those are part of the
+    /// answer.
     pub(crate) async fn run(mut self, store: &LocalStore, asker: &Presence) -> Result<Value> {
         for file in std::mem::take(&mut self.files) {
             if !asker.is_there() {
@@ -231,13 +235,14 @@ impl Scrub {
     }
 }
 
-/// Number and checksum of all records of users in a state of the store. Equal at replicas in the same
-/// state.
+/// Number and checksum of all records of users in a state of the store. Equal at replicas in the
+/// same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordDigest {
     /// How many there are.
     pub records: u64,
-    /// CRC32C, in key order, of each one's lengths of key and value (u32, little-endian), then their bytes.
+    /// CRC32C, in key order, of each one's lengths of key and value (u32, little-endian), then
+    /// their bytes.
     pub crc: u32,
 }
 
@@ -245,8 +250,8 @@ impl RecordDigest {
     /// Reads all of them. Others run in between.
     ///
     /// # Errors
-    /// A file cannot be read or is damaged; snapshot too old when it took longer than the pin budget of
-    /// readers while compactions went on.
+    /// A file cannot be read or is damaged; snapshot too old when it took longer than the pin
+    /// budget of readers while compactions went on.
     pub async fn of<S, C>(view: ReadView, tables: &Tables<S, C>) -> Result<Self>
     where
         S: FileSource + Clone + 'static,

@@ -8,8 +8,9 @@
 //! An idle connection holds no buffers: what is read goes through one buffer of the loop, and stays
 //! here only while a request or a reply is in the middle, or while its requests wait.
 //!
-//! Many clients send all of a pipeline before they read a reply. So requests are read on while replies wait to
-//! be read, up to a limit, and are begun as replies leave. Otherwise both ends would wait for each other.
+//! Many clients send all of a pipeline before they read a reply. So requests are read on while
+//! replies wait to be read, up to a limit, and are begun as replies leave. Otherwise both ends
+//! would wait for each other.
 
 use crate::commands::{Session, Work, held_by_nobody};
 use bytes::BytesMut;
@@ -38,9 +39,10 @@ const UNREAD_SUM_MAX: usize = 1 << 30;
 const SHORT_MAX: usize = 1 << 20;
 /// Bytes of the words of requests under way before further ones wait.
 const WORDS_MAX: usize = 64 << 20;
-/// Bytes of requests of one connection that are read ahead, while they wait for replies before them to be read. With as
-/// many no more is read, and the connection ends with an error when its client takes no reply then for
-/// [`AHEAD_MAX_MS`]: it sends on, and reads nothing before it has. The longest request is shorter.
+/// Bytes of requests of one connection that are read ahead, while they wait for replies before them
+/// to be read. With as many no more is read, and the connection ends with an error when its client
+/// takes no reply then for [`AHEAD_MAX_MS`]: it sends on, and reads nothing before it has. The
+/// longest request is shorter.
 pub(crate) const INPUT_MAX: usize = 64 << 20;
 /// How long a client is waited for that has sent as much ahead as it may and reads nothing, in ms.
 pub(crate) const AHEAD_MAX_MS: u64 = 5_000;
@@ -48,11 +50,11 @@ const _: () = assert!(
     INPUT_MAX > REQUEST_LEN_MAX + ELEMENTS_MAX * (HEADER_LEN_MAX + 4) + READ_LEN,
     "a request in the middle is within the limit"
 );
-/// What the reply to a command under way is expected to take at least, in bytes: so that all slots can
-/// be under way.
+/// What the reply to a command under way is expected to take at least, in bytes: so that all slots
+/// can be under way.
 const EXPECTED_MIN: usize = UNREAD_MAX / SLOTS_MAX;
-/// Bytes that are read of a client that broke the protocol or sent too much ahead, so that it comes to read
-/// why: as much as the longest value that Redis takes.
+/// Bytes that are read of a client that broke the protocol or sent too much ahead, so that it comes
+/// to read why: as much as the longest value that Redis takes.
 const DISCARD_MAX: usize = 512 << 20;
 /// Bytes that one read takes from a socket.
 pub(crate) const READ_LEN: usize = 64 << 10;
@@ -90,9 +92,9 @@ struct Slot {
 /// The bytes of replies that one connection has not read or is expected to get, counted also in the
 /// sum over all.
 ///
-/// What the replies to commands under way will take is not known, and may be the length of the longest
-/// value each: it is expected to be that of the longest of late. A connection begins with few commands
-/// under way, and short replies soon allow as many as there are slots.
+/// What the replies to commands under way will take is not known, and may be the length of the
+/// longest value each: it is expected to be that of the longest of late. A connection begins with
+/// few commands under way, and short replies soon allow as many as there are slots.
 struct Unread {
     bytes: usize,
     /// Commands under way whose replies may be long, and what each of these is expected to take.
@@ -143,7 +145,8 @@ impl Unread {
 
     /// Whether nothing more may be begun.
     fn is_full(&self) -> bool {
-        // With nothing unread and nothing under way, one may always begin, however long the last was.
+        // With nothing unread and nothing under way, one may always begin, however long the last
+        // was.
         let is_much = self.bytes > 0 || self.due >= SHORT_MAX;
         self.bytes + self.due >= UNREAD_MAX || is_much && self.sum.get() >= UNREAD_SUM_MAX
     }
@@ -155,7 +158,8 @@ impl Drop for Unread {
     }
 }
 
-/// The bytes that one connection has sent and that were not asked for yet, counted also in the sum over all.
+/// The bytes that one connection has sent and that were not asked for yet, counted also in the sum
+/// over all.
 struct Sent {
     bytes: usize,
     sum: Rc<Cell<usize>>,
@@ -186,8 +190,8 @@ pub(crate) struct Sums {
     pub(crate) input: Rc<Cell<usize>>,
 }
 
-/// Whether a connection is there and its other end may send something: one whose process has ended sends nothing any
-/// more. What takes long should be wanted by somebody.
+/// Whether a connection is there and its other end may send something: one whose process has ended
+/// sends nothing any more. What takes long should be wanted by somebody.
 pub(crate) struct Presence(Weak<()>);
 
 impl Presence {
@@ -235,9 +239,9 @@ pub(crate) struct Client {
     presence: Option<Rc<()>>,
     /// No more requests; closed when every reply is sent.
     pub(crate) is_closing: bool,
-    /// Bytes that are still read and thrown away before it is closed, where it may be in the middle of what it
-    /// sends. With that unread it would not come to read its replies, or the system would send a reset, which takes
-    /// them away.
+    /// Bytes that are still read and thrown away before it is closed, where it may be in the middle
+    /// of what it sends. With that unread it would not come to read its replies, or the system
+    /// would send a reset, which takes them away.
     discards: Option<usize>,
     /// It was told that nothing more comes.
     is_lingering: bool,
@@ -325,8 +329,9 @@ impl Client {
         self.waiting.bytes
     }
 
-    /// Whether its requests wait until it has read replies, so that it must be able to send on: it may read none before
-    /// it has sent all. What waits for anything else goes on by itself, and the socket holds what it sends meanwhile.
+    /// Whether its requests wait until it has read replies, so that it must be able to send on: it
+    /// may read none before it has sent all. What waits for anything else goes on by itself, and
+    /// the socket holds what it sends meanwhile.
     pub(crate) fn is_unread(&self) -> bool {
         !self.can_write && !self.is_closing && self.is_blocked()
     }
@@ -341,7 +346,8 @@ impl Client {
         self.can_read && self.is_unread() && self.input.len() >= INPUT_MAX
     }
 
-    /// Takes no more requests. The client may be in the middle of sending some, which are thrown away.
+    /// Takes no more requests. The client may be in the middle of sending some, which are thrown
+    /// away.
     pub(crate) fn close_amid_requests(&mut self) {
         self.held = None;
         self.take_no_more();
@@ -367,15 +373,15 @@ impl Client {
         self.is_lingering
     }
 
-    /// Tells the client that nothing more comes, so that it ends too; until then what it sends is thrown
-    /// away. Returns whether there is anything to wait for.
+    /// Tells the client that nothing more comes, so that it ends too; until then what it sends is
+    /// thrown away. Returns whether there is anything to wait for.
     pub(crate) fn linger(&mut self) -> bool {
         self.is_lingering = self.is_discarding() && self.stream.shutdown(Shutdown::Write).is_ok();
         self.is_lingering
     }
 
-    /// Throws away what a closing client sends, up to `budget` bytes. Returns how many; `None` when the connection is
-    /// over: it broke, it has been told all there is, or it sends without an end.
+    /// Throws away what a closing client sends, up to `budget` bytes. Returns how many; `None` when
+    /// the connection is over: it broke, it has been told all there is, or it sends without an end.
     pub(crate) fn discard(&mut self, scratch: &mut [u8], budget: usize) -> Option<usize> {
         let mut count = 0;
         while count < budget {
@@ -407,8 +413,8 @@ impl Client {
         self.slots.is_empty() && self.held.is_none() && self.output.is_empty()
     }
 
-    /// A place for a reply that comes later, to a request whose words take `words` bytes until then. What writes without
-    /// reading has a short one.
+    /// A place for a reply that comes later, to a request whose words take `words` bytes until
+    /// then. What writes without reading has a short one.
     pub(crate) fn reserve(
         &mut self,
         protocol: Protocol,
@@ -439,8 +445,8 @@ impl Client {
         self.push_kind(protocol, Kind::Other, reply, turn);
     }
 
-    /// How many other replicas hold the writes before, which is none when the last of them is in doubt by the time
-    /// of this reply.
+    /// How many other replicas hold the writes before, which is none when the last of them is in
+    /// doubt by the time of this reply.
     pub(crate) fn push_wait(&mut self, protocol: Protocol, reply: Reply) {
         self.push_kind(protocol, Kind::Wait, reply, 0);
     }
@@ -501,8 +507,9 @@ impl Client {
         }
     }
 
-    /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`, or to wait where no request
-    /// may be taken now (`is_blocked`). Returns the number of bytes; `None` when there are none now.
+    /// Reads once, by way of the loop's `scratch` into memory that is cut off `shared`, or to wait
+    /// where no request may be taken now (`is_blocked`). Returns the number of bytes; `None` when
+    /// there are none now.
     ///
     /// # Errors
     /// The connection's; the end of the stream is `UnexpectedEof`.
@@ -591,7 +598,8 @@ impl Client {
         self.write_out(scratch)
     }
 
-    /// Sends the replies that wait, else those in `scratch`, and keeps what the socket does not take.
+    /// Sends the replies that wait, else those in `scratch`, and keeps what the socket does not
+    /// take.
     fn write_out(&mut self, scratch: &mut Vec<u8>) -> io::Result<usize> {
         if !self.can_write {
             self.output.append(scratch);

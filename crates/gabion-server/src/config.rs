@@ -42,18 +42,22 @@ pub struct ServerConfig {
     pub peers: Vec<PeerAddress>,
     /// How the pool is read and written.
     pub io: BackendChoice,
-    /// Memory for decoded blocks of files, in bytes. `CONFIG SET` changes it while the process lives, and so the two
-    /// that follow.
+    /// Memory for decoded blocks of files, in bytes. `CONFIG SET` changes it while the process
+    /// lives, and so the two that follow.
     pub block_cache_bytes: usize,
-    /// Memory for indexes and filters of open files, in bytes; about 2 % of the files that are read.
+    /// Memory for indexes and filters of open files, in bytes; about 2 % of the files that are
+    /// read.
     pub open_files_bytes: usize,
-    /// Bytes of requests that may wait of all connections of clients together, those in the middle among them. Past it the
-    /// connection that holds most ends with an error. [`INPUT_BYTES`] unless there is a reason.
+    /// Bytes of requests that may wait of all connections of clients together, those in the middle
+    /// among them. Past it the connection that holds most ends with an error. [`INPUT_BYTES`]
+    /// unless there is a reason.
     pub client_input_bytes: usize,
-    /// Steps, 0 to [`gabion_proc::STEPS_MAX`], by which the threads that compact, ship, receive files and warm the cache
-    /// stand back behind those that answer clients and members; the one that flushes by half as many.
+    /// Steps, 0 to [`gabion_proc::STEPS_MAX`], by which the threads that compact, ship, receive
+    /// files and warm the cache stand back behind those that answer clients and members; the one
+    /// that flushes by half as many.
     pub jobs_nice: u8,
-    /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to [`RunOptions::COMPACTIONS_MAX`].
+    /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to
+    /// [`RunOptions::COMPACTIONS_MAX`].
     pub node: NodeOptions,
 }
 
@@ -67,12 +71,13 @@ pub enum ExitReason {
     Failed(Error),
 }
 
-/// The exit code of a process that cannot work as it is told, or with what the system gives it; another would end as well.
+/// The exit code of a process that cannot work as it is told, or with what the system gives it;
+/// another would end as well.
 pub const EXIT_CONFIGURATION: u8 = 78;
 
-/// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure while it
-/// ran, 75 when another process holds the pool, 78 for a configuration that cannot work, or limits of the system that
-/// are too low, else 1.
+/// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure
+/// while it ran, 75 when another process holds the pool, 78 for a configuration that cannot work,
+/// or limits of the system that are too low, else 1.
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {
     match result {

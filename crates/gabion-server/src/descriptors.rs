@@ -4,9 +4,10 @@
 //!   limit = open at the start + files, threads, listeners + members + short-lived ones + clients
 //! ```
 //!
-//! Each connection takes a descriptor. With fewer than they need, a file that cannot be opened would end the process,
-//! and a client that cannot be accepted would wait unanswered. So it is known at the start how many clients there is
-//! room for; whoever is over that is told so, even where no descriptor is left ([`Spare`]).
+//! Each connection takes a descriptor. With fewer than they need, a file that cannot be opened
+//! would end the process, and a client that cannot be accepted would wait unanswered. So it is
+//! known at the start how many clients there is room for; whoever is over that is told so, even
+//! where no descriptor is left ([`Spare`]).
 
 use crate::ServerConfig;
 use gabion_base::{Error, Result};
@@ -17,19 +18,22 @@ use std::io;
 
 /// Most connections of clients.
 pub(crate) const CLIENTS_MAX: usize = 20_000;
-/// Fewest with which a start makes sense: `gabion up` asks each replica how it is, and so may an operator.
+/// Fewest with which a start makes sense: `gabion up` asks each replica how it is, and so may an
+/// operator.
 const CLIENTS_MIN: usize = 4;
 /// Files, rings, queues and listeners of a replica alone with one thread that compacts.
 const OWN: usize = 26;
 /// Of each further such thread: the pool and its ring.
 const PER_COMPACTION: usize = 2;
-/// Connections with each other member: the link and one in its place, NVMe/TCP both ways and one in its place.
+/// Connections with each other member: the link and one in its place, NVMe/TCP both ways and one in
+/// its place.
 const PER_MEMBER: usize = 5;
 /// What is open for a moment: statistics of the system, those who have not said who they are.
 const SHORT_LIVED: usize = 12;
 /// With as many or more, there are some for whatever may come as well.
 const PLENTY: usize = 1_024;
-/// That is: those who have not said who they are, at the doors for members and for NVMe/TCP, at most.
+/// That is: those who have not said who they are, at the doors for members and for NVMe/TCP, at
+/// most.
 const STRANGERS: usize = 128;
 
 /// What the descriptors of a process are for.
@@ -96,7 +100,8 @@ const fn own(limit: usize, open: usize, compactions: usize, members: usize) -> u
     open + OWN + threads + members * PER_MEMBER + SHORT_LIVED + strangers
 }
 
-/// Raises the limit to `wanted` at least, where it is lower and the process may. Returns what it is then.
+/// Raises the limit to `wanted` at least, where it is lower and the process may. Returns what it is
+/// then.
 fn raise(wanted: u64) -> usize {
     let before = getrlimit(Resource::Nofile);
     // Nothing is no limit.
@@ -121,7 +126,8 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Gives the descriptor up for as long as `work` takes. Returns `None` where there is none to give up.
+    /// Gives the descriptor up for as long as `work` takes. Returns `None` where there is none to
+    /// give up.
     pub(crate) fn lend<T>(&mut self, work: impl FnOnce() -> T) -> Option<T> {
         if self.0.is_none() {
             *self = Self::new();

@@ -1,7 +1,8 @@
 //! The door for clients: accepting, taking requests in order, giving replies in order.
 //!
-//! Commands of one connection may overlap, but never so that it shows: a read begins when the positions
-//! of all its earlier writes are known, a write when all its earlier reads have been made.
+//! Commands of one connection may overlap, but never so that it shows: a read begins when the
+//! positions of all its earlier writes are known, a write when all its earlier reads have been
+//! made.
 
 use crate::admin::{self, Question, Scrub};
 use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
@@ -47,8 +48,8 @@ fn is_of_one_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
 }
 
-/// Tells a client that it is one too many, and closes its connection. What it has sent by then is read, as the system
-/// would send a reset otherwise, which may come before the words.
+/// Tells a client that it is one too many, and closes its connection. What it has sent by then is
+/// read, as the system would send a reset otherwise, which may come before the words.
 fn refuse(mut stream: TcpStream) {
     let _ = stream.write(b"-ERR max number of clients reached\r\n");
     let _ = stream.shutdown(Shutdown::Write);
@@ -86,7 +87,8 @@ impl Server {
         self.door_has_more = true;
     }
 
-    /// Tells the next client that there is no descriptor for it, with the one that is kept back for that.
+    /// Tells the next client that there is no descriptor for it, with the one that is kept back for
+    /// that.
     fn turn_one_away(&mut self, error: &io::Error) -> Option<io::Result<()>> {
         let resp = &self.resp;
         let outcome = self.spare.lend(|| resp.accept().map(|(stream, _)| refuse(stream)));
@@ -431,7 +433,8 @@ impl Server {
         self.clients[token] = Some(client);
     }
 
-    /// Sends what can be sent to the connections on the list, and lets those go on that were blocked.
+    /// Sends what can be sent to the connections on the list, and lets those go on that were
+    /// blocked.
     pub(crate) fn flush_clients(&mut self) {
         let mut encoded = std::mem::take(&mut self.encoded);
         for token in std::mem::take(&mut self.listed) {
@@ -467,7 +470,8 @@ impl Server {
 
     // ---- clients that are closed amid their requests
 
-    /// Ends a connection with a reply behind those to what has begun. What it has sent beyond that is not run.
+    /// Ends a connection with a reply behind those to what has begun. What it has sent beyond that
+    /// is not run.
     fn close_amid_requests(&mut self, token: usize, client: &mut Client, reply: Reply) {
         client.push(client.session.protocol(), reply, 0);
         client.close_amid_requests();
@@ -483,7 +487,8 @@ impl Server {
         }
     }
 
-    /// Ends connections that are too far ahead and have not read anything since they were looked at last.
+    /// Ends connections that are too far ahead and have not read anything since they were looked at
+    /// last.
     pub(crate) fn tick_ahead(&mut self) {
         while self.ahead.front().is_some_and(|ahead| ahead.until_ms <= self.now_ms) {
             let Some(Ahead { token, serial, taken, .. }) = self.ahead.pop_front() else { return };

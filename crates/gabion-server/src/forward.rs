@@ -16,8 +16,8 @@
 //!                                       1     RESP
 //! ```
 //!
-//! Numbers are little-endian. The parts of one command follow each other on the connection between two
-//! members, other messages may come between. One version is spoken, others are refused by name.
+//! Numbers are little-endian. The parts of one command follow each other on the connection between
+//! two members, other messages may come between. One version is spoken, others are refused by name.
 
 use crate::commands::watch::{self, Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};

@@ -8,11 +8,11 @@
 //!
 //! - [`run()`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
-//! - `server`: the loop and its turns; `door` and `client`: connections of clients (`listen` and `descriptors`: how many
-//!   may come); `mesh` and `peers`:
-//!   connections of members, commands that they forward (`forward`) and what they are owed for them (`replies`); `run`: commands at this node;
-//!   `store`: the node as what commands run on; `shipping` and `warm`: threads (those of jobs: `gabion-db`); `admin` and
-//!   `status`: `GABION …`.
+//! - `server`: the loop and its turns; `door` and `client`: connections of clients (`listen` and
+//!   `descriptors`: how many may come); `mesh` and `peers`: connections of members, commands that
+//!   they forward (`forward`) and what they are owed for them (`replies`); `run`: commands at this
+//!   node; `store`: the node as what commands run on; `shipping` and `warm`: threads (those of
+//!   jobs: `gabion-db`); `admin` and `status`: `GABION …`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -21,8 +21,8 @@
 // `note!` in its place, which says why.
 #![deny(clippy::print_stderr)]
 
-/// Writes a line to standard error, which is the replica's log. That it cannot be written is no reason to end, as it
-/// is for `eprintln!`, which panics when the disk of the log is full.
+/// Writes a line to standard error, which is the replica's log. That it cannot be written is no
+/// reason to end, as it is for `eprintln!`, which panics when the disk of the log is full.
 #[macro_export]
 macro_rules! note {
     ($($part:tt)*) => {{

@@ -1,5 +1,5 @@
-//! `GABION DIGEST position`: what this replica holds at a position that its log has not come to yet. Asked of
-//! all replicas, it compares them while clients write.
+//! `GABION DIGEST position`: what this replica holds at a position that its log has not come to
+//! yet. Asked of all replicas, it compares them while clients write.
 
 use crate::admin;
 use crate::forward::Origin;
@@ -40,8 +40,9 @@ impl Server {
         });
     }
 
-    /// Withdraws the marks of connections that are gone, and of those whose other end sends nothing any more,
-    /// as it is when its process has ended: what is read for a mark takes long, and should be wanted.
+    /// Withdraws the marks of connections that are gone, and of those whose other end sends nothing
+    /// any more, as it is when its process has ended: what is read for a mark takes long, and
+    /// should be wanted.
     pub(crate) fn tick_marks(&mut self) {
         let clients = &self.clients;
         let is_there = |origin: &Origin| match origin {
@@ -62,7 +63,8 @@ impl Server {
     }
 }
 
-/// Reads the records of a captured state. Where they cannot be read, which is a finding, the rest is told.
+/// Reads the records of a captured state. Where they cannot be read, which is a finding, the rest
+/// is told.
 async fn digest_at(captured: Captured, node: &SharedNode, tables: &DoorTables) -> Result<Value> {
     let Captured { view, log_end, log_crc, edit, files, era } = captured;
     let read = admin::RecordDigest::of(view, tables).await;

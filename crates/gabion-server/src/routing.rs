@@ -7,9 +7,10 @@
 //!             unsent ◄── reads whose connection was lost
 //! ```
 //!
-//! A read changes nothing and may be made again: one that finds no connection with the tail, or whose
-//! connection is lost, waits for the next one, for as long as a group that recovers takes. A write may
-//! have been made when its connection is lost, and only its client can know what to do about that.
+//! A read changes nothing and may be made again: one that finds no connection with the tail, or
+//! whose connection is lost, waits for the next one, for as long as a group that recovers takes. A
+//! write may have been made when its connection is lost, and only its client can know what to do
+//! about that.
 
 use crate::commands::{Call, Transaction, Work};
 use crate::forward::{self, Origin, Outcome};
@@ -341,10 +342,10 @@ impl Server {
     }
 }
 
-/// Adds a part to the reply to a command, and takes the command off the list with its last part. One whose reply
-/// is longer than any may be leaves with an error in its place: it costs its client that reply, and the group
-/// nothing, as the end of the connection would. Parts that nobody waits for are dropped: those after that,
-/// and those of an earlier connection.
+/// Adds a part to the reply to a command, and takes the command off the list with its last part.
+/// One whose reply is longer than any may be leaves with an error in its place: it costs its client
+/// that reply, and the group nothing, as the end of the connection would. Parts that nobody waits
+/// for are dropped: those after that, and those of an earlier connection.
 ///
 /// # Errors
 /// The member breaks the protocol.

@@ -1,5 +1,5 @@
-//! Running commands at this node: at once where nothing has to be waited for, else as tasks; and the
-//! queues of those that may not run yet.
+//! Running commands at this node: at once where nothing has to be waited for, else as tasks; and
+//! the queues of those that may not run yet.
 
 use crate::commands::{Asker, Route, Work};
 use crate::forward::{self, Origin, Outcome};
@@ -14,8 +14,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 /// How long a read waits, at each node on its way, for what a group that recovers will soon have: a
-/// connection with the tail, a tail that has joined, the log up to what the read's connection has seen.
-/// In ms. What has been missing for as long is not waited for at all.
+/// connection with the tail, a tail that has joined, the log up to what the read's connection has
+/// seen. In ms. What has been missing for as long is not waited for at all.
 pub(crate) const READ_WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;
@@ -230,8 +230,8 @@ impl Server {
     }
 
     /// Polls a command once on the stack, without touching the device: a blind write or a read that
-    /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was done by
-    /// then, as every command writes last.
+    /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was
+    /// done by then, as every command writes last.
     fn run_item(&mut self, item: Item) -> Begun {
         let (number, is_read) = (item.number, item.is_read());
         self.store.run_as(number);
@@ -269,7 +269,8 @@ impl Server {
                     let hit_gate = store.take_hit_gate();
                     finished.borrow_mut().push(Finished::Command { item, reply, hit_gate });
                 });
-                // At once, so that it is in the queues of its keys before any command that comes later.
+                // At once, so that it is in the queues of its keys before any command that comes
+                // later.
                 self.executor.run_one(task);
                 Begun::Later
             }
@@ -287,8 +288,8 @@ impl Server {
         self.commands.note_work(&item.work, item.begun_ns, asker, &*self.host);
     }
 
-    /// The turn that must be acknowledged before a reply made now is shown. What the tail of a chain has
-    /// applied, every member has in its ring; only the level `durable` asks for more.
+    /// The turn that must be acknowledged before a reply made now is shown. What the tail of a
+    /// chain has applied, every member has in its ring; only the level `durable` asks for more.
     fn reply_turn(&mut self, is_read: bool) -> u64 {
         let is_acknowledged = is_read
             && self.me != self.writer()
@@ -335,7 +336,8 @@ impl Server {
                 let node = self.node.borrow();
                 (node.write_gate(), node.jobs_pause())
             };
-            // Whether it is a put comes out when it runs: what a delete waits for, all behind it do.
+            // Whether it is a put comes out when it runs: what a delete waits for, all behind it
+            // do.
             if matches!(entry(gate.clone(), jobs_pause, Wish::Delete), Entry::Wait(_)) {
                 self.node.borrow_mut().hold_write(self.now_ms);
                 break;

@@ -63,8 +63,8 @@ const TICK_MS: u64 = 20;
 const TARGET_NOTE_MS: u64 = 10_000;
 /// Rounds of tasks and of commands that become possible by them, in one turn.
 const ROUNDS_MAX: usize = 8;
-/// How long tasks run in one turn, in microseconds, before others are heard: members, who take a silent node for lost,
-/// and clients. A task may take 2 ms at a time, and there may be thousands.
+/// How long tasks run in one turn, in microseconds, before others are heard: members, who take a
+/// silent node for lost, and clients. A task may take 2 ms at a time, and there may be thousands.
 const TASKS_US_MAX: u64 = 10_000;
 
 /// How long a reply waits for a member that is out, in ms.
@@ -103,8 +103,8 @@ pub(crate) struct Server {
     /// What tasks of this thread have to tell.
     pub(crate) local_events: Rc<RefCell<Vec<Event>>>,
     pub(crate) finished: Rc<RefCell<Vec<Finished>>>,
-    /// Below all that holds the medium, which goes first: a flush of a job that is waited for here may itself wait for what
-    /// one of the loop's comes to.
+    /// Below all that holds the medium, which goes first: a flush of a job that is waited for here
+    /// may itself wait for what one of the loop's comes to.
     pub(crate) threads: Threads,
     pub(crate) commands: Rc<Commands>,
     pub(crate) host: Rc<ServerHost>,
@@ -146,7 +146,8 @@ pub(crate) struct Server {
     pub(crate) eager: Vec<usize>,
     /// Connections that are too far ahead with their requests.
     pub(crate) ahead: VecDeque<Ahead>,
-    /// Connections that are closed amid their requests: until when they are waited for, place, serial.
+    /// Connections that are closed amid their requests: until when they are waited for, place,
+    /// serial.
     pub(crate) lingering: VecDeque<(u64, usize, u64)>,
     /// Connections with a command that is held back.
     pub(crate) held: Vec<usize>,
@@ -203,7 +204,8 @@ impl Server {
             let timeout = if self.is_busy() {
                 Duration::ZERO
             } else {
-                // Not before a millisecond has passed, also where the log takes no record of time now.
+                // Not before a millisecond has passed, also where the log takes no record of time
+                // now.
                 let node = self.node.borrow();
                 let writes_due_ms = node.writes_due_ms().filter(|_| !self.gated.is_empty());
                 let due_ms = node.time_due_ms().into_iter().chain(writes_due_ms).min();
@@ -366,7 +368,8 @@ impl Server {
         self.flush_peers();
     }
 
-    /// Polls the tasks that were woken while time is left of the turn, which begins with the first. Returns how many ran.
+    /// Polls the tasks that were woken while time is left of the turn, which begins with the first.
+    /// Returns how many ran.
     fn run_tasks(&mut self, until_us: &mut Option<u64>) -> usize {
         if !self.executor.has_ready() {
             return 0;
@@ -376,8 +379,8 @@ impl Server {
         self.executor.run_ready_while(|| clock.running_us() < until_us)
     }
 
-    /// Ends the turn when a reply depends on it: its writes become a record, and its replies wait until
-    /// the log is acknowledged up to here. Returns whether it ended.
+    /// Ends the turn when a reply depends on it: its writes become a record, and its replies wait
+    /// until the log is acknowledged up to here. Returns whether it ended.
     fn end_turn(&mut self) -> bool {
         let has_written = self.store.take_written();
         if !has_written && !self.turn_is_used {
@@ -400,8 +403,8 @@ impl Server {
         true
     }
 
-    /// Lets the node carry on with what tasks told, and does what it wants done. Returns whether that was
-    /// anything.
+    /// Lets the node carry on with what tasks told, and does what it wants done. Returns whether
+    /// that was anything.
     pub(crate) fn carry_on(&mut self) -> bool {
         for event in self.local_events.take() {
             self.take_event(event);
@@ -495,8 +498,8 @@ impl Server {
         Some((origin, reply))
     }
 
-    /// Gives up on replies that wait for a member that is out: their writes are in the log here, and what
-    /// becomes of them is not known before it is back.
+    /// Gives up on replies that wait for a member that is out: their writes are in the log here,
+    /// and what becomes of them is not known before it is back.
     fn tick_unacknowledged(&mut self) {
         let is_late = |&&(_, _, since): &&(u64, Frontier, u64)| {
             self.now_ms.saturating_sub(since) > UNACKNOWLEDGED_MAX_MS
@@ -508,8 +511,8 @@ impl Server {
         }
     }
 
-    /// Gives up on what was written under the view before: whether it is in the log that goes on, the
-    /// writer of the new view knows, and a position in that log no longer tells.
+    /// Gives up on what was written under the view before: whether it is in the log that goes on,
+    /// the writer of the new view knows, and a position in that log no longer tells.
     pub(crate) fn give_up_view(&mut self) {
         // First what was acknowledged by then.
         self.acknowledge();

@@ -1,4 +1,5 @@
-//! The options that CONFIG SET changes while a replica runs, until it ends: they are of this process alone.
+//! The options that CONFIG SET changes while a replica runs, until it ends: they are of this
+//! process alone.
 
 use crate::commands::{NotSet, SLOWLOG_ENTRIES_MAX, SlowlogLimits};
 use bytes::Bytes;
@@ -111,7 +112,8 @@ pub(crate) struct DoorSettings {
     pub(crate) clients_max: usize,
     /// Seconds after which a connection is closed that asks nothing; 0: never.
     pub(crate) timeout_s: u64,
-    /// Seconds of silence after which a new connection's other end is asked whether it lives; 0: never.
+    /// Seconds of silence after which a new connection's other end is asked whether it lives; 0:
+    /// never.
     pub(crate) keepalive_s: u64,
     /// Which commands SLOWLOG keeps.
     pub(crate) slowlog: SlowlogLimits,
@@ -157,9 +159,9 @@ impl Settings {
         }
     }
 
-    /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at before values.
-    /// `value_of` is the value of the option of a name, in lower case, be it one that cannot change: that one may be set
-    /// to what it is.
+    /// These with `options` changed, or why one of them cannot be: as in Redis, names are looked at
+    /// before values. `value_of` is the value of the option of a name, in lower case, be it one
+    /// that cannot change: that one may be set to what it is.
     pub(crate) fn with<'a>(
         mut self,
         options: &[(Bytes, Bytes)],
@@ -242,9 +244,9 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes them so, or changes nothing; those of the door are the caller's. What is too much for smaller ones goes at
-    /// once; compactions under way go on. `grow` starts the threads that are missing for so many of them, `clients_max`
-    /// is the most that there may be.
+    /// Makes them so, or changes nothing; those of the door are the caller's. What is too much for
+    /// smaller ones goes at once; compactions under way go on. `grow` starts the threads that are
+    /// missing for so many of them, `clients_max` is the most that there may be.
     pub(crate) fn apply(
         self,
         node: &mut Node,

@@ -1,4 +1,5 @@
-//! The thread that ships files, and fetches those that are damaged here: the NVMe/TCP initiators of this replica, one per secondary.
+//! The thread that ships files, and fetches those that are damaged here: the NVMe/TCP initiators of
+//! this replica, one per secondary.
 //!
 //! ```text
 //!   loop ─ Connect, Drop, Ship, Fetch ─► channel + waker ─► orders that wait for their connection
@@ -24,10 +25,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Socket buffers of the connections that carry files: one transfer each way. Measured against the
-/// system's choice, which grows to many times that: fewer wake-ups, and what is in flight stays near.
+/// system's choice, which grows to many times that: fewer wake-ups, and what is in flight stays
+/// near.
 pub(crate) const SOCKET_LEN: usize = gabion_base::units::TRANSFER_LEN_MAX;
 
-/// How often the thread looks at orders that wait for their connection, which may fail without a word.
+/// How often the thread looks at orders that wait for their connection, which may fail without a
+/// word.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Its longest sleep without such orders: commands and sockets wake it.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -234,9 +237,9 @@ impl Shipper {
     }
 }
 
-/// Tells the connection the checksums of the chunks that will be written, which are the data digests
-/// of its commands: so the bytes are not read once more. Where nothing is written as they rotted, they stand until those
-/// of the file that is written there take their place.
+/// Tells the connection the checksums of the chunks that will be written, which are the data
+/// digests of its commands: so the bytes are not read once more. Where nothing is written as they
+/// rotted, they stand until those of the file that is written there take their place.
 fn note_checksums(remote: &Remote, order: &ShipOrder) {
     let len = order.bytes.len() as u64;
     for (i, crc) in order.chunk_crcs.iter().enumerate() {

@@ -41,8 +41,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// Bytes of data that one connection to the target has under way: four transfers keep the device busy, and
-/// their buffers nearly stay in the processor's cache.
+/// Bytes of data that one connection to the target has under way: four transfers keep the device
+/// busy, and their buffers nearly stay in the processor's cache.
 const TARGET_IN_FLIGHT_LEN: usize = 4 * TRANSFER_LEN_MAX;
 
 /// Runs a replica until SIGTERM, SIGINT or a failure. The calling thread waits meanwhile.

@@ -1,5 +1,5 @@
-//! The node as the key space that commands run on: reads of its newest state, writes into the record of
-//! the turn. At the tail the same reads serve clients.
+//! The node as the key space that commands run on: reads of its newest state, writes into the
+//! record of the turn. At the tail the same reads serve clients.
 
 use crate::commands::{Op, Order, Page, PageBuilder, PageQuery, Store};
 use bytes::Bytes;
@@ -16,12 +16,13 @@ use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Entries that a page of a range passes at most, visible or not, before others get their turn: what was deleted stays
-/// until a compaction drops it, and millions of such entries may lie in memory in a row. At about 0.1 µs a step it
-/// takes 2 ms.
+/// Entries that a page of a range passes at most, visible or not, before others get their turn:
+/// what was deleted stays until a compaction drops it, and millions of such entries may lie in
+/// memory in a row. At about 0.1 µs a step it takes 2 ms.
 const PAGE_STEPS_MAX: u64 = 16_384;
 
-/// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a wait.
+/// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a
+/// wait.
 pub(crate) type SharedNode = Rc<RefCell<Box<Node>>>;
 /// Where the node's files lie, for its readers.
 #[derive(Clone)]
@@ -40,9 +41,9 @@ impl Locate for Places {
 /// What reads of the loop's tasks need.
 pub(crate) type DoorTables = Tables<Rc<ProbeSource>, Arc<SharedCache>>;
 
-/// The pool's files, with a switch: while it probes, a read that needs the device waits for ever and
-/// touches nothing. So a command can be polled once on the stack, and only when that did not end it,
-/// is begun anew as a task of its own.
+/// The pool's files, with a switch: while it probes, a read that needs the device waits for ever
+/// and touches nothing. So a command can be polled once on the stack, and only when that did not
+/// end it, is begun anew as a task of its own.
 pub(crate) struct ProbeSource {
     pub(crate) pool: PoolSource<Places>,
     pub(crate) is_probing: Cell<bool>,
@@ -77,8 +78,8 @@ struct Inner {
     has_written: Cell<bool>,
     /// A write met a gate that is closed for now; nothing was done.
     hit_gate: Cell<bool>,
-    /// The command that is being polled, and the first of those that wait for the gate, in the order in
-    /// which they came.
+    /// The command that is being polled, and the first of those that wait for the gate, in the
+    /// order in which they came.
     running: Cell<u64>,
     first_gated: Cell<u64>,
     /// The log took no record: what was written is nowhere.
@@ -118,8 +119,8 @@ impl NodeStore {
         self.0.has_written.take()
     }
 
-    /// Whether the command that just ended met a closed gate; its reply is void then, and it is to be
-    /// run again.
+    /// Whether the command that just ended met a closed gate; its reply is void then, and it is to
+    /// be run again.
     pub(crate) fn take_hit_gate(&self) -> bool {
         self.0.hit_gate.take()
     }
@@ -129,8 +130,8 @@ impl NodeStore {
         self.0.running.set(command);
     }
 
-    /// Commands that came after this one, which waits for the gate, meet a closed gate too: one that waited
-    /// for its keys would else write before it.
+    /// Commands that came after this one, which waits for the gate, meet a closed gate too: one
+    /// that waited for its keys would else write before it.
     pub(crate) fn hold_back_after(&self, first_gated: Option<u64>) {
         self.0.first_gated.set(first_gated.unwrap_or(u64::MAX));
     }
@@ -195,8 +196,8 @@ impl Wish {
     }
 }
 
-/// What a write meets at this gate. It waits for nothing but what passes by itself: what lags behind while jobs pause for
-/// want of room stays behind until somebody frees some.
+/// What a write meets at this gate. It waits for nothing but what passes by itself: what lags
+/// behind while jobs pause for want of room stays behind until somebody frees some.
 pub(crate) fn entry(gate: WriteGate, jobs_pause: bool, wish: Wish) -> Entry {
     match gate {
         WriteGate::Open => Entry::Open,
@@ -385,7 +386,8 @@ mod tests {
                 assert_eq!(refused, "[unavailable] no");
             }
         }
-        // What lags behind passes by itself, unless it is a flush that finds no room; so do deletes that wait for others.
+        // What lags behind passes by itself, unless it is a flush that finds no room; so do deletes
+        // that wait for others.
         assert_eq!(met(full(false, true), !pause, Wish::Delete), "waits");
         assert_eq!(met(full(false, true), pause, Wish::Delete), oom);
         for wish in [Wish::Delete, Wish::Clear] {

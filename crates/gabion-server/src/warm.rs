@@ -1,5 +1,5 @@
-//! The thread that warms the cache after an edit whose files were sent here: it reads from the device what readers had
-//! of the files before, so that they need not.
+//! The thread that warms the cache after an edit whose files were sent here: it reads from the
+//! device what readers had of the files before, so that they need not.
 //!
 //! ```text
 //!   loop ─ Replaced ─► what readers had of the old files ─► new files in line ─► a mebibyte of blocks ─► cache
@@ -7,10 +7,11 @@
 //!   loop ◄───────────────────────────────────── damage that was met ────────────────┘
 //! ```
 //!
-//! Both come this way, in their order, so that what readers had is taken down before it goes, and its memory is free
-//! before what replaces it is read. What has come is looked at before each mebibyte; a file that leaves the tree
-//! leaves the line. Files that jobs build here are warmed by the threads of jobs, from memory
-//! (`events`): what is chosen and how much of it is the same (`gabion_host::cache`).
+//! Both come this way, in their order, so that what readers had is taken down before it goes, and
+//! its memory is free before what replaces it is read. What has come is looked at before each
+//! mebibyte; a file that leaves the tree leaves the line. Files that jobs build here are warmed by
+//! the threads of jobs, from memory (`events`): what is chosen and how much of it is the same
+//! (`gabion_host::cache`).
 
 use crate::events::{Event, Mailbox};
 use gabion_base::{Error, FileId, Result};
@@ -31,8 +32,8 @@ use std::thread::JoinHandle;
 
 /// Files in line at most; the oldest are given up. Each keeps its slots.
 const LINE_LEN_MAX: usize = 64;
-/// Files at most whose indexes and filters those in line keep: some 40 MiB, so that who is slow does not keep what is
-/// long gone.
+/// Files at most whose indexes and filters those in line keep: some 40 MiB, so that who is slow
+/// does not keep what is long gone.
 const HAD_FILES_MAX: usize = 128;
 
 /// What the thread is told.
@@ -169,7 +170,8 @@ impl Warmer {
                 Err(TryRecvError::Empty) => self.work(),
                 Err(TryRecvError::Disconnected) => return,
             }
-            // In one step, so that nobody sees none left between an edit and its files; a sum that wraps takes away.
+            // In one step, so that nobody sees none left between an edit and its files; a sum that
+            // wraps takes away.
             let change = self.files_left().wrapping_sub(before);
             self.shown.left.fetch_add(change, Ordering::Relaxed);
         }
@@ -228,7 +230,8 @@ impl Warmer {
         files
     }
 
-    /// Files are gone, or lie elsewhere since they were repaired: what is known of them is of no use.
+    /// Files are gone, or lie elsewhere since they were repaired: what is known of them is of no
+    /// use.
     fn forget(&mut self, files: &[FileId]) {
         files.iter().for_each(|file| self.cache.evict_file(*file));
         let leaves = |next: &Next| files.contains(&next.file.id);

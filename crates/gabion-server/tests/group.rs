@@ -125,7 +125,8 @@ fn ranges(client: &mut Client) {
     assert_eq!(client.call(&["RANGE", "-", "key-2", "KEYS", "REV", "LIMIT", "1"]), keys(&[1]));
 }
 
-/// Walks over more keys than a page passes: none is missed while they are there, and none shows when they are deleted.
+/// Walks over more keys than a page passes: none is missed while they are there, and none shows
+/// when they are deleted.
 fn long_walks(client: &mut Client) {
     let keys: Vec<String> = (0..20_000).map(|n| format!("walk-{n:05}")).collect();
     let pairs = keys.iter().flat_map(|key| [key.as_str(), "v"]);
@@ -185,8 +186,8 @@ fn pipeline(client: &mut Client, id: u32) {
     }
 }
 
-/// The first command of each key has to read a file before it can write; what was sent after it must
-/// not be done before it.
+/// The first command of each key has to read a file before it can write; what was sent after it
+/// must not be done before it.
 #[test]
 fn commands_keep_their_order_when_the_first_of_them_reads_the_disk() {
     let mut group = Group::start("order", 3, AckLevel::Replicated);
@@ -338,7 +339,8 @@ fn status_is_complete(group: &Group) {
     }
 }
 
-/// Each field has a word in the page of the command, and each counter, and nothing else, a row of a table for operators.
+/// Each field has a word in the page of the command, and each counter, and nothing else, a row of a
+/// table for operators.
 fn status_is_described(status: &serde_json::Value) {
     let redis = include_str!("../../../docs/redis.md");
     for field in status.as_object().unwrap().keys() {
@@ -403,7 +405,8 @@ fn whoever_is_ready_after_a_restart_answers_reads_and_takes_writes() {
     }
 }
 
-/// Packets that are silently lost, as a full queue loses them: the system alone would try after 1, 3, 7 … 63 s.
+/// Packets that are silently lost, as a full queue loses them: the system alone would try after 1,
+/// 3, 7 … 63 s.
 #[test]
 fn a_member_that_does_not_answer_is_tried_again_soon() {
     let mut group = Group::start("unanswered", 2, AckLevel::Replicated);
@@ -430,7 +433,8 @@ fn a_member_that_does_not_answer_is_tried_again_soon() {
     group.await_ready();
 }
 
-/// A read that meets the restart of the tail waits for it, as long as the server says that reads wait.
+/// A read that meets the restart of the tail waits for it, as long as the server says that reads
+/// wait.
 #[test]
 fn a_read_waits_while_the_tail_restarts() {
     const READ_WAIT: Duration = Duration::from_secs(5);
@@ -637,7 +641,8 @@ fn compacting_threads(client: &mut Client) -> usize {
     names.filter(|name| name.trim() == "gabion-compact").count()
 }
 
-/// From now on a reader ends as soon as an edit overtakes it; the cache grows and shrinks; more compactions run at once.
+/// From now on a reader ends as soon as an edit overtakes it; the cache grows and shrinks; more
+/// compactions run at once.
 fn options_change(client: &mut Client) {
     let most = "gabion-compactions-max";
     assert!(client.text(&["CONFIG", "GET", most]).ends_with("\r\n1\r\n"));

@@ -65,8 +65,9 @@ pub fn grants(world: &World, node: &Node) -> Result<(), String> {
     Err(format!("{granted} slots are granted, the head knows of {known}"))
 }
 
-/// A write that the target took in a session ended in a slot, or in its header, that the session still
-/// has: granted in it, or kept out of use because a write of it may still land (docs/faults.md H5).
+/// A write that the target took in a session ended in a slot, or in its header, that the session
+/// still has: granted in it, or kept out of use because a write of it may still land
+/// (docs/faults.md H5).
 ///
 /// # Errors
 /// Says what the slot is instead.
@@ -87,14 +88,15 @@ pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
     Err(format!("a write of session {session} landed in {slot}, which is {state:?}"))
 }
 
-/// Every slot is free, granted, or part of a file that the tree has or of a segment that the log needs, and none of
-/// these is missing.
+/// Every slot is free, granted, or part of a file that the tree has or of a segment that the log
+/// needs, and none of these is missing.
 ///
 /// # Errors
 /// Says which is not.
 pub fn slots(node: &Node) -> Result<(), String> {
     let counts = node.pool().counts();
-    // What rotted or refused a write is not written to again before the next start. A file here takes one slot.
+    // What rotted or refused a write is not written to again before the next start. A file here
+    // takes one slot.
     let counters = node.counters();
     let given_up =
         u64::from(counts.quarantined) == counters.repaired_files + counters.refused_slots;
@@ -121,8 +123,8 @@ pub fn slots(node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// The segments are those from where the log begins up to where it ends. A log that a crash shortened may have some
-/// beyond its end, as far as the ring reached then: it comes to them.
+/// The segments are those from where the log begins up to where it ends. A log that a crash
+/// shortened may have some beyond its end, as far as the ring reached then: it comes to them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let log = node.log_config();

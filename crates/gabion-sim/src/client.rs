@@ -22,11 +22,12 @@ use std::task::Poll;
 /// The first number of a pair of twins; smaller ones are registers.
 pub const TWINS: u64 = 1 << 32;
 
-/// The first number of a register with a long key. Those of two below a thousand from here differ about where bounds
-/// of files are usually cut, at 256 bytes.
+/// The first number of a register with a long key. Those of two below a thousand from here differ
+/// about where bounds of files are usually cut, at 256 bytes.
 pub const LONG_KEYS: u64 = 1 << 40;
 
-/// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in 16).
+/// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in
+/// 16).
 #[must_use]
 pub fn encode_value(value: u64) -> Vec<u8> {
     let mixed = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -36,7 +37,8 @@ pub fn encode_value(value: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value's bytes; that of a counter stands there in decimal, and below 0 is counted in two's complement.
+/// The number of a value's bytes; that of a counter stands there in decimal, and below 0 is counted
+/// in two's complement.
 ///
 /// # Errors
 /// When they are no value that [`encode_value`] made, and no counter's.
@@ -165,7 +167,8 @@ fn write_counter(node: &mut Node, key: u64, number: u64) -> Frontier {
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
-/// The files of a load of registers and twins, by number, each with a value; so short that most loads have several.
+/// The files of a load of registers and twins, by number, each with a value; so short that most
+/// loads have several.
 ///
 /// # Panics
 /// When the node has no such load.
@@ -275,8 +278,8 @@ impl Client {
         self.pending.is_none()
     }
 
-    /// Sets or deletes keys in one record; what is set expires at `expires_ms`, if at all. Nothing happens when
-    /// the head does not take writes: false.
+    /// Sets or deletes keys in one record; what is set expires at `expires_ms`, if at all. Nothing
+    /// happens when the head does not take writes: false.
     pub fn write(
         &mut self,
         head: &mut Process,
@@ -310,7 +313,8 @@ impl Client {
         self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
-    /// Deletes a range of registers, or of twins. Nothing happens while somebody reads one of them to write it.
+    /// Deletes a range of registers, or of twins. Nothing happens while somebody reads one of them
+    /// to write it.
     pub fn delete_range(&mut self, head: &mut Process, locks: &Locks, keys: Range<u64>, now: u64) {
         let is_free = locks.range(keys.clone()).next().is_none();
         let Some(node) = open_head(head).filter(|_| is_free) else { return };
@@ -427,8 +431,8 @@ impl Client {
                     let value = values.first().and_then(|(_, value)| *value);
                     let next = value.unwrap_or(0) + 1;
                     let node = process.node.as_mut().expect("the process is open");
-                    // A gate that closed meanwhile is not waited for: the key is locked. Where writes
-                    // are refused the operation has no effect.
+                    // A gate that closed meanwhile is not waited for: the key is locked. Where
+                    // writes are refused the operation has no effect.
                     if matches!(node.write_gate(), WriteGate::Refuse(_)) {
                         locks.remove(&key);
                         self.pending = None;
@@ -455,8 +459,8 @@ impl Client {
     }
 }
 
-/// Up to where the log must be acknowledged before a read that has just ended may be answered, as the server
-/// does it: what the tail of a chain has applied, every member has in its ring.
+/// Up to where the log must be acknowledged before a read that has just ended may be answered, as
+/// the server does it: what the tail of a chain has applied, every member has in its ring.
 fn shown_at(node: &Node) -> Frontier {
     match node.config().ack {
         AckLevel::Replicated if !node.duties().append => Frontier::ZERO,

@@ -12,7 +12,8 @@
 //!
 //! - [`world`]: the cluster and its steps. - [`process`]: what the server's loop and threads do.
 //! - [`client`]: what clients do and see. - [`history`]: the linearizability checker.
-//! - [`check`]: what must hold when everything rests. - [`lost`]: disks that lose what they had flushed.
+//! - [`check`]: what must hold when everything rests. - [`lost`]: disks that lose what they had
+//!   flushed.
 //! - [`hostile`]: parsers of any room, fed with bytes that nearly are what they read.
 #![allow(clippy::disallowed_types, reason = "a test program; order never comes from hashing here")]
 

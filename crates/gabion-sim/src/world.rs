@@ -1,11 +1,14 @@
-//! The cluster: machines, the links between them, clients, and the seed that decides who goes next and
-//! what breaks.
+//! The cluster: machines, the links between them, clients, and the seed that decides who goes next
+//! and what breaks.
 //!
-//! - [`options`]: what a run is to be. - `machine`: disk, ring and process. - `links`: frames between
-//!   members. - `net`: what gets from one machine to another, and pauses. - `load`: clients. - `bulk`: bulk loads. - `faults`: what breaks. - `power`: which power cuts the level's promise covers. - `rot`: bits of files that flip. - `flips`: those
-//!   that flip in memory, before they are shipped. - `log_rot`: logs that rot. - `moves`: views, and a head that moves. - `marks`: states of all replicas at one
-//!   position. - `rest`: peace and the checks.
-//! - [`outcome`]: what a run did.
+//! - [`options`]: the choices of a run. `machine`: disk, ring and process.
+//! - `links`: frames between members. `net`: what gets from one machine to another, and pauses.
+//! - `load`: clients. `bulk`: bulk loads. `moves`: views, and a head that moves.
+//! - `faults`: failures of all kinds. `power`: the power cuts that the level's promise covers.
+//! - `rot`: bits of files that flip. `flips`: those that flip in memory, before they are shipped.
+//!   `log_rot`: logs that rot.
+//! - `marks`: states of all replicas at one position. `rest`: peace and the checks.
+//! - [`outcome`]: counts of what a run did.
 
 mod bulk;
 mod faults;
@@ -148,8 +151,8 @@ impl World {
         })
     }
 
-    /// Steps with clients and faults, for a test that looks at the cluster in between. After the last
-    /// comes [`Self::finish`].
+    /// Steps with clients and faults, for a test that looks at the cluster in between. After the
+    /// last comes [`Self::finish`].
     ///
     /// # Errors
     /// What did not hold.
@@ -299,8 +302,8 @@ impl World {
         self.machines[index].process.as_mut()?.node.as_deref_mut()
     }
 
-    /// Gives the caches of a machine's replica other budgets, in bytes, until its process ends: for blocks, and for what
-    /// open files keep in memory.
+    /// Gives the caches of a machine's replica other budgets, in bytes, until its process ends: for
+    /// blocks, and for what open files keep in memory.
     pub fn set_cache(&mut self, index: usize, blocks_len: usize, open_len: usize) {
         if let Some(process) = &mut self.machines[index].process {
             process.set_cache(blocks_len, open_len);
@@ -375,8 +378,8 @@ impl World {
         }
     }
 
-    /// No job is begun while too much of what others built waits in memory, nor builds a further file while too much of
-    /// its own does.
+    /// No job is begun while too much of what others built waits in memory, nor builds a further
+    /// file while too much of its own does.
     fn check_unshipped(&mut self, index: usize) {
         let Some(process) = &self.machines[index].process else { return };
         let Some(node) = &process.node else { return };

@@ -13,7 +13,8 @@ const SEEDS_MAX: u64 = 200;
 /// Three replicas that ship files; everything else as the seed says.
 fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
-    // Where head and tail are one, freed slots are used again at once: readers meet that most often.
+    // Where head and tail are one, freed slots are used again at once: readers meet that most
+    // often.
     let alone = matches!(mutant, Mutant::SlotFreedUnderReader | Mutant::ReadUnderWayNotWaitedFor);
     let of_seed = Options::of_seed(seed);
     let faults = match mutant {

@@ -9,8 +9,8 @@ use core::cell::RefCell;
 use gabion_base::FileId;
 use gabion_media::Bytes;
 
-/// What reads leave for each other: decoded blocks and open files. Shared by reference, so every call
-/// takes `&self`.
+/// What reads leave for each other: decoded blocks and open files. Shared by reference, so every
+/// call takes `&self`.
 pub trait ReadCache {
     /// The block at `offset` of `file`, if it is here.
     fn block(&self, file: FileId, offset: u64) -> Option<Bytes>;

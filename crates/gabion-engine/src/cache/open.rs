@@ -1,13 +1,14 @@
 //! Open files: their indexes and filters, within a budget of bytes.
 //!
-//! A reader of a file holds index, guide and filter, about 2 % of the file, and is loaded and dropped as a whole:
-//! 0.3 MiB for a file of 16 MiB. RocksDB cuts indexes and filters into partitions because those of one of its files
-//! (64 MiB, and more in deep levels) are megabytes.
+//! A reader of a file holds index, guide and filter, about 2 % of the file, and is loaded and
+//! dropped as a whole: 0.3 MiB for a file of 16 MiB. RocksDB cuts indexes and filters into
+//! partitions because those of one of its files (64 MiB, and more in deep levels) are megabytes.
 //!
-//! Up to seven eighths of the budget are *pinned*: their readers are found beside the files of versions, without a look
-//! here, and stay until their file is retired or the budget changes. The others
-//! are dropped by the clock algorithm: each has a mark that a look-up sets; the hand takes marks away, and drops
-//! what has none. So a look-up changes nothing but its mark, and goes on beside others.
+//! Up to seven eighths of the budget are *pinned*: their readers are found beside the files of
+//! versions, without a look here, and stay until their file is retired or the budget changes. The
+//! others are dropped by the clock algorithm: each has a mark that a look-up sets; the hand takes
+//! marks away, and drops what has none. So a look-up changes nothing but its mark, and goes on
+//! beside others.
 
 use crate::sst::SstReader;
 use alloc::collections::VecDeque;
@@ -15,12 +16,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gabion_base::{FileId, HashMap};
 
-/// Bytes that indexes and filters of open files may take where nobody says otherwise: 1 GiB, those of some 50 GB
-/// of files.
+/// Bytes that indexes and filters of open files may take where nobody says otherwise: 1 GiB, those
+/// of some 50 GB of files.
 pub const OPEN_FILES_LEN: usize = 1 << 30;
 
-/// The readers of live files, within a budget of bytes. To be shared by threads behind a lock: [`Self::get`] needs it
-/// for reading only.
+/// The readers of live files, within a budget of bytes. To be shared by threads behind a lock:
+/// [`Self::get`] needs it for reading only.
 pub struct OpenFiles {
     files: HashMap<FileId, Open>,
     /// Each file that is not pinned once; the hand of the clock is at the front.
@@ -61,8 +62,8 @@ impl OpenFiles {
         Some(open.reader.clone())
     }
 
-    /// Keeps the reader of a live file, and drops others that are too many. Of several of one file all share the
-    /// first, which is returned.
+    /// Keeps the reader of a live file, and drops others that are too many. Of several of one file
+    /// all share the first, which is returned.
     pub fn keep(&mut self, file: FileId, reader: Arc<SstReader>) -> Arc<SstReader> {
         if let Some(open) = self.files.get(&file) {
             return open.reader.clone();
@@ -89,8 +90,8 @@ impl OpenFiles {
         })
     }
 
-    /// Whether a file that is open stays so until it is retired, as far as the budget goes: then its reader may be kept
-    /// elsewhere as long.
+    /// Whether a file that is open stays so until it is retired, as far as the budget goes: then
+    /// its reader may be kept elsewhere as long.
     pub fn pin(&mut self, file: FileId) -> bool {
         let can_pin = self.can_pin(file);
         if let Some(open) = self.files.get_mut(&file).filter(|open| can_pin && !open.is_pinned) {
@@ -114,9 +115,10 @@ impl OpenFiles {
         }
     }
 
-    /// Changes the most bytes that the readers may take. None is pinned then, and those that are too many go at once;
-    /// so versions must be asked for others in which nothing is kept: [`crate::Tree::close_files`]. Says whether it
-    /// is another budget than before; nothing is done otherwise.
+    /// Changes the most bytes that the readers may take. None is pinned then, and those that are
+    /// too many go at once; so versions must be asked for others in which nothing is kept:
+    /// [`crate::Tree::close_files`]. Says whether it is another budget than before; nothing is done
+    /// otherwise.
     pub fn set_capacity(&mut self, capacity: usize) -> bool {
         if core::mem::replace(&mut self.capacity, capacity) == capacity {
             return false;

@@ -1,6 +1,5 @@
-//! The bytes of a description in an edit and in a tree's snapshot, whose versions are its version. It is a
-//! sequence of typed fields
-//! (`gabion_base::codec`), all critical but field 13:
+//! The bytes of a description in an edit and in a tree's snapshot, whose versions are its version.
+//! It is a sequence of typed fields (`gabion_base::codec`), all critical but field 13:
 //!
 //! ```text
 //!   tag  payload
@@ -30,7 +29,8 @@
 //!                                                     most 4,096, ascending, and how much of each (absent: none)
 //! ```
 //!
-//! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be none then.
+//! Key bounds and sequence numbers enclose range deletes as they do entries, of which there may be
+//! none then.
 
 use super::{
     FILE_LEN_MAX, FILE_REFERENCES_MAX, FileMeta, FileReference, Operands, combine_chunks,

@@ -1,4 +1,5 @@
-//! How long a description is in an edit, without encoding it: the picker asks this of thousands of files at a time.
+//! How long a description is in an edit, without encoding it: the picker asks this of thousands of
+//! files at a time.
 
 use super::FileMeta;
 use super::codec::REFERENCE_LEN;
@@ -8,7 +9,8 @@ use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;
 
 /// Tag, flags and length of a field.
 const FIELD_LEN: usize = 2 + 2 + 4;
-/// Identity, term, length, the checksum of the whole file, two bounds of no bytes, sequence numbers, counts.
+/// Identity, term, length, the checksum of the whole file, two bounds of no bytes, sequence
+/// numbers, counts.
 const FIXED_LEN: usize = 8 * FIELD_LEN + 9 + 8 + 8 + 4 + 16 + 32;
 /// First and last expiry; likewise the operands.
 const PAIR_LEN: usize = FIELD_LEN + 16;
@@ -45,7 +47,8 @@ impl FileMeta {
     }
 }
 
-/// Bytes of the usual upper bound in place of `key`, which is its first bytes with the last raised that can be.
+/// Bytes of the usual upper bound in place of `key`, which is its first bytes with the last raised
+/// that can be.
 fn raised(key: &[u8]) -> usize {
     let Some((cut, _)) = key.split_at_checked(EDIT_KEY_BOUND_LEN_MAX + 1) else { return key.len() };
     let cut = &cut[..EDIT_KEY_BOUND_LEN_MAX];

@@ -92,7 +92,8 @@ fn long_bounds_have_fields_of_their_own_which_other_builds_refuse() {
     ]
     .concat();
     assert!(out.ends_with(&fields), "{:?}", &out[out.len() - fields.len()..]);
-    // What stands in the fields that all builds know is 256 bytes long, and no bound for its own sake.
+    // What stands in the fields that all builds know is 256 bytes long, and no bound for its own
+    // sake.
     let known = out.len() - fields.len();
     let cut = FileMeta::decode(&out[..known]).unwrap();
     assert_eq!(cut.smallest, long(b""));

@@ -169,7 +169,8 @@ fn a_clear_is_no_entry() {
     MemTable::new(MemTableId(1)).insert(b"\x01", seq(1), EntryKind::Clear, b"");
 }
 
-/// Entries that come while a cursor stands among others, so many that the leaf under it is split again and again.
+/// Entries that come while a cursor stands among others, so many that the leaf under it is split
+/// again and again.
 #[test]
 fn a_cursor_whose_leaf_is_split_meets_each_entry_once_and_in_order() {
     for stop in 0..40u64 {

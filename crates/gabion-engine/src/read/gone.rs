@@ -1,8 +1,9 @@
 //! What range deletes hide from a walk.
 //!
-//! A walk meets entries key by key; whether one is hidden follows from the newest range delete that covers its key
-//! anywhere in the shape, as of two places that hold something of a key the one above holds all that is newer. The
-//! answer is the same for all keys of a *stretch*, so it is looked up once for each stretch:
+//! A walk meets entries key by key; whether one is hidden follows from the newest range delete that
+//! covers its key anywhere in the shape, as of two places that hold something of a key the one
+//! above holds all that is newer. The answer is the same for all keys of a *stretch*, so it is
+//! looked up once for each stretch:
 //!
 //! ```text
 //!   MemTable      ─────┤ 9 ├────────────────────
@@ -11,8 +12,8 @@
 //!   stretches     ───│4│ 9 │.│ 7 │..  │ 3 │
 //! ```
 //!
-//! Places below the one whose range delete it is hold nothing that is newer: there the walk need not go through
-//! what is hidden, it goes on behind the stretch.
+//! Places below the one whose range delete it is hold nothing that is newer: there the walk need
+//! not go through what is hidden, it goes on behind the stretch.
 
 use super::tables::Tables;
 use crate::cache::ReadCache;
@@ -54,7 +55,8 @@ impl Gone {
         }
     }
 
-    /// Some of the files under this cursor, which are disjoint and in order, may have range deletes.
+    /// Some of the files under this cursor, which are disjoint and in order, may have range
+    /// deletes.
     pub(super) fn add_files(&mut self, cursor: usize, files: &[Arc<FileMeta>]) {
         let with_ranges: Vec<_> =
             files.iter().filter(|file| file.ranges.is_some()).cloned().collect();
@@ -68,7 +70,8 @@ impl Gone {
         self.places.is_empty()
     }
 
-    /// Whether it is known that an entry of `key` with this number, and each that is newer, is not hidden.
+    /// Whether it is known that an entry of `key` with this number, and each that is newer, is not
+    /// hidden.
     pub(super) fn shows(&self, key: &[u8], sequence: SequenceNumber) -> bool {
         self.knows(key) && sequence >= self.hidden_below()
     }

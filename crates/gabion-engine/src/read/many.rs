@@ -1,7 +1,7 @@
 //! Look-ups of many keys at once.
 //!
-//! One key after the other would wait for the device once for each block. Here all keys go down the tree together,
-//! sorted, and wait once:
+//! One key after the other would wait for the device once for each block. Here all keys go down the
+//! tree together, sorted, and wait once:
 //!
 //! ```text
 //!   MemTables, new to old: keys that are there have their answer
@@ -12,9 +12,9 @@
 //!     that goes on from the next run, in another round
 //! ```
 //!
-//! Nearly always one round does, as a filter is wrong about one absent key in a hundred. Neighbours share
-//! the look at a file's index and a block's bytes, and blocks that adjoin are one read. Keys that were added to
-//! (see [`crate::counter`]) are then read one by one.
+//! Nearly always one round does, as a filter is wrong about one absent key in a hundred. Neighbours
+//! share the look at a file's index and a block's bytes, and blocks that adjoin are one read. Keys
+//! that were added to (see [`crate::counter`]) are then read one by one.
 
 use super::tables::{OpenedFile, Tables, newer_of};
 use super::walk::{Found, Newest, ReadPoint};
@@ -31,7 +31,8 @@ use gabion_base::units::{MIB, TRANSFER_LEN_MAX};
 use gabion_base::{Error, Result};
 use gabion_media::Bytes;
 
-/// Reads that are under way at once, and bytes of them: enough for any device, and what one call takes of memory.
+/// Reads that are under way at once, and bytes of them: enough for any device, and what one call
+/// takes of memory.
 const READS_MAX: usize = 256;
 const READ_LEN_MAX: usize = 4 * MIB as usize;
 
@@ -94,8 +95,8 @@ struct Many<'a, 'k, S, C, G> {
 }
 
 impl ReadPoint {
-    /// The values of engine keys in `shape`, given to `give` with each key's place as they are found, in no order;
-    /// a key's error is its own. After each wait `check` says whether to go on.
+    /// The values of engine keys in `shape`, given to `give` with each key's place as they are
+    /// found, in no order; a key's error is its own. After each wait `check` says whether to go on.
     pub(super) async fn get_many<S: FileSource, C: ReadCache>(
         &self,
         shape: &Shape,
@@ -207,8 +208,9 @@ where
         Ok(())
     }
 
-    /// The files that keys lie in by their bounds, of a level below L0 or of a run of L0 at these places, opened. Asks
-    /// for what is looked at next in each, as what lies apart is waited for at once.
+    /// The files that keys lie in by their bounds, of a level below L0 or of a run of L0 at these
+    /// places, opened. Asks for what is looked at next in each, as what lies apart is waited for at
+    /// once.
     async fn open_files(
         &mut self,
         run: u32,
@@ -322,7 +324,8 @@ where
         }
     }
 
-    /// The newest of a key's entries in a file, if there is one; a range delete in the file may be newer.
+    /// The newest of a key's entries in a file, if there is one; a range delete in the file may be
+    /// newer.
     fn found(
         &mut self,
         reader: &SstReader,

@@ -10,15 +10,17 @@ use gabion_base::Result;
 /// compaction has dropped them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeSize {
-    /// Bytes of files, compressed as they lie there. Each bound of the range is taken to be where the block
-    /// begins in which it lies, so for each file of L0 and for each level below, each bound adds an
-    /// error of less than one block (`block_len`, or one entry that is longer). Sizes of adjoining ranges add
-    /// up to the size of both. A file's index and filter, about 1 %, count with its end.
+    /// Bytes of files, compressed as they lie there. Each bound of the range is taken to be where
+    /// the block begins in which it lies, so for each file of L0 and for each level below, each
+    /// bound adds an error of less than one block (`block_len`, or one entry that is longer). Sizes
+    /// of adjoining ranges add up to the size of both. A file's index and filter, about 1 %, count
+    /// with its end.
     pub file_bytes: u64,
-    /// Bytes of memory charged for entries in MemTables; see [`crate::MemTable::estimate`] for its error.
+    /// Bytes of memory charged for entries in MemTables; see [`crate::MemTable::estimate`] for its
+    /// error.
     pub memtable_bytes: u64,
-    /// Entries: every version of a key, and deletes too. Of a file that lies in the range by a part the
-    /// same part of its entries.
+    /// Entries: every version of a key, and deletes too. Of a file that lies in the range by a part
+    /// the same part of its entries.
     pub entries: u64,
 }
 
@@ -51,8 +53,8 @@ pub(super) async fn size_of<S: FileSource, C: ReadCache>(
     Ok(size)
 }
 
-/// Where the block begins in which the first entry at or after `key` lies. Reads the index of a file only
-/// when the key is within its bounds, and it is not in memory.
+/// Where the block begins in which the first entry at or after `key` lies. Reads the index of a
+/// file only when the key is within its bounds, and it is not in memory.
 async fn offset_of<S: FileSource, C: ReadCache>(
     tables: &Tables<S, C>,
     file: &FileMeta,

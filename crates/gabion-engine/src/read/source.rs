@@ -1,4 +1,5 @@
-//! What a walk merges: a cursor for each MemTable, each run of L0 and each level below; and what hides of it.
+//! What a walk merges: a cursor for each MemTable, each run of L0 and each level below; and what
+//! hides of it.
 
 use super::gone::Gone;
 use super::tables::Tables;
@@ -21,12 +22,14 @@ use gabion_media::Bytes;
 pub(super) struct Cursors<S: FileSource, C> {
     /// From new to old: of two that hold something of a key, the first holds all that is newer.
     pub(super) merge: Merge<Source<S, C>>,
-    /// The range deletes among it, if there are any. Apart, as cursors are moved about with each step.
+    /// The range deletes among it, if there are any. Apart, as cursors are moved about with each
+    /// step.
     pub(super) gone: Option<Box<Gone>>,
 }
 
 impl<S: FileSource, C> Cursors<S, C> {
-    /// Whether it is known that no range delete hides an entry of `key` with this number, or one that is newer.
+    /// Whether it is known that no range delete hides an entry of `key` with this number, or one
+    /// that is newer.
     #[inline]
     pub(super) fn shows(&self, key: &[u8], sequence: SequenceNumber) -> bool {
         self.gone.as_ref().is_none_or(|gone| gone.shows(key, sequence))
@@ -221,7 +224,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
         self.settle().await
     }
 
-    /// The place of the first file that counts and does not end before `key`; behind them if there is none.
+    /// The place of the first file that counts and does not end before `key`; behind them if there
+    /// is none.
     fn place(&self, key: &[u8]) -> usize {
         let (version, level) = (&self.version, self.level);
         if level > 0 {
@@ -261,8 +265,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
         self.settle().await
     }
 
-    /// As [`Self::advance`] without waiting: `None` when the next entry is not in memory or in another file. It is at
-    /// no entry then, and only [`Self::advance`] may follow, or a seek.
+    /// As [`Self::advance`] without waiting: `None` when the next entry is not in memory or in
+    /// another file. It is at no entry then, and only [`Self::advance`] may follow, or a seek.
     #[inline]
     fn try_advance(&mut self) -> Option<Result<()>> {
         let Some(iter) = &mut self.current else { return Some(Ok(())) };

@@ -11,8 +11,8 @@ use core::ops::Deref;
 use gabion_base::{GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
 
-/// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap to
-/// clone.
+/// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap
+/// to clone.
 #[derive(Clone)]
 pub struct Tables<S, C = Rc<LocalCache>> {
     /// Where bytes come from.
@@ -63,8 +63,8 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         Ok(reader)
     }
 
-    /// The newest of a key's entries in a file, or of the range deletes that cover it there. The key
-    /// has this [`key_hash`](crate::sst::key_hash).
+    /// The newest of a key's entries in a file, or of the range deletes that cover it there. The
+    /// key has this [`key_hash`](crate::sst::key_hash).
     #[inline]
     pub(super) async fn get(
         &self,

@@ -1,16 +1,17 @@
-//! How a shape is read, whoever keeps it: a look-up from new to old, and a walk over a merge of all that
-//! it has, either way.
+//! How a shape is read, whoever keeps it: a look-up from new to old, and a walk over a merge of all
+//! that it has, either way.
 //!
-//! Forwards one meets the newest version of a key first, so the first that the read point sees decides, and
-//! the walk stays on it until it is told to go on. Backwards one meets the oldest first: only when all of
-//! a key have been passed is it known which of them counts, so its value is held aside.
+//! Forwards one meets the newest version of a key first, so the first that the read point sees
+//! decides, and the walk stays on it until it is told to go on. Backwards one meets the oldest
+//! first: only when all of a key have been passed is it known which of them counts, so its value is
+//! held aside.
 //!
-//! Where there are range deletes, the walk knows for each key below which sequence number they hide its entries
-//! ([`super::gone`]), and to it those are not there.
+//! Where there are range deletes, the walk knows for each key below which sequence number they hide
+//! its entries ([`super::gone`]), and to it those are not there.
 //!
-//! Between two pairs there may be any number of entries that do not show, all of them in memory. Who must not hold up
-//! others gives the walk a number of entries after which it stops between two keys, and goes on from there with a walk
-//! of its own.
+//! Between two pairs there may be any number of entries that do not show, all of them in memory.
+//! Who must not hold up others gives the walk a number of entries after which it stops between two
+//! keys, and goes on from there with a walk of its own.
 
 use super::source::{Cursors, Held, Source, cursors};
 use super::tables::Tables;
@@ -146,7 +147,8 @@ fn reserved(kind: EntryKind, sequence: SequenceNumber) -> Error {
     Error::unsupported(format!("entry {sequence} is of kind {kind:?}, which is reserved"))
 }
 
-/// Where an iterator is to go. Keys are engine keys; what lies outside the iterator's range is not there.
+/// Where an iterator is to go. Keys are engine keys; what lies outside the iterator's range is not
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move<'a> {
     /// To the first pair.
@@ -206,8 +208,8 @@ enum Start {
 enum Way {
     /// The cursors' merge is on the entry of the pair, all others are behind it.
     Forwards,
-    /// The same, but the cursors have passed operands of the pair's key, and are on an older entry of it or on the
-    /// next key.
+    /// The same, but the cursors have passed operands of the pair's key, and are on an older entry
+    /// of it or on the next key.
     Past,
     /// The cursors have passed all entries of the pair's key.
     Backwards,
@@ -241,8 +243,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         self.left = entries;
     }
 
-    /// The key at which the last move stopped for having passed too many entries: all is known of it, and nothing of
-    /// those past it. None if it did not stop.
+    /// The key at which the last move stopped for having passed too many entries: all is known of
+    /// it, and nothing of those past it. None if it did not stop.
     pub(super) fn stopped_at(&self) -> Option<&[u8]> {
         self.is_stopped.then_some(&self.key[..])
     }
@@ -253,8 +255,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Whether the walk stops here, between two keys, and is `past` all pairs from now on. Never before it has judged
-    /// a key, `is_judged`: who goes on behind that one comes to the end, however small the limit is.
+    /// Whether the walk stops here, between two keys, and is `past` all pairs from now on. Never
+    /// before it has judged a key, `is_judged`: who goes on behind that one comes to the end,
+    /// however small the limit is.
     #[inline]
     fn stops(&mut self, is_judged: bool, past: Place) -> bool {
         if self.left > 0 || !is_judged {
@@ -290,8 +293,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         self.alive.expires_ms.filter(|_| self.place == Place::Pair)
     }
 
-    /// The value here, to keep, if the walk is at a pair. It shares the memory of its block, if it comes from
-    /// one.
+    /// The value here, to keep, if the walk is at a pair. It shares the memory of its block, if it
+    /// comes from one.
     #[inline]
     pub(super) fn value_bytes(&self, cursors: &Cursors<S, C>) -> Option<Bytes> {
         let stored = match (self.place, self.way) {
@@ -321,10 +324,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         self.go_elsewhere(cursors, to, check).await
     }
 
-    /// The commonest move, a step forwards after another, where all that it needs is in memory. Nothing if it is
-    /// another, if something has to be waited for, or looked up, or added up, or if the limit is reached: then
-    /// [`Self::go`] with [`Move::Next`] is to be called, and nothing else before, as cursors may be between two
-    /// entries.
+    /// The commonest move, a step forwards after another, where all that it needs is in memory.
+    /// Nothing if it is another, if something has to be waited for, or looked up, or added up, or
+    /// if the limit is reached: then [`Self::go`] with [`Move::Next`] is to be called, and nothing
+    /// else before, as cursors may be between two entries.
     #[inline]
     pub(super) fn try_next(&mut self, cursors: &mut Cursors<S, C>) -> Option<Result<bool>> {
         if self.place != Place::Pair || self.way != Way::Forwards {
@@ -621,8 +624,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         }
     }
 
-    /// Looks up what range deletes hide of the key here. Whether the cursor on top, which has nothing but that in
-    /// its stretch, was put before the stretch.
+    /// Looks up what range deletes hide of the key here. Whether the cursor on top, which has
+    /// nothing but that in its stretch, was put before the stretch.
     async fn step_over_backwards(
         &self,
         cursors: &mut Cursors<S, C>,
@@ -660,8 +663,8 @@ struct Hidden {
     count: u32,
 }
 
-/// From so many hidden entries in a row on a cursor is put behind the rest of them: a seek costs about what so many
-/// steps do.
+/// From so many hidden entries in a row on a cursor is put behind the rest of them: a seek costs
+/// about what so many steps do.
 const HIDDEN_STEPS_MAX: u32 = 16;
 
 impl Hidden {

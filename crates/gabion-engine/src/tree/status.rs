@@ -22,7 +22,8 @@ impl Tree {
         ReadView::budgeted(self.now.state.clone(), self.read_point())
     }
 
-    /// The same, which no budget ends and which outlives the tree: whoever takes one sees to it that it goes.
+    /// The same, which no budget ends and which outlives the tree: whoever takes one sees to it
+    /// that it goes.
     #[must_use]
     pub fn lasting_view(&self) -> ReadView {
         ReadView::lasting(Pin(self.now.shape.clone()), self.read_point())

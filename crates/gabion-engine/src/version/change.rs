@@ -6,8 +6,8 @@
 //!   after    [ a   c   x   d   f   y ]
 //! ```
 //!
-//! A level is kept as several lists in the order of its files. Each of them follows with one pass, which looks at no
-//! file: in a large tree these are far apart in memory.
+//! A level is kept as several lists in the order of its files. Each of them follows with one pass,
+//! which looks at no file: in a large tree these are far apart in memory.
 
 use super::order::newest_first;
 use crate::file::FileMeta;

@@ -1,4 +1,5 @@
-//! Which files of a version may hold a key, by ranks of their bounds, and the readers of those files.
+//! Which files of a version may hold a key, by ranks of their bounds, and the readers of those
+//! files.
 //!
 //! ```text
 //!   level   files     [ a … f ]   [ g … m ]   [ n … z ]          bounds: three steps away from here
@@ -8,10 +9,11 @@
 //!           ids        7           3           12                what edits name files by
 //! ```
 //!
-//! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin with, so that a key's
-//! is made once for all levels. Where a rank does not tell, the bound does.
+//! Ranks ([`crate::rank`]) are those behind what all bounds of users' keys in the version begin
+//! with, so that a key's is made once for all levels. Where a rank does not tell, the bound does.
 //!
-//! An edit of a few files in a tree of many looks at these alone: what there is of the others is copied.
+//! An edit of a few files in a tree of many looks at these alone: what there is of the others is
+//! copied.
 
 use super::Level;
 use super::change::Change;
@@ -53,7 +55,8 @@ struct Files {
     largest: Vec<u64>,
     smallest: Vec<u64>,
     opened: Vec<Arc<Opened>>,
-    /// Of L0: which files are disjoint and ascend by key, as one level. Nothing of the others, of which each is one.
+    /// Of L0: which files are disjoint and ascend by key, as one level. Nothing of the others, of
+    /// which each is one.
     runs: Vec<Range<usize>>,
 }
 
@@ -87,7 +90,8 @@ impl Sums {
         }
     }
 
-    /// With `other` as well. Descriptions come from a disk: what they say together may be more than a number holds.
+    /// With `other` as well. Descriptions come from a disk: what they say together may be more than
+    /// a number holds.
     pub(super) fn and(self, other: Self) -> Self {
         self.with(other, u64::saturating_add)
     }
@@ -246,7 +250,8 @@ impl Finder {
         smallest <= rank && rank <= largest && file.may_hold(key)
     }
 
-    /// The place of the first of a level's files that do not end before `key`. They are sorted and disjoint.
+    /// The place of the first of a level's files that do not end before `key`. They are sorted and
+    /// disjoint.
     #[inline]
     pub(super) fn place(
         &self,
@@ -258,8 +263,8 @@ impl Finder {
         self.place_within(level, 0..files.len(), files, key, rank)
     }
 
-    /// As [`Self::place`], counted from the first of the `files` at these places of a level, of which those are sorted
-    /// and disjoint.
+    /// As [`Self::place`], counted from the first of the `files` at these places of a level, of
+    /// which those are sorted and disjoint.
     #[inline]
     pub(super) fn place_within(
         &self,
@@ -316,7 +321,8 @@ impl Files {
         }
     }
 
-    /// After a change of these files. `opened` has the readers of those that go, here and elsewhere.
+    /// After a change of these files. `opened` has the readers of those that go, here and
+    /// elsewhere.
     fn after(
         &self,
         files: &[Arc<FileMeta>],
@@ -357,8 +363,8 @@ fn ranks(files: &[Arc<FileMeta>], prefix: &[u8]) -> (Vec<u64>, Vec<u64>) {
     (largest.collect(), smallest.collect())
 }
 
-/// What all bounds of users' keys begin with. Others are few, and of them ranks say no more than that they are
-/// others. Of files in order the first and the last bound tell.
+/// What all bounds of users' keys begin with. Others are few, and of them ranks say no more than
+/// that they are others. Of files in order the first and the last bound tell.
 fn common_prefix(levels: &[Level]) -> Arc<[u8]> {
     let (user, next) = ([Keyspace::User as u8], [Keyspace::User as u8 + 1]);
     let mut common: Option<&[u8]> = None;

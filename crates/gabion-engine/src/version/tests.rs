@@ -30,7 +30,8 @@ fn references(number: u64) -> Vec<FileReference> {
     if number.is_multiple_of(3) { (number % 4..5).map(one).collect() } else { Vec::new() }
 }
 
-/// Files that are disjoint and in order, from keys in order; a pair of equal ones is a file of one key.
+/// Files that are disjoint and in order, from keys in order; a pair of equal ones is a file of one
+/// key.
 fn disjoint(first: u64, keys: &BTreeSet<Vec<u8>>, with_single: bool) -> Vec<FileMeta> {
     let keys: Vec<_> = keys.iter().collect();
     let step = if with_single { 1 } else { 2 };
@@ -44,7 +45,8 @@ fn one_by_one(version: &Version, key: &[u8]) -> Vec<FileId> {
     files.map(|(_, file)| file.id).collect()
 }
 
-/// Keys of few different bytes, zeros among them, that often begin alike: nothing, a long prefix, another keyspace.
+/// Keys of few different bytes, zeros among them, that often begin alike: nothing, a long prefix,
+/// another keyspace.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let prefix = prop::sample::select(vec![&b"\x01"[..], b"\x01user\0\0\0\0", b"\0", b""]);
     (prefix, prop::collection::vec(0..3u8, 0..12))

@@ -1,4 +1,5 @@
-//! Operands of the merge operator above, among and below what expires: who meets whom, and when, must not show.
+//! Operands of the merge operator above, among and below what expires: who meets whom, and when,
+//! must not show.
 
 use crate::support::*;
 use crate::tree_rules::{Driven, eager};

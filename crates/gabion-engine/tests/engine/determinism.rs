@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 /// Runs at once.
 const RUNS: [usize; 3] = [1, 2, 7];
 
-/// A replica with several files in L0 and L1 and a MemTable to be flushed, all from one seed, and the next
-/// compaction.
+/// A replica with several files in L0 and L1 and a MemTable to be flushed, all from one seed, and
+/// the next compaction.
 fn replica_with_work(seed: u64, codecs: Codecs) -> Replica {
     let mut random = Random::new(seed);
     let sst = SstOptions { compression: codecs.upper, ..SstOptions::default() };
@@ -115,7 +115,8 @@ fn block_on_among<T>(future: impl Future<Output = T>, others: &Barrier) -> T {
     }
 }
 
-/// Runs a recipe `count` times at once at another instance with state of its own; only its bytes go over.
+/// Runs a recipe `count` times at once at another instance with state of its own; only its bytes go
+/// over.
 #[expect(clippy::disallowed_methods, reason = "other threads are among the other places")]
 fn run_elsewhere(
     there: &Replica,
@@ -141,8 +142,8 @@ fn run_elsewhere(
     })
 }
 
-/// The bytes of the files that the jobs of a seed make, the same wherever they run; none when no compaction is
-/// due.
+/// The bytes of the files that the jobs of a seed make, the same wherever they run; none when no
+/// compaction is due.
 fn made_everywhere(seed: u64, yields: u64, of: Codecs) -> Result<Option<u64>, TestCaseError> {
     let mut here = replica_with_work(seed, of);
     let Some(jobs) = jobs(&mut here) else { return Ok(None) };

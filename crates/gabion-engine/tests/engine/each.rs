@@ -1,4 +1,5 @@
-//! Pairs that are lent one after the other: the same, and in the same order, as those that are asked for one by one.
+//! Pairs that are lent one after the other: the same, and in the same order, as those that are
+//! asked for one by one.
 
 use crate::support::*;
 use crate::tree_rules::{Driven, eager};
@@ -11,7 +12,8 @@ fn name(n: u64) -> String {
     format!("{n:04}")
 }
 
-/// A tree with values, counters, deleted keys and deleted ranges, in memory and in files of several levels.
+/// A tree with values, counters, deleted keys and deleted ranges, in memory and in files of several
+/// levels.
 fn mixed(seed: u64) -> Driven {
     let mut random = Random::new(seed);
     let mut driven = Driven::new(eager());
@@ -156,8 +158,8 @@ fn a_pair_is_lent_with_its_expiry_both_ways() {
     }
 }
 
-/// A tree of which little shows: deleted keys and ranges, counters that have expired, and what was written again among
-/// them, in files and in memory.
+/// A tree of which little shows: deleted keys and ranges, counters that have expired, and what was
+/// written again among them, in files and in memory.
 fn mostly_gone(seed: u64) -> Driven {
     let mut random = Random::new(seed);
     let mut driven = Driven::new(eager());
@@ -213,7 +215,8 @@ fn write_on(driven: &mut Driven, seed: u64) {
     }
 }
 
-/// What pages that pass so many entries each lend together, from one end to the other, and how many pairs each has.
+/// What pages that pass so many entries each lend together, from one end to the other, and how many
+/// pairs each has.
 fn paged(
     view: &ReadView,
     tables: &Tables<Files>,

@@ -59,7 +59,8 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
     let mut batch = BatchBuilder::new();
     batch.put(Keyspace::User, b"g", b"new").unwrap();
     opened.apply_batch(view.sequence().next(), batch.as_bytes()).unwrap();
-    // What was written later at the source has these sequence numbers there, and is not seen here by them.
+    // What was written later at the source has these sequence numbers there, and is not seen here
+    // by them.
     let expected = [&then[..], &[(key(b"g"), b"new".to_vec())]].concat();
     assert_eq!(pairs(&opened, &files), expected);
     let newest = fork.version().files().map(|(_, file)| file.largest_sequence).max();
@@ -131,7 +132,8 @@ fn pair(name: &str, value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (key(name.as_bytes()), value.to_vec())
 }
 
-/// A view whose shape is that of after a batch that clears, as readers have it who were not told of the batch yet.
+/// A view whose shape is that of after a batch that clears, as readers have it who were not told of
+/// the batch yet.
 /// docs/faults.md: P21
 #[test]
 fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
@@ -164,7 +166,8 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
         let now = half.at(after.sequence(), 0);
         assert_eq!(shown(&now, &driven, &names), [pair("k", b"new")]);
 
-        // A copy of either goes on where its view ended: what it writes first is below the source's clears.
+        // A copy of either goes on where its view ended: what it writes first is below the source's
+        // clears.
         for (view, mut expected) in [(then, old), (now, vec![pair("k", b"new")])] {
             let mut fork = Tree::fork(&view, small_config(), GROUP).unwrap();
             let files = copied(&fork, &driven.replica.files);
@@ -186,8 +189,9 @@ fn a_batch_with_a_clear_amid_it_is_read_whole_or_not_at_all_and_so_forked() {
     }
 }
 
-/// What the fork wrote next would count as cleared: acknowledged, and never seen. Such is the view of a tree whose log
-/// is not replayed: a job of after a clear was logged, and the clear is in no file.
+/// What the fork wrote next would count as cleared: acknowledged, and never seen. Such is the view
+/// of a tree whose log is not replayed: a job of after a clear was logged, and the clear is in no
+/// file.
 /// docs/faults.md: P21
 #[test]
 fn a_view_that_ends_before_its_floor_is_not_forked() {

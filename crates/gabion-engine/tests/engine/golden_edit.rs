@@ -1,5 +1,5 @@
-//! The bytes of edits, recipes, options and snapshots, pinned. A change here changes a format: it needs a
-//! new version number in the module that owns it.
+//! The bytes of edits, recipes, options and snapshots, pinned. A change here changes a format: it
+//! needs a new version number in the module that owns it.
 //!
 //! docs/faults.md: R15
 
@@ -255,8 +255,8 @@ fn a_file_of_an_unknown_kind_is_refused_in_an_edit_and_in_a_recipe() {
     assert!(error.message().contains("a removed file is no SST"), "{error}");
 }
 
-/// An edit lies in a record whose checksum covers it, so a flipped bit never gets here. Should one, it must
-/// not panic, and what it decodes to must be an edit that stands by itself.
+/// An edit lies in a record whose checksum covers it, so a flipped bit never gets here. Should one,
+/// it must not panic, and what it decodes to must be an edit that stands by itself.
 #[test]
 fn every_flipped_bit_of_an_edit_is_refused_or_decodes_to_a_valid_edit() {
     for kind in KINDS {
@@ -282,7 +282,8 @@ fn every_flipped_bit_of_an_edit_is_refused_or_decodes_to_a_valid_edit() {
 fn every_cut_off_edit_and_every_added_byte_is_refused() {
     for kind in KINDS {
         let bytes = edit(kind).encode().unwrap();
-        // A cut after a whole field leaves an edit without what followed: it must differ or be refused.
+        // A cut after a whole field leaves an edit without what followed: it must differ or be
+        // refused.
         for len in 0..bytes.len() {
             if let Ok(decoded) = Edit::decode(&bytes[..len]) {
                 assert_ne!(decoded, edit(kind));

@@ -1,5 +1,5 @@
-//! The bytes of SSTs, batches and file descriptions, pinned. A change here is a change of format: it
-//! raises `sst::FORMAT_VERSION` in the same commit.
+//! The bytes of SSTs, batches and file descriptions, pinned. A change here is a change of format:
+//! it raises `sst::FORMAT_VERSION` in the same commit.
 //!
 //! docs/faults.md: R15
 

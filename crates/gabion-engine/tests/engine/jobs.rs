@@ -68,7 +68,8 @@ proptest! {
         prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
     }
 
-    /// Bounds are cut to 256 bytes: levels must stay sorted, and every key be found, whatever keys share.
+    /// Bounds are cut to 256 bytes: levels must stay sorted, and every key be found, whatever keys
+    /// share.
     #[test]
     fn keys_longer_than_a_bound_are_found_wherever_files_are_cut(
         seed: u64,
@@ -98,8 +99,9 @@ proptest! {
     }
 }
 
-/// Files end where their length says although bounds of 256 bytes would not tell them apart: however much there is
-/// of such keys, no file grows until it is too long. The levels below stay apart, too, though jobs take parts of them.
+/// Files end where their length says although bounds of 256 bytes would not tell them apart:
+/// however much there is of such keys, no file grows until it is too long. The levels below stay
+/// apart, too, though jobs take parts of them.
 #[test]
 fn files_of_keys_that_are_alike_for_long_end_within_them() {
     for (seed, prefix) in [(1, 256), (2, 261), (3, 300)] {

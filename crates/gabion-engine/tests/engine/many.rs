@@ -1,5 +1,5 @@
-//! Look-ups of many keys at once: what is read, how often and how much at a time, and whose an error is. That they find what
-//! look-ups of one key find is held against a model in `tree_model`.
+//! Look-ups of many keys at once: what is read, how often and how much at a time, and whose an
+//! error is. That they find what look-ups of one key find is held against a model in `tree_model`.
 
 use crate::support::*;
 use crate::tree_rules::Driven;
@@ -197,7 +197,8 @@ fn what_is_read_at_a_time_is_bounded() {
     }
 }
 
-/// A block that cannot be read, and one that is damaged, are the error of the keys that need them and of no other.
+/// A block that cannot be read, and one that is damaged, are the error of the keys that need them
+/// and of no other.
 /// docs/faults.md: P4
 #[test]
 fn an_error_is_given_to_the_keys_of_its_block() {

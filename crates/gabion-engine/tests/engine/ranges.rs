@@ -1,5 +1,5 @@
-//! Range deletes where they are cut, sink and vanish: each way in which deleted keys came back, or kept ones went, in
-//! stores that had range deletes before.
+//! Range deletes where they are cut, sink and vanish: each way in which deleted keys came back, or
+//! kept ones went, in stores that had range deletes before.
 
 use crate::support::*;
 use crate::tree_rules::{Driven, eager};

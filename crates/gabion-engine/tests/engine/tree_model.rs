@@ -1,4 +1,5 @@
-//! A primary and a secondary, driven by random operations through one log, held against a map with expiry.
+//! A primary and a secondary, driven by random operations through one log, held against a map with
+//! expiry.
 //!
 //! Covers docs/faults.md E1 (reopen from any earlier snapshot), E12 (files stay while a view reads
 //! them, and while a read is under way whose view was ended) and E13 (the secondary makes some
@@ -137,8 +138,8 @@ impl World {
         }
     }
 
-    /// Ends a random job: mostly its edit is appended, now and then it fails. Edits of flushes are appended in
-    /// the order of the MemTables.
+    /// Ends a random job: mostly its edit is appended, now and then it fails. Edits of flushes are
+    /// appended in the order of the MemTables.
     fn end_job(&mut self) {
         if self.running.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not free.
+//! Rules of the tree, one at a time: what it refuses, what it must not forget, what it must not
+//! free.
 
 use crate::support::*;
 use gabion_base::{ErrorKind, FileId, Frontier, LogPosition, MemTableId, SequenceNumber};
@@ -379,7 +380,8 @@ fn limits_change_while_a_tree_lives() {
     assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
     assert_eq!(driven.get("a"), Some(vec![2; 100]));
 
-    // What was filled when MemTables might be longer is one run of L0 all the same, and room is kept for it.
+    // What was filled when MemTables might be longer is one run of L0 all the same, and room is
+    // kept for it.
     let longer = WriteLimits { memtable_len: 1 << 20, ..limits };
     driven.replica.tree.set_write_limits(longer).unwrap();
     (0..60).for_each(|n| driven.put(&format!("b{n:02}"), &[n; 1_000]));
@@ -441,7 +443,8 @@ fn only_the_user_keyspace_can_be_cleared_and_reserved_operations_are_refused() {
 }
 
 /// Flushes that run side by side make the files that they make one after the other, in L0's order.
-/// One compaction at a time, as by default: writers would stand still until all of the range is compacted.
+/// One compaction at a time, as by default: writers would stand still until all of the range is
+/// compacted.
 /// docs/faults.md: P31
 #[test]
 fn a_range_that_is_compacted_on_demand_and_an_l0_that_holds_writers_take_turns() {
@@ -511,7 +514,8 @@ fn tombstones_above_nothing_are_not_flushed_and_those_of_flushes_side_by_side_ar
     assert_eq!(driven.replica.tree.version().files().count(), 0);
 }
 
-/// 64 are worth a compaction where MemTables have 1 MiB; at least a quarter of all deletes are a stretch.
+/// 64 are worth a compaction where MemTables have 1 MiB; at least a quarter of all deletes are a
+/// stretch.
 #[test]
 fn a_flush_gives_a_stretch_of_tombstones_a_file_of_its_own() {
     let config = TreeConfig { memtable_len: 1 << 20, ..small_config() };
@@ -540,7 +544,8 @@ fn a_flush_gives_a_stretch_of_tombstones_a_file_of_its_own() {
     assert_eq!(flushed(99), (25, vec![(25, 24), (75, 75), (4, 1)]));
 }
 
-/// What a flush finds expired becomes tombstones, of which it is not known before how many they are.
+/// What a flush finds expired becomes tombstones, of which it is not known before how many they
+/// are.
 #[test]
 fn a_flush_parts_no_more_files_than_its_recipe_has_numbers_for() {
     let mut driven = Driven::new(small_config());
@@ -579,7 +584,8 @@ fn flushes_run_side_by_side_and_end_in_their_order() {
     let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
     assert_eq!(jobs.len(), 3);
     assert!(jobs.windows(2).all(|two| two[0].recipe.output_end() <= two[1].recipe.output_first));
-    // Only what lies under nothing may leave out tombstones: files of older MemTables are on their way.
+    // Only what lies under nothing may leave out tombstones: files of older MemTables are on their
+    // way.
     let bottommost: Vec<_> = jobs.iter().map(|job| job.recipe.bottommost).collect();
     assert_eq!(bottommost, [true, false, false]);
 
@@ -599,7 +605,8 @@ fn flushes_run_side_by_side_and_end_in_their_order() {
     assert!(numbers.clone().is_sorted_by(|a, b| a > b), "newest first");
 }
 
-/// Its next try has greater file numbers than what was built of newer MemTables meanwhile, and comes below it.
+/// Its next try has greater file numbers than what was built of newer MemTables meanwhile, and
+/// comes below it.
 /// docs/faults.md: P17
 #[test]
 fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_below_them() {

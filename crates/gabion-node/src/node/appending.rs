@@ -1,5 +1,5 @@
-//! Records that machines ask for, and the log takes when it can: the edits of jobs, and what takes a
-//! load into the tree.
+//! Records that machines ask for, and the log takes when it can: the edits of jobs, and what takes
+//! a load into the tree.
 
 use super::facts::facts;
 use super::load::{LoadFacts, LoadStep};
@@ -61,8 +61,8 @@ impl Node {
         true
     }
 
-    /// Carries on with loads that have all their files: one stage after the other, as far as they go
-    /// without waiting.
+    /// Carries on with loads that have all their files: one stage after the other, as far as they
+    /// go without waiting.
     pub(super) fn advance_loads(&mut self) {
         if self.loads.is_empty() {
             return;

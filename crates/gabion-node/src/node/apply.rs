@@ -1,14 +1,15 @@
 //! From log records to the tree: batches and seals at once, edits when they are ready.
 //!
-//! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier edit
-//! is applied, (2) every member has its record, (3) the log is durable here up to its end, or, in a group of one, begins
-//! behind what the edit flushes with that commit, (4) the added files are here, verified. Nothing that is installed may have to be taken back (RubbleDB §4.2.2
-//! has (1) and (4) only).
+//! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier
+//! edit is applied, (2) every member has its record, (3) the log is durable here up to its end, or,
+//! in a group of one, begins behind what the edit flushes with that commit, (4) the added files are
+//! here, verified. Nothing that is installed may have to be taken back (RubbleDB §4.2.2 has (1) and
+//! (4) only).
 //!
-//! Files are here before the edit that names them is in the log. A device may lose one all the same, and
-//! its replica then asks the primary for it. It needs only those that are left in the tree by the edits
-//! that it has: one that a later edit removes is not asked for, as the primary may have dropped it, and
-//! both edits are applied as one.
+//! Files are here before the edit that names them is in the log. A device may lose one all the
+//! same, and its replica then asks the primary for it. It needs only those that are left in the
+//! tree by the edits that it has: one that a later edit removes is not asked for, as the primary
+//! may have dropped it, and both edits are applied as one.
 
 use super::steps::Step;
 use super::{After, Mutant, Node};
@@ -37,14 +38,17 @@ pub(super) struct Applying {
     waiting: VecDeque<Waiting>,
     /// Files that the primary was asked for, and when, in ms.
     asked: BTreeMap<FileId, u64>,
-    /// Added by an edit of the group that is being applied as one, not here, and removed by the same.
+    /// Added by an edit of the group that is being applied as one, not here, and removed by the
+    /// same.
     skipped: BTreeSet<FileId>,
-    /// Where the seals of the log lie that is kept, with their times: the places at which it may be trimmed.
+    /// Where the seals of the log lie that is kept, with their times: the places at which it may be
+    /// trimmed.
     pub(super) seals: VecDeque<(Anchor, u64)>,
-    /// While the log is replayed, and only then: edits in it may have been applied before the restart.
+    /// While the log is replayed, and only then: edits in it may have been applied before the
+    /// restart.
     replay: Option<Replay>,
-    /// The newest floor of which it is known where the log has its clear, and where that ends; before the first clear since
-    /// the start, the floor that edits had then.
+    /// The newest floor of which it is known where the log has its clear, and where that ends;
+    /// before the first clear since the start, the floor that edits had then.
     cleared: (SequenceNumber, LogPosition),
 }
 
@@ -52,8 +56,8 @@ pub(super) struct Applying {
 struct Replay {
     /// Edits that were applied, encoded: those since the placement log's last checkpoint.
     applied: BTreeMap<u64, Vec<u8>>,
-    /// What recovery found is replayed, and what others send comes now: up to the edit of this number it
-    /// is what was in the log before.
+    /// What recovery found is replayed, and what others send comes now: up to the edit of this
+    /// number it is what was in the log before.
     until: Option<u64>,
     /// Number of the last edit that was replayed, and where its record ends.
     last: Option<(u64, LogPosition)>,
@@ -91,7 +95,8 @@ impl Applying {
         self.waiting.len()
     }
 
-    /// Number of the last edit in line that is a load's: what is read here does not show it yet, though the log has it.
+    /// Number of the last edit in line that is a load's: what is read here does not show it yet,
+    /// though the log has it.
     pub(super) fn last_load(&self) -> Option<u64> {
         let loads = self.waiting.iter().filter(|waiting| waiting.edit.kind == JobKind::Load);
         loads.map(|waiting| waiting.edit.number).max()
@@ -113,17 +118,17 @@ impl Applying {
         self.waiting.iter().any(|w| w.edit.added.iter().any(|(_, meta)| meta.id == file))
     }
 
-    /// Position up to which the log must be durable for the edits in line: all of them, as the first may
-    /// have to be applied together with others. Edits decided here, which no log has, need less than ones
-    /// before them.
+    /// Position up to which the log must be durable for the edits in line: all of them, as the
+    /// first may have to be applied together with others. Edits decided here, which no log has,
+    /// need less than ones before them.
     pub(super) fn wants_durable(&self) -> Option<LogPosition> {
         self.waiting.iter().map(|waiting| waiting.end).max()
     }
 }
 
 impl Node {
-    /// Takes what was placed and has become contiguous. What the head appends itself it applies when
-    /// it writes.
+    /// Takes what was placed and has become contiguous. What the head appends itself it applies
+    /// when it writes.
     pub(super) fn apply_records(&mut self) {
         let mut moved = false;
         while let Some(record) = self.log.next_record() {
@@ -251,17 +256,20 @@ impl Node {
         }
     }
 
-    /// Whether the record under way has a clear for which edits decided here wait until it is durable.
+    /// Whether the record under way has a clear for which edits decided here wait until it is
+    /// durable.
     pub(super) fn clear_is_awaited(&self) -> bool {
         !self.duties().log_edits && self.tree.floor() > self.apply.cleared.0
     }
 
-    /// Position up to which the log must be durable for an edit that was decided here and that no log has. The edit carries
-    /// the floor of the last clear: were that kept and the clear itself lost with the power, what is written next would
-    /// get numbers below the floor, and count as cleared.
+    /// Position up to which the log must be durable for an edit that was decided here and that no
+    /// log has. The edit carries the floor of the last clear: were that kept and the clear itself
+    /// lost with the power, what is written next would get numbers below the floor, and count as
+    /// cleared.
     ///
-    /// In a group of one nobody needs what a flush has put into files: the edit takes it off the log, which begins behind
-    /// it then ([`Self::trim_to`]), and what was cleared there needs no record either.
+    /// In a group of one nobody needs what a flush has put into files: the edit takes it off the
+    /// log, which begins behind it then ([`Self::trim_to`]), and what was cleared there needs no
+    /// record either.
     pub(super) fn own_edit_end(&self, edit: &Edit) -> LogPosition {
         let flushed =
             edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.frontier.only());
@@ -285,14 +293,14 @@ impl Node {
         last <= self.tree.flushed().sequence.get() + 1 && header.count > 0
     }
 
-    /// From here to [`Self::end_replay`] the log is replayed, whose edits may be among those that were
-    /// applied: the placement log has these of them, by number.
+    /// From here to [`Self::end_replay`] the log is replayed, whose edits may be among those that
+    /// were applied: the placement log has these of them, by number.
     pub(super) fn begin_replay(&mut self, applied: BTreeMap<u64, Vec<u8>>) {
         self.apply.replay = Some(Replay { applied, until: None, last: None });
     }
 
-    /// All that recovery found is replayed. Where the log was cut at a rotten record, edits beyond it may
-    /// have been applied, and come again from others.
+    /// All that recovery found is replayed. Where the log was cut at a rotten record, edits beyond
+    /// it may have been applied, and come again from others.
     pub(super) fn end_replay(&mut self, is_cut: bool) {
         let applied = self.tree.last_edit();
         let seen = self.apply.replay.as_ref().and_then(|replay| replay.last).map_or(0, |it| it.0);
@@ -302,9 +310,10 @@ impl Node {
         }
     }
 
-    /// Whether an edit, whose record ends at `end`, is one that is replayed and was applied before the
-    /// restart. The log has each number once and in order, so one that is out of order, or another edit
-    /// of the same number, is no repetition: a primary miscounted, or the log is not this tree's.
+    /// Whether an edit, whose record ends at `end`, is one that is replayed and was applied before
+    /// the restart. The log has each number once and in order, so one that is out of order, or
+    /// another edit of the same number, is no repetition: a primary miscounted, or the log is not
+    /// this tree's.
     fn was_applied(
         &mut self,
         edit: &Edit,
@@ -355,8 +364,8 @@ impl Node {
         Ok(())
     }
 
-    /// Applies the edits in line that are ready. The tree follows at once; members are told, and slots
-    /// of removed files are used again, when the placement commit is durable.
+    /// Applies the edits in line that are ready. The tree follows at once; members are told, and
+    /// slots of removed files are used again, when the placement commit is durable.
     pub(super) fn apply_edits(&mut self) {
         while let Some(count) = self.edits_ready() {
             for _ in 0..count {
@@ -370,9 +379,9 @@ impl Node {
         }
     }
 
-    /// How many of the edits in line are to be applied now: the first alone, or, where a file of it is
-    /// missing for good, all up to the one that removes the last such file. They are staged together and
-    /// so become durable in one commit, and nothing reads the tree between them.
+    /// How many of the edits in line are to be applied now: the first alone, or, where a file of it
+    /// is missing for good, all up to the one that removes the last such file. They are staged
+    /// together and so become durable in one commit, and nothing reads the tree between them.
     fn edits_ready(&mut self) -> Option<usize> {
         let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
         self.apply.waiting.front_mut()?.since_ms.get_or_insert(now_ms);
@@ -431,7 +440,8 @@ impl Node {
         }
         self.skip_missing(&edit);
         self.pool.stage_opaque(opaque::EDIT, waiting.encoded);
-        // Committed and durable here: what is found when the log is found shorter is not the whole log.
+        // Committed and durable here: what is found when the log is found shorter is not the whole
+        // log.
         if waiting.end > self.state.durable {
             self.state.durable = waiting.end;
             self.stage_state(None);
@@ -452,7 +462,8 @@ impl Node {
         Ok(())
     }
 
-    /// What has expired by the time of an edit that is in no log stays so, also when the records that told the time are lost.
+    /// What has expired by the time of an edit that is in no log stays so, also when the records
+    /// that told the time are lost.
     fn keep_time(&mut self, edit: &Edit) {
         let now_ms = edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms);
         if !self.duties().log_edits && now_ms > self.state.trimmed_ms {
@@ -461,8 +472,8 @@ impl Node {
         }
     }
 
-    /// Tells the driver of a flush or compaction whose files were made elsewhere, and of files that are dropped. Who makes
-    /// files has seen them.
+    /// Tells the driver of a flush or compaction whose files were made elsewhere, and of files that
+    /// are dropped. Who makes files has seen them.
     fn tell_replaced(&mut self, edit: &Edit) {
         let kinds = [JobKind::Flush, JobKind::Compaction, JobKind::Drop];
         if !kinds.contains(&edit.kind) || !self.duties().receive {
@@ -477,7 +488,8 @@ impl Node {
         self.outputs.push_back(super::Output::Replaced(super::Replaced { removed, added }));
     }
 
-    /// Remembers which files an edit adds that are not here, until an edit of the same group removes them.
+    /// Remembers which files an edit adds that are not here, until an edit of the same group
+    /// removes them.
     fn skip_missing(&mut self, edit: &Edit) {
         if self.has(Mutant::EditBeforeFiles) {
             return;

@@ -74,8 +74,8 @@ impl Node {
     /// The number for a load's next file.
     ///
     /// # Errors
-    /// As [`Self::load_gate`]; unavailable when a term began since the load did; limit exceeded when
-    /// the term has no number left.
+    /// As [`Self::load_gate`]; unavailable when a term began since the load did; limit exceeded
+    /// when the term has no number left.
     pub fn load_number(&mut self, id: LoadId) -> Result<FileId> {
         let (term, of_load) = (self.chain.term(), self.loads.term_of(id)?);
         if term != of_load {
@@ -140,8 +140,8 @@ impl Node {
         self.loads.end(id)
     }
 
-    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose edit
-    /// is comes to its end.
+    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose
+    /// edit is comes to its end.
     pub fn forget_load(&mut self, id: LoadId) {
         self.loads.forget(&mut self.effects, &mut self.pool, id);
         self.settle();

@@ -45,8 +45,8 @@ pub(super) struct Unshipped {
 }
 
 impl Unshipped {
-    /// Files wait in memory for a secondary that is slow or short of slots, and what a compaction or
-    /// a load builds next would wait behind them.
+    /// Files wait in memory for a secondary that is slow or short of slots, and what a compaction
+    /// or a load builds next would wait behind them.
     pub(super) const fn is_too_much(&self) -> bool {
         self.all > self.most
     }

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Counted is time in which a write waited, not time in which one would have had to: a gate that is
-//! closed while nobody writes costs nobody anything. It is one stretch of time however many wait, so
-//! what it comes to in a second says which part of it writers stood still (RocksDB's `stall.micros`
-//! adds up the time of every writer).
+//! closed while nobody writes costs nobody anything. It is one stretch of time however many wait,
+//! so what it comes to in a second says which part of it writers stood still (RocksDB's
+//! `stall.micros` adds up the time of every writer).
 
 use super::{Counters, WriteGate};
 
@@ -87,9 +87,9 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What holds back a write that meets the gate: `lag` is what it waits for first, `is_full` says
-    /// whether room is short, `in_vain` whether nothing will change that, and `jobs_pause` whether
-    /// jobs wait for room.
+    /// What holds back a write that meets the gate: `lag` is what it waits for first, `is_full`
+    /// says whether room is short, `in_vain` whether nothing will change that, and `jobs_pause`
+    /// whether jobs wait for room.
     pub(super) fn of(
         gate: &WriteGate,
         lag: Option<WriteStop>,

@@ -24,8 +24,8 @@ use gabion_base::{Error, ErrorKind, Failed, FileId, SlotIndex};
 use gabion_engine::{JobContext, JobInputs, JobKind, JobOutput, Recipe, Tree};
 use gabion_pool::{FilePlacement, Placed, Pool};
 
-/// Jobs in a row whose slots the device did not write to, of which each takes others then. One more,
-/// and it is no matter of slots: the replica ends.
+/// Jobs in a row whose slots the device did not write to, of which each takes others then. One
+/// more, and it is no matter of slots: the replica ends.
 const REFUSED_JOBS_MAX: u32 = 8;
 
 /// Jobs under way, by number.
@@ -246,9 +246,9 @@ impl Jobs {
         }
     }
 
-    /// Files can only be shipped while every member is there. And an edit that was replayed from the
-    /// log and waits has no job here that would keep what it flushes or removes from being taken
-    /// again.
+    /// Files can only be shipped while every member is there. And an edit that was replayed from
+    /// the log and waits has no job here that would keep what it flushes or removes from being
+    /// taken again.
     fn may_start(&self, facts: &Facts, given: &JobsGiven) -> bool {
         let own = self.running.values().filter(|job| job.edit.is_some()).count();
         let may_write = self.may_write(facts.now_ms, given.unshipped.is_too_much());
@@ -334,9 +334,9 @@ impl Jobs {
     }
 
     /// Says how much jobs that have begun may build: so much that what is not shipped then, what
-    /// they have built and this node has not heard of included, is at most the bound when one begins
-    /// a file. It changes with all that the bytes in memory follow from: a secondary has a file, a
-    /// job failed, a term began. So no job waits for an event that does not come.
+    /// they have built and this node has not heard of included, is at most the bound when one
+    /// begins a file. It changes with all that the bytes in memory follow from: a secondary has a
+    /// file, a job failed, a term began. So no job waits for an event that does not come.
     pub(super) fn let_build(&mut self, facts: &Facts, effects: &mut Effects, unshipped: u64) {
         let builds = |job: &Job| job.is_bounded && job.output.is_none();
         if !self.running.values().any(builds) {
@@ -443,7 +443,8 @@ impl Jobs {
     }
 
     /// Another term begins, or another member compacts from now on. Jobs whose edits are in the log
-    /// come to their end; of the others nothing is left, at once or when what is under way has ended.
+    /// come to their end; of the others nothing is left, at once or when what is under way has
+    /// ended.
     pub(super) fn give_up(&mut self, effects: &mut Effects, tree: &mut Tree) {
         let is_kept = |job: &Job| !job.placed || job.edit.is_some();
         let (kept, gone) =

@@ -9,10 +9,10 @@
 //!         ─► applied by every member: the load is there, and writes go on
 //! ```
 //!
-//! Writes wait from the number to the end, some commits of the log and one small flush: a write that
-//! found a key absent would else win over the load that was before it. Reads do not wait. A command
-//! that reads at the head before it writes and waits for the device in between may span all of it:
-//! whoever lets such commands and loads meet begins the former anew.
+//! Writes wait from the number to the end, some commits of the log and one small flush: a write
+//! that found a key absent would else win over the load that was before it. Reads do not wait. A
+//! command that reads at the head before it writes and waits for the device in between may span all
+//! of it: whoever lets such commands and loads meet begins the former anew.
 //!
 //! Until its edit is appended a load can be given up: what it took comes back when its last write
 //! has ended. A process that ends leaves files that no edit names, as jobs do, and their slots are
@@ -123,7 +123,8 @@ enum Stage {
     Settling(MemTableId, u64),
     /// It has its number, and what was written before is to be sealed.
     Numbered(SequenceNumber),
-    /// What was written before is in MemTables below this one, and is being flushed since this moment.
+    /// What was written before is in MemTables below this one, and is being flushed since this
+    /// moment.
     Sealed(SequenceNumber, MemTableId, u64),
     /// Its edit is in the log.
     Appended(u64),
@@ -356,8 +357,8 @@ impl Loads {
 
     // ---- given up
 
-    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose edit
-    /// is comes to its end.
+    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose
+    /// edit is comes to its end.
     pub(super) fn forget(&mut self, effects: &mut Effects, pool: &mut Pool, id: LoadId) {
         let Some(load) = self.loads.get_mut(&id) else { return };
         load.is_forgotten = true;

@@ -17,8 +17,9 @@ use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
 const DRAINS_MAX: usize = 4;
-/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush comes first where much is
-/// written, and Linux keeps what others write to their logs in its page cache for as long.
+/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush
+/// comes first where much is written, and Linux keeps what others write to their logs in its page
+/// cache for as long.
 const LOG_AGE_MS: u64 = 5_000;
 
 /// Segments, and what is on its way into them.
@@ -58,7 +59,8 @@ impl Node {
         self.append_built(builder, first, count, flags)
     }
 
-    /// As [`Self::append_record`], in the buffer that the record was encoded in. Writes past the log come before it.
+    /// As [`Self::append_record`], in the buffer that the record was encoded in. Writes past the
+    /// log come before it.
     pub(super) fn append_built(
         &mut self,
         builder: RecordBuilder,
@@ -71,7 +73,8 @@ impl Node {
         }
         self.append_unlogged()?;
         let kind = builder.kind();
-        // A clock that is behind the group's time, after a change of head say, makes time stand still.
+        // A clock that is behind the group's time, after a change of head say, makes time stand
+        // still.
         let now_ms = self.now_ms.max(self.tree.now_ms());
         let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
         self.log.set_members_durable(self.chain.durable_commit().only());
@@ -88,7 +91,8 @@ impl Node {
         Ok(record.end())
     }
 
-    /// Says in the log which sequence numbers are of writes that it does not have: a batch of so many that holds none.
+    /// Says in the log which sequence numbers are of writes that it does not have: a batch of so
+    /// many that holds none.
     fn append_unlogged(&mut self) -> Result<()> {
         let Some(Unlogged { first, count }) = self.writing.unlogged.take() else { return Ok(()) };
         let appended = self.append_record(RecordKind::Batch, &[], first, count, RecordFlags::NONE);
@@ -124,8 +128,8 @@ impl Node {
         }
     }
 
-    /// Has everything that is in the log by now flushed by every member, whatever the group's level. Returns
-    /// the frontier that [`Node::durable_everywhere`] then covers.
+    /// Has everything that is in the log by now flushed by every member, whatever the group's
+    /// level. Returns the frontier that [`Node::durable_everywhere`] then covers.
     ///
     /// # Errors
     /// As [`Node::end_turn`].
@@ -174,7 +178,8 @@ impl Node {
         let durable = self.log.durable_end();
         let wanted_end = self.durable_wanted();
         let (wanted, pressure) = (wanted_end > durable, self.ring_room() < self.drain_below());
-        // What the log is about to begin behind needs not be written, and its segments must not be placed again.
+        // What the log is about to begin behind needs not be written, and its segments must not be
+        // placed again.
         let is_trimmed = self.state.trimmed.position > durable;
         if is_trimmed || (self.drains_late() && !wanted && !pressure) {
             return;
@@ -213,7 +218,8 @@ impl Node {
         drain.or_else(|| self.is_stopping().then(|| self.log.next_last_drain()).flatten())
     }
 
-    /// Room in the ring below which what is drained is flushed; where that is done late, nothing is drained before.
+    /// Room in the ring below which what is drained is flushed; where that is done late, nothing is
+    /// drained before.
     fn drain_below(&self) -> u64 {
         let (ring_len, stops_below) = (self.config.ring_len, self.ring_reserve());
         match self.drains_late() {
@@ -222,15 +228,17 @@ impl Node {
         }
     }
 
-    /// Whether the log stays in the ring until somebody wants it durable: in a group of one as a rule a flush takes it
-    /// off before, where the ring is long enough for all MemTables that may wait for theirs.
+    /// Whether the log stays in the ring until somebody wants it durable: in a group of one as a
+    /// rule a flush takes it off before, where the ring is long enough for all MemTables that may
+    /// wait for theirs.
     fn drains_late(&self) -> bool {
         let tables = self.options.sealed_max as u64 + 1;
         let in_ring = self.config.ring_len - self.ring_reserve();
         self.view.log_is_private() && in_ring >= tables * self.tree.config().memtable_len
     }
 
-    /// Room in the ring below which writes wait: the last is for edits and seals, which make room in it.
+    /// Room in the ring below which writes wait: the last is for edits and seals, which make room
+    /// in it.
     pub(super) fn ring_reserve(&self) -> u64 {
         2 * self.config.segment_len
     }
@@ -248,7 +256,8 @@ impl Node {
                 if self.is_in_turn() || self.not_writing().is_some() {
                     return;
                 }
-                // Only whole blocks are drained; a record that fills the last is needed where nothing came behind.
+                // Only whole blocks are drained; a record that fills the last is needed where
+                // nothing came behind.
                 let is_whole = end.get() - end.get() % BLOCK_LEN as u64 >= aged.get();
                 let wanted = if is_whole {
                     self.want_durable(aged);
@@ -271,7 +280,8 @@ impl Node {
         self.config.ring_len.saturating_sub(kept)
     }
 
-    /// Gives slots to every segment that the ring may be drained into. Returns whether all have some.
+    /// Gives slots to every segment that the ring may be drained into. Returns whether all have
+    /// some.
     fn place_segments(&mut self) -> bool {
         self.drain.lacks_slots = false;
         let segment_len = self.config.segment_len;
@@ -305,8 +315,8 @@ impl Node {
         true
     }
 
-    /// What keeps the log from becoming durable, if nothing that is under way will change that: its next segment has no
-    /// slots.
+    /// What keeps the log from becoming durable, if nothing that is under way will change that: its
+    /// next segment has no slots.
     #[must_use]
     pub fn log_waits_in_vain(&self) -> Option<Error> {
         let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
@@ -415,7 +425,8 @@ impl Node {
         self.chain.handle_durable(Frontier::of(self.log.durable_end()));
         self.end_repair();
         self.chain.handle_trimmed(Frontier::of(at));
-        // Those of terms that wrote nothing behind it are not to be read, and added to, by each start from here on.
+        // Those of terms that wrote nothing behind it are not to be read, and added to, by each
+        // start from here on.
         if self.log.spans().len() < self.state.spans.len() {
             self.state.spans = self.log.spans().to_vec();
             self.stage_state(None);
@@ -469,9 +480,10 @@ impl Node {
         self.pool.free_file(file)
     }
 
-    /// Takes over the segments that the pool holds, at start. Those below the log's beginning go: the process ended
-    /// between the commit with that beginning and the one that would have retired them, and no later trim comes to
-    /// them. Those beyond its end, which a power cut may leave, stay, as the log comes to them again.
+    /// Takes over the segments that the pool holds, at start. Those below the log's beginning go:
+    /// the process ended between the commit with that beginning and the one that would have retired
+    /// them, and no later trim comes to them. Those beyond its end, which a power cut may leave,
+    /// stay, as the log comes to them again.
     ///
     /// # Errors
     /// Not found when a segment is not live in the pool.

@@ -6,10 +6,10 @@
 //!       made durable first    at the head from the winner
 //! ```
 //!
-//! A kill anywhere here starts over: the note is never taken back, and a start that finds less than it says
-//! finds the same loss, or what is left of it; or nothing, where the ring holds all that came: then only the
-//! segments are written again. The tree may be ahead of the log meanwhile, so the first edits that come may
-//! be applied already.
+//! A kill anywhere here starts over: the note is never taken back, and a start that finds less than
+//! it says finds the same loss, or what is left of it; or nothing, where the ring holds all that
+//! came: then only the segments are written again. The tree may be ahead of the log meanwhile, so
+//! the first edits that come may be applied already.
 
 use super::{After, Node, Output};
 use alloc::format;

@@ -1,5 +1,5 @@
-//! Marks: positions of the log at which the state of a replica is captured, to be compared with what others
-//! hold there while writes go on.
+//! Marks: positions of the log at which the state of a replica is captured, to be compared with
+//! what others hold there while writes go on.
 //!
 //! ```text
 //!   arm ─► a record ends there or beyond ─► view, files, end and checksum ─► read ─► still in the log?
@@ -8,12 +8,12 @@
 //!
 //! Records are the same bytes at the same positions everywhere, so the first record that ends at or
 //! past a position is the same at every replica, and its checksum, which covers the one before,
-//! stands for the whole log up to it. A pad at the end of a segment is passed over: the head appends
-//! it together with the record behind it, when the tree has that one's operations already. One that
-//! makes what is before it durable stands alone and counts.
+//! stands for the whole log up to it. A pad at the end of a segment is passed over: the head
+//! appends it together with the record behind it, when the tree has that one's operations already.
+//! One that makes what is before it durable stands alone and counts.
 //!
-//! Files are those that the edits in the log up to there leave in the tree, applied or not: when an edit is
-//! applied differs between replicas, where it stands in the log does not.
+//! Files are those that the edits in the log up to there leave in the tree, applied or not: when an
+//! edit is applied differs between replicas, where it stands in the log does not.
 
 use super::Output;
 use super::effects::Effects;
@@ -28,14 +28,16 @@ use gabion_engine::{FileMeta, ReadView, Version};
 
 /// Most marks that may wait at a time: each costs a list of all files once it is reached.
 const MARKS_MAX: usize = 16;
-/// How long a mark may wait for its record, in ms: whoever asks takes the next records to come soon.
+/// How long a mark may wait for its record, in ms: whoever asks takes the next records to come
+/// soon.
 const MARK_WAIT_MS_MAX: u64 = 3_000;
 
 /// A mark that was armed. No two of a process have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MarkId(u64);
 
-/// A file of a captured state, as the edit that added it names it. It keeps nothing from being given back.
+/// A file of a captured state, as the edit that added it names it. It keeps nothing from being
+/// given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
     /// Its level.
@@ -63,12 +65,13 @@ pub struct Captured {
     pub view: ReadView,
     /// The log ends there with the record.
     pub log_end: Frontier,
-    /// The record's checksum. Replicas with the same one at the same end have the same log up to there.
+    /// The record's checksum. Replicas with the same one at the same end have the same log up to
+    /// there.
     pub log_crc: u32,
     /// Number of the last edit in the log up to there.
     pub edit: u64,
-    /// The files that the edits up to there leave in the tree, level by level. Where every replica compacts
-    /// for itself, those of its own edits.
+    /// The files that the edits up to there leave in the tree, level by level. Where every replica
+    /// compacts for itself, those of its own edits.
     pub files: Vec<CapturedFile>,
     /// Between which cuts of the log it was captured.
     pub era: LogEra,

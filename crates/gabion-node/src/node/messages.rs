@@ -172,7 +172,8 @@ impl Node {
         self.follow(spans)
     }
 
-    /// Follows a log with terms that this head never knew; what comes of it is found again after a kill.
+    /// Follows a log with terms that this head never knew; what comes of it is found again after a
+    /// kill.
     fn follow_unknown(&mut self, spans: &Spans) -> Result<()> {
         self.follow(spans)?;
         self.state.view.term = self.state.term().max(spans.tip().0);

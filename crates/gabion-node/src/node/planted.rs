@@ -8,7 +8,8 @@ use crate::NodeOptions;
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// The slots of a file that an edit removes are free when the edit is applied, whoever reads them.
+    /// The slots of a file that an edit removes are free when the edit is applied, whoever reads
+    /// them.
     SlotFreedUnderReader,
     /// What readers kept that were past their budget is free at once, although a read is under way.
     ReadUnderWayNotWaitedFor,
@@ -32,7 +33,8 @@ pub enum Mutant {
     FilesOfAppliedEdits,
     /// Segments that a crash left below the log's beginning are not given back at the next start.
     SegmentsKept,
-    /// In a group of one the edit of a flush is kept, and the log goes on to begin before what it has put into files.
+    /// In a group of one the edit of a flush is kept, and the log goes on to begin before what it
+    /// has put into files.
     LogBeginsBeforeFlush,
     /// Of a batch that is applied from the log the last operation is left out.
     HalfBatchReplayed,
@@ -44,8 +46,8 @@ pub enum Mutant {
     MarkerKept,
     /// A process that stops says so before its log is flushed.
     MarkerBeforeLog,
-    /// A new session's target is open before the old one's writes have ended (A13). Whoever drives the
-    /// target does what is wrong: it is what waits.
+    /// A new session's target is open before the old one's writes have ended (A13). Whoever drives
+    /// the target does what is wrong: it is what waits.
     #[cfg(feature = "planted")]
     DrainNotWaitedFor,
 }

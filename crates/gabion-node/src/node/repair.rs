@@ -12,9 +12,9 @@
 //!   a member whose copy is not whole says NoCopy, and begins to have it repaired
 //! ```
 //!
-//! A round asks each source once; after one without success there is a pause, which doubles. Where each
-//! replica compacts for itself a file is nobody else's, and a replica alone has nobody to ask: there it
-//! stays damaged until a compaction, a clear or a restore does without it.
+//! A round asks each source once; after one without success there is a pause, which doubles. Where
+//! each replica compacts for itself a file is nobody else's, and a replica alone has nobody to ask:
+//! there it stays damaged until a compaction, a clear or a restore does without it.
 
 use super::effects::{Effects, Signal};
 use super::facts::{Facts, MetaOf};

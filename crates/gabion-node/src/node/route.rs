@@ -1,5 +1,5 @@
-//! Between the sub-machines: the node hands each the facts and values that it needs, carries out the
-//! effects that it asks for, and takes what one machine says to those that have to know.
+//! Between the sub-machines: the node hands each the facts and values that it needs, carries out
+//! the effects that it asks for, and takes what one machine says to those that have to know.
 //!
 //! ```text
 //!   event ──► machine ──► effects ──► settle ─┬─► outputs, orders, messages, staged steps

@@ -57,8 +57,9 @@ impl Node {
     /// that: it has the first as the head, the others where it compacts. None: as the group says.
     ///
     /// # Errors
-    /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth of the pool and than
-    /// the group's: flushes of them would leave compactions no room. Nothing has changed then.
+    /// Invalid input for a limit out of its own limits, and for MemTables longer than a sixteenth
+    /// of the pool and than the group's: flushes of them would leave compactions no room. Nothing
+    /// has changed then.
     pub fn set_write_limits(&mut self, limits: Option<WriteLimits>) -> gabion_base::Result<()> {
         self.check_write_limits(limits)?;
         let limits = limits.unwrap_or_else(|| self.config.tree.write_limits());

@@ -3,8 +3,8 @@
 //! as in RubbleDB's code, so nobody reads again what was just written. A secondary that has lost a
 //! file asks for it; it is read here and shipped again.
 //!
-//! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses it,
-//! its session ends, and the next one would begin with the same bytes. So what goes to a member
+//! A bit may flip in that buffer once the file's checksums are taken. Whoever is sent it refuses
+//! it, its session ends, and the next one would begin with the same bytes. So what goes to a member
 //! again is compared with its checksums first:
 //!
 //! ```text
@@ -92,8 +92,8 @@ impl Shipping {
         Self { remotes, ..Self::default() }
     }
 
-    /// Ships to the members to whom the view has this replica ship, from now on. Files of jobs under
-    /// way go to these.
+    /// Ships to the members to whom the view has this replica ship, from now on. Files of jobs
+    /// under way go to these.
     pub(super) fn take_view(&mut self, view: &View) {
         let next = Self::to_members_of(view).remotes;
         if next.is_empty() {

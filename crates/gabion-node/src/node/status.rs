@@ -1,5 +1,5 @@
-//! Questions to the node that one machine or several answer. None of them changes anything, and none
-//! goes by what the node does.
+//! Questions to the node that one machine or several answer. None of them changes anything, and
+//! none goes by what the node does.
 
 use super::facts::facts;
 use super::orders::Order;
@@ -92,8 +92,8 @@ impl Node {
     }
 
     /// What keeps from ending the compactions that writes wait for, if nothing will change that: L0
-    /// is full, what they read is damaged, nothing else is under way, and a replica alone has nobody
-    /// to have it from. None for a file whose bytes are those of its edit: it is read again.
+    /// is full, what they read is damaged, nothing else is under way, and a replica alone has
+    /// nobody to have it from. None for a file whose bytes are those of its edit: it is read again.
     #[must_use]
     pub fn writes_wait_in_vain(&self) -> Option<&Error> {
         let is_full = matches!(self.tree.write_state(), WriteState::Stop(Pressure::Level0Runs(_)));

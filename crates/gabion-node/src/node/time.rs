@@ -1,14 +1,16 @@
 //! Group time while nobody writes.
 //!
-//! Every record carries the head's clock, and what has expired is judged by it (see [`gabion_engine::expiry`]). So
-//! that a key goes when its time comes, and not with the next write, the head appends a record that carries
-//! nothing else: an empty batch. It does so once for each millisecond in which something expires that it knows of;
-//! and, for what files held when it started, ten times a second from the first of their expiries to the last.
-//! A group without expiring keys gets none.
+//! Every record carries the head's clock, and what has expired is judged by it (see
+//! [`gabion_engine::expiry`]). So that a key goes when its time comes, and not with the next write,
+//! the head appends a record that carries nothing else: an empty batch. It does so once for each
+//! millisecond in which something expires that it knows of; and, for what files held when it
+//! started, ten times a second from the first of their expiries to the last. A group without
+//! expiring keys gets none.
 //!
-//! Readers judge by what they have applied, so a key is gone everywhere at one position of the log: who has seen
-//! it gone never meets it again, at whatever replica, and the head decides by the same time as its
-//! secondaries will. What it costs is lateness: the head's tick and the way of one record.
+//! Readers judge by what they have applied, so a key is gone everywhere at one position of the log:
+//! who has seen it gone never meets it again, at whatever replica, and the head decides by the same
+//! time as its secondaries will. What it costs is lateness: the head's tick and the way of one
+//! record.
 
 use super::Node;
 use crate::AckLevel;
@@ -16,21 +18,23 @@ use gabion_base::{Failed, Result};
 use gabion_log::{RecordFlags, RecordKind};
 
 impl Node {
-    /// When, by the clock that the node is told, a record is wanted that carries time. Whoever drives a head
-    /// calls [`Self::pass_time`] or [`Self::advance`] then.
+    /// When, by the clock that the node is told, a record is wanted that carries time. Whoever
+    /// drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
     #[must_use]
     pub fn time_due_ms(&self) -> Option<u64> {
         self.tree.time_due_ms().filter(|_| self.duties().append)
     }
 
-    /// The clock as the node was last told, in milliseconds since 1970, or the group's time where that is ahead.
+    /// The clock as the node was last told, in milliseconds since 1970, or the group's time where
+    /// that is ahead.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms.max(self.tree.now_ms())
     }
 
-    /// The clock begins at `now_ms`: a driver may choose it by the group's time ([`gabion_engine::Tree::now_ms`]), which is
-    /// known when the log has been replayed. Only before any event.
+    /// The clock begins at `now_ms`: a driver may choose it by the group's time
+    /// ([`gabion_engine::Tree::now_ms`]), which is known when the log has been replayed. Only
+    /// before any event.
     pub fn begin_at(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.chain.begin_at(now_ms);
@@ -42,7 +46,8 @@ impl Node {
         self.carry_time();
     }
 
-    /// Appends a record that carries time, if one is due. The record of a turn under way carries it too.
+    /// Appends a record that carries time, if one is due. The record of a turn under way carries it
+    /// too.
     pub(super) fn carry_time(&mut self) {
         let is_due = self.time_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms);
         if !is_due || self.is_in_turn() || self.not_writing().is_some() {
@@ -57,8 +62,8 @@ impl Node {
         }
     }
 
-    /// The flags of a record that no client asked for: at the level `durable` readers wait for it all
-    /// the same, and so its block has to be whole.
+    /// The flags of a record that no client asked for: at the level `durable` readers wait for it
+    /// all the same, and so its block has to be whole.
     pub(super) fn own_flags(&self) -> RecordFlags {
         match self.config.ack {
             AckLevel::Durable => RecordFlags::BLOCK_END,

@@ -5,8 +5,8 @@
 //!                                       that went are given up, and the protocol begins anew
 //! ```
 //!
-//! The new protocol begins as after a start of the process, with all that is in memory: it learns the
-//! logs of the others, and only then the term of the new writer begins.
+//! The new protocol begins as after a start of the process, with all that is in memory: it learns
+//! the logs of the others, and only then the term of the new writer begins.
 
 use super::{After, Node, Output};
 use crate::open::{begin_protocol, local_state};
@@ -18,15 +18,16 @@ use gabion_log::{Record, RecordKind};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
-    /// Takes a view of the group, which takes effect once it is durable here. A view that is not newer
-    /// than the one that runs changes nothing.
+    /// Takes a view of the group, which takes effect once it is durable here. A view that is not
+    /// newer than the one that runs changes nothing.
     ///
     /// # Durability
     /// None when it returns: [`Output::View`] says that the view is durable, and runs.
     ///
     /// # Errors
     /// Invalid input for a view that cannot be, of another group, or in which this replica is no
-    /// member; for one whose number is known with other members; unsupported for another kind of log.
+    /// member; for one whose number is known with other members; unsupported for another kind of
+    /// log.
     pub fn handle_view(&mut self, view: GroupView) -> Result<()> {
         self.check_view(&view)?;
         if view.config <= self.state.view.config {
@@ -67,7 +68,8 @@ impl Node {
         Ok(())
     }
 
-    /// The view of this number is durable. Of several that came one after the other the last counts.
+    /// The view of this number is durable. Of several that came one after the other the last
+    /// counts.
     pub(super) fn view_kept(&mut self, config: ConfigNumber) {
         if self.state.view.config != config {
             return;
@@ -131,8 +133,8 @@ impl Node {
         Ok(())
     }
 
-    /// Begins the log of a term with the view in which it runs, so that the log tells by itself whose
-    /// it is. A log that nobody else reads needs no such record.
+    /// Begins the log of a term with the view in which it runs, so that the log tells by itself
+    /// whose it is. A log that nobody else reads needs no such record.
     pub(super) fn append_term_start(&mut self) {
         if !self.writing.awaits_term_start || !self.chain.is_joined() {
             return;

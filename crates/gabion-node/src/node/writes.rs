@@ -1,6 +1,6 @@
-//! Client writes at the head. Operations go into the MemTable at once, so that the next command of the
-//! same turn sees them, and into one record at the end of the turn: all ready connections of a turn
-//! become one record and one send.
+//! Client writes at the head. Operations go into the MemTable at once, so that the next command of
+//! the same turn sees them, and into one record at the end of the turn: all ready connections of a
+//! turn become one record and one send.
 
 use super::{Mutant, Node, WriteGate, WriteStop};
 use crate::AckLevel;
@@ -15,8 +15,8 @@ use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Pressure, WriteState};
 use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
 
-/// Room kept in a segment that is shorter than the longest record, for a record's header, extensions and
-/// padding.
+/// Room kept in a segment that is shorter than the longest record, for a record's header,
+/// extensions and padding.
 const RECORD_OVERHEAD: usize = 8192;
 
 /// A longer buffer is not kept for the next batch.
@@ -137,8 +137,8 @@ impl Node {
         }
     }
 
-    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and compactions that are behind, and
-    /// a pool that is full, hold nobody back who writes nothing.
+    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and
+    /// compactions that are behind, and a pool that is full, hold nobody back who writes nothing.
     #[must_use]
     pub fn durable_gate(&self) -> WriteGate {
         match (self.not_writing(), self.load_lag().or_else(|| self.ring_lag())) {
@@ -160,8 +160,8 @@ impl Node {
         is_full.then_some((WriteStop::Ring, "the log's ring is full"))
     }
 
-    /// While writers are slowed down: when, by the clock that the node is told, they may go on. Whoever drives a head
-    /// calls [`Self::pass_time`] or [`Self::advance`] then.
+    /// While writers are slowed down: when, by the clock that the node is told, they may go on.
+    /// Whoever drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
     #[must_use]
     pub fn writes_due_ms(&self) -> Option<u64> {
         self.pace.wait_until_ms(self.writing.batch.len())
@@ -199,8 +199,8 @@ impl Node {
         !self.writing.batch.is_empty()
     }
 
-    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that waits
-    /// to be appended may be what gives slots back.
+    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that
+    /// waits to be appended may be what gives slots back.
     pub(super) fn not_writing(&self) -> Option<String> {
         if let Some(error) = &self.writing.failed {
             return Some(error.to_string());
@@ -215,8 +215,8 @@ impl Node {
         is_starting.then(|| "the group is starting".into())
     }
 
-    /// Whether every member has an edit in its placement log, so that none starts without it. Members that compact for
-    /// themselves do not tell.
+    /// Whether every member has an edit in its placement log, so that none starts without it.
+    /// Members that compact for themselves do not tell.
     #[must_use]
     pub fn is_edit_kept(&self, edit: u64) -> bool {
         !self.view.has_one_tree() || self.chain.edits_applied_min() >= edit
@@ -245,8 +245,9 @@ impl Node {
         self.insert(EntryKind::Put, keyspace, key, value)
     }
 
-    /// Sets a key until group time is `expires_ms`, in milliseconds since 1970, as part of this turn's record.
-    /// One in the past is a write as well: of a value that nobody sees once the record is applied.
+    /// Sets a key until group time is `expires_ms`, in milliseconds since 1970, as part of this
+    /// turn's record. One in the past is a write as well: of a value that nobody sees once the
+    /// record is applied.
     ///
     /// # Durability
     /// As [`Self::put`].
@@ -275,8 +276,8 @@ impl Node {
     }
 
     /// Adds to a counter, as part of this turn's record, without a look at what it has: see
-    /// [`gabion_engine::counter`] for what adding means. What expires by the clock that the node was told counts as
-    /// 0.
+    /// [`gabion_engine::counter`] for what adding means. What expires by the clock that the node
+    /// was told counts as 0.
     ///
     /// # Durability
     /// As [`Self::put`].
@@ -313,8 +314,9 @@ impl Node {
         self.insert(EntryKind::Delete, keyspace, key, &[])
     }
 
-    /// Deletes every key of `from..to`, or from `from` to the end of the keyspace, as part of this turn's record: one
-    /// entry, whatever it deletes. See [`gabion_engine::range_delete`] for what it costs who reads.
+    /// Deletes every key of `from..to`, or from `from` to the end of the keyspace, as part of this
+    /// turn's record: one entry, whatever it deletes. See [`gabion_engine::range_delete`] for what
+    /// it costs who reads.
     ///
     /// # Durability
     /// As [`Self::put`].
@@ -415,19 +417,20 @@ impl Node {
         self.batch_len_max().saturating_sub(self.writing.batch.len())
     }
 
-    /// Ends the turn: its operations become one record in the log and on the wire. Returns the log's
-    /// end, which is the frontier to wait for also when nothing was written: a reply waits until the
-    /// state that it saw is acknowledged.
+    /// Ends the turn: its operations become one record in the log and on the wire. Returns the
+    /// log's end, which is the frontier to wait for also when nothing was written: a reply waits
+    /// until the state that it saw is acknowledged.
     ///
     /// # Errors
-    /// The log's error. Writes are refused from then on, as the MemTable holds what the log does not.
+    /// The log's error. Writes are refused from then on, as the MemTable holds what the log does
+    /// not.
     pub fn end_turn(&mut self) -> Result<Frontier> {
         self.end_turn_at(self.config.ack)
     }
 
     /// As [`Self::end_turn`], at another level than the group's for this record: with
-    /// [`AckLevel::Durable`] every member flushes up to it, and [`Self::durable_everywhere`] is what to wait
-    /// for. The group's own level, where it is the higher one, holds all the same.
+    /// [`AckLevel::Durable`] every member flushes up to it, and [`Self::durable_everywhere`] is
+    /// what to wait for. The group's own level, where it is the higher one, holds all the same.
     ///
     /// # Errors
     /// As [`Self::end_turn`].
@@ -467,8 +470,8 @@ impl Node {
         Ok(self.log_end())
     }
 
-    /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes before it, the log may
-    /// not tell, and what got their numbers would count as cleared.
+    /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes
+    /// before it, the log may not tell, and what got their numbers would count as cleared.
     ///
     /// # Errors
     /// As [`gabion_engine::Tree::skip_sequences`].
@@ -484,12 +487,14 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the turn without a record: what was written is in the MemTable alone. The process takes it along when it ends,
-    /// unless it was flushed to a file before; of what came later, what went into the log is found again all the
-    /// same. Only the sequence numbers go into the log, with the next record.
+    /// Ends the turn without a record: what was written is in the MemTable alone. The process takes
+    /// it along when it ends, unless it was flushed to a file before; of what came later, what went
+    /// into the log is found again all the same. Only the sequence numbers go into the log, with
+    /// the next record.
     ///
     /// # Errors
-    /// The log's error, as [`Self::end_turn`]: of the records by which time passes and a MemTable is completed.
+    /// The log's error, as [`Self::end_turn`]: of the records by which time passes and a MemTable
+    /// is completed.
     ///
     /// # Panics
     /// In a group of several, whose members have nothing but the log.
@@ -500,7 +505,8 @@ impl Node {
         }
         self.pace.wrote(self.writing.batch.len());
         self.writing.skip_batch();
-        // What was seen gone by this time stays gone after a restart: the log has the time, or it does not pass.
+        // What was seen gone by this time stays gone after a restart: the log has the time, or it
+        // does not pass.
         self.carry_time();
         if self.time_due_ms().is_none_or(|due_ms| due_ms > self.now_ms()) {
             self.tree.pass_time(self.now_ms());
@@ -511,15 +517,15 @@ impl Node {
         Ok(())
     }
 
-    /// Whether a write past the log would go with the process: it is in memory alone, or in a file of which the placement
-    /// log does not have the edit yet.
+    /// Whether a write past the log would go with the process: it is in memory alone, or in a file
+    /// of which the placement log does not have the edit yet.
     #[must_use]
     pub fn has_unlogged(&self) -> bool {
         self.writing.unlogged_last > self.writing.kept
     }
 
-    /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty one only after a
-    /// clear that no edit has, as the edit of its flush has it then.
+    /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty
+    /// one only after a clear that no edit has, as the edit of its flush has it then.
     ///
     /// # Errors
     /// As [`Self::end_turn`].

@@ -108,8 +108,8 @@ fn a_ring_that_is_short_is_drained_as_it_fills_up() {
     );
 }
 
-/// Each start is a term, and the state has a list of those that the log knows: a store that is opened for one put at a
-/// time would have more of them in the end than a start takes.
+/// Each start is a term, and the state has a list of those that the log knows: a store that is
+/// opened for one put at a time would have more of them in the end than a start takes.
 /// docs/faults.md: P30
 #[test]
 fn a_store_that_is_opened_for_a_put_each_time_forgets_the_terms_that_are_in_files() {

@@ -90,8 +90,8 @@ fn what_was_gone_stays_gone_after_a_restart_with_a_clock_that_is_behind() {
     assert!(!has(&replica, "there"));
 }
 
-/// Every replica compacts for itself: no edit is in the log, which is trimmed to its end. Only the replica's
-/// state tells the time then.
+/// Every replica compacts for itself: no edit is in the log, which is trimmed to its end. Only the
+/// replica's state tells the time then.
 /// docs/faults.md: P11
 #[test]
 fn group_time_is_remembered_when_the_records_that_told_it_are_trimmed() {

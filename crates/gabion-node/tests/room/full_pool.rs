@@ -1,5 +1,5 @@
-//! A pool that is full refuses puts and nothing else: deletes are taken, and give back what they delete
-//! (docs/faults.md E10).
+//! A pool that is full refuses puts and nothing else: deletes are taken, and give back what they
+//! delete (docs/faults.md E10).
 
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};
@@ -41,7 +41,8 @@ fn gate(replica: &mut Replica) -> WriteGate {
     );
 }
 
-/// Puts keys from `first` on until the pool is full; returns the first that was not put, and the reason.
+/// Puts keys from `first` on until the pool is full; returns the first that was not put, and the
+/// reason.
 fn fill(replica: &mut Replica, first: u64) -> (u64, String) {
     fill_by(replica, first, |replica, number| {
         replica.node.put(Keyspace::User, &key(number), &VALUE).unwrap();
@@ -147,8 +148,8 @@ fn full_until_it_expires(also: impl Fn(&mut Replica, u64)) {
         replica.node.put_expiring(Keyspace::User, &key(number), &VALUE, expires_ms).unwrap();
         also(replica, number);
     };
-    // What is in memory goes into files meanwhile, whose keys have expired by no flush then. That leaves room for a few
-    // more, until it is full at rest.
+    // What is in memory goes into files meanwhile, whose keys have expired by no flush then. That
+    // leaves room for a few more, until it is full at rest.
     let is_full = |replica: &mut Replica| {
         replica.pass(2_000);
         matches!(gate(replica), WriteGate::Full { .. })
@@ -172,8 +173,8 @@ fn full_until_it_expires(also: impl Fn(&mut Replica, u64)) {
     assert!(again > end / 4 * 3, "room for {again}, before for {end}");
 }
 
-/// Deletes keys that were never written, in their order, at any gate that takes it: so many that their tombstones would
-/// fill the pool several times.
+/// Deletes keys that were never written, in their order, at any gate that takes it: so many that
+/// their tombstones would fill the pool several times.
 fn delete_what_is_not_there(replica: &mut Replica) {
     let pad = "x".repeat(400);
     for number in 0..4 * POOL_LEN / 400 {
@@ -200,7 +201,8 @@ fn tombstones_of_keys_that_were_never_there_fill_no_pool() {
     assert!(fill(&mut replica, 0).0 > 2_000);
 }
 
-/// Deletes go on in a pool that is full, and each MemTable of them comes to nothing before the next is full.
+/// Deletes go on in a pool that is full, and each MemTable of them comes to nothing before the next
+/// is full.
 #[test]
 fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
     let mut replica = start();
@@ -222,7 +224,8 @@ fn tombstones_of_keys_that_were_never_there_wedge_no_pool_that_is_full() {
     assert!(fill(&mut replica, 0).0 > end / 4 * 3);
 }
 
-/// A reader keeps all files that compactions replace: what is deleted gives nothing back before it goes.
+/// A reader keeps all files that compactions replace: what is deleted gives nothing back before it
+/// goes.
 #[test]
 fn deletes_that_give_nothing_back_are_refused_after_a_while_and_clears_are_not() {
     let mut replica = start();

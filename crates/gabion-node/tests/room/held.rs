@@ -45,7 +45,8 @@ fn a_stop_counts_from_the_first_write_that_waits_until_the_gate_is_open_however_
     assert_eq!((stopped(&replica), slowed(&replica)), ((25, 25), 0), "the gate was open");
 }
 
-/// Who writes nothing, and wants what was written to be durable, waits for no flush and no compaction.
+/// Who writes nothing, and wants what was written to be durable, waits for no flush and no
+/// compaction.
 /// docs/faults.md: P33
 #[test]
 fn what_is_in_the_log_can_be_made_durable_while_writers_wait() {
@@ -144,7 +145,8 @@ fn writers_count_as_slowed_down_only_while_one_waits() {
     assert_eq!((slowed(&replica), stopped(&replica)), (62, (0, 0)));
 }
 
-/// A synced write of a few bytes takes a block of the log, which is as long as it may be long before a MemTable is full.
+/// A synced write of a few bytes takes a block of the log, which is as long as it may be long
+/// before a MemTable is full.
 #[test]
 fn synced_writes_of_a_few_bytes_wait_for_no_pause_between_seals() {
     let mut replica = Replica::start(512 * MIB, TreeConfig::default(), MIB);

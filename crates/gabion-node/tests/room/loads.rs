@@ -6,8 +6,8 @@ use gabion_base::units::{EDIT_LEN_MAX, GIB, KIB, MIB};
 use gabion_engine::{FileMeta, FinishedFile, JobKind, LoadBuilder, TreeConfig};
 use gabion_node::{LoadGate, LoadState, WriteGate};
 
-/// Loads keys of 1,000 bytes each, from `key 000000` on. What is to be flushed for it is; compactions stay as they are
-/// unless it waits for them.
+/// Loads keys of 1,000 bytes each, from `key 000000` on. What is to be flushed for it is;
+/// compactions stay as they are unless it waits for them.
 fn load(replica: &mut Replica, keys: u32) -> usize {
     let node = &mut replica.node;
     let id = node.begin_load().unwrap();
@@ -85,7 +85,8 @@ fn writes_go_on_behind_a_load_of_more_files_than_l0_may_have() {
     }
 }
 
-/// A load of as many files as it takes ends as any other: were its edit too long, the head would end itself.
+/// A load of as many files as it takes ends as any other: were its edit too long, the head would
+/// end itself.
 #[test]
 fn a_load_that_is_taken_to_its_limit_is_applied() {
     let mut replica = Replica::start(16 * GIB, TreeConfig::default(), MIB);

@@ -107,7 +107,8 @@ impl Replica {
         replica
     }
 
-    /// Another process on the same disk, with a ring that lost everything and a clock that says `now_ms`.
+    /// Another process on the same disk, with a ring that lost everything and a clock that says
+    /// `now_ms`.
     pub(crate) fn restart(self, now_ms: u64) -> Self {
         let Self { disk, handle, node, .. } = self;
         let ring = Box::new(Ring(vec![0; node.config().ring_len as usize]));
@@ -137,7 +138,8 @@ impl Replica {
         self.pass_until(|_| false);
     }
 
-    /// Carries out everything but jobs, at one moment, and nothing any more once the replica is as it should be.
+    /// Carries out everything but jobs, at one moment, and nothing any more once the replica is as
+    /// it should be.
     pub(crate) fn pass_until(&mut self, is_enough: impl Fn(&Node) -> bool) {
         self.node.handle_tick(self.now_ms);
         loop {

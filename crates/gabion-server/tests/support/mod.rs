@@ -104,8 +104,8 @@ pub fn group_config(count: u32, ack: AckLevel) -> GroupConfig {
     }
 }
 
-/// Ports that nobody listens on, below those that the system gives to connections: a replica that is
-/// down must find its own again.
+/// Ports that nobody listens on, below those that the system gives to connections: a replica that
+/// is down must find its own again.
 fn free_ports(count: usize) -> Vec<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 12_000 + (std::process::id() % 1000) as u16 * 20;

@@ -1,5 +1,5 @@
-//! Bulk loads at the head, one at a time: registers and twins get new values, all of them at once, while all else
-//! goes on and breaks.
+//! Bulk loads at the head, one at a time: registers and twins get new values, all of them at once,
+//! while all else goes on and breaks.
 
 use super::World;
 use crate::Random;
@@ -9,7 +9,8 @@ use gabion_engine::FinishedFile;
 use gabion_node::{CompactionMode, LoadGate, LoadId, LoadState, Node, WriteGate};
 use std::collections::VecDeque;
 
-/// The load under way, and the chance of loads, which is their own, so that what else a seed does stays as it is.
+/// The load under way, and the chance of loads, which is their own, so that what else a seed does
+/// stays as it is.
 pub(super) struct Bulk {
     random: Random,
     running: Option<Running>,

@@ -86,7 +86,8 @@ impl World {
         self.events.push(format!("{what} at {} ({} ms)", self.moment, self.now_ms));
     }
 
-    /// From now on, for so long or until the cluster is to come to rest, a disk has no room for files.
+    /// From now on, for so long or until the cluster is to come to rest, a disk has no room for
+    /// files.
     pub fn fill_disk(&mut self, index: usize, full_ms: u64) {
         self.trace(b"full");
         self.machines[index].full_until_ms = self.now_ms.saturating_add(full_ms);
@@ -105,9 +106,10 @@ impl World {
         }
     }
 
-    /// Ends a machine's process, or cuts the power of the machine too: then `power` says what is left of writes
-    /// that no flush covered, as [`gabion_media::simulated::SimulatedDisk::crash_power`] takes it. `seed` says
-    /// what becomes of writes in flight. It starts again at once. Returns false if there was no process.
+    /// Ends a machine's process, or cuts the power of the machine too: then `power` says what is
+    /// left of writes that no flush covered, as
+    /// [`gabion_media::simulated::SimulatedDisk::crash_power`] takes it. `seed` says what becomes
+    /// of writes in flight. It starts again at once. Returns false if there was no process.
     pub fn crash(&mut self, index: usize, power: Option<u64>, seed: u64) -> bool {
         self.end_links_of(index);
         self.note_left(index, power.is_some());
@@ -133,7 +135,8 @@ impl World {
         true
     }
 
-    /// A machine's ring is gone, as a file is that somebody removed. For a machine whose process has ended.
+    /// A machine's ring is gone, as a file is that somebody removed. For a machine whose process
+    /// has ended.
     ///
     /// # Panics
     /// When it runs.
@@ -145,8 +148,9 @@ impl World {
         machine.label.lose();
     }
 
-    /// Tells a process to stop, and lets it write its log out, which takes as long as its disk does; then it has ended. Returns
-    /// whether it had come to that: one that is not open yet is killed.
+    /// Tells a process to stop, and lets it write its log out, which takes as long as its disk
+    /// does; then it has ended. Returns whether it had come to that: one that is not open yet is
+    /// killed.
     ///
     /// # Errors
     /// The node cannot stop.
@@ -183,16 +187,17 @@ impl World {
         self.machines[index].disk.stats()
     }
 
-    /// Plans that the `nth` call of a class of a machine's disk fails, from now on (1 is the next one). Its processes may end
-    /// themselves for that, and reads of clients there may fail by it; the error has to say so.
+    /// Plans that the `nth` call of a class of a machine's disk fails, from now on (1 is the next
+    /// one). Its processes may end themselves for that, and reads of clients there may fail by it;
+    /// the error has to say so.
     pub fn fail_call(&mut self, index: usize, class: OperationClass, nth: u64, fault: Fault) {
         self.machines[index].disk.plan(class, nth, fault);
         self.failing = Some(index);
     }
 
-    /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so many slots, whenever they are
-    /// tried: the first of those that are granted to the primary, or else of the free ones but one.
-    /// Its processes may not end for it.
+    /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so
+    /// many slots, whenever they are tried: the first of those that are granted to the primary, or
+    /// else of the free ones but one. Its processes may not end for it.
     ///
     /// # Panics
     /// When the replica is down.

@@ -63,7 +63,8 @@ impl World {
         let Some(process) = &mut self.machines[head].process else { return };
         self.next_value += 1;
         let value = Some(self.next_value << 20);
-        // One write in four expires, soon: keys are then read, deleted and written anew around that time.
+        // One write in four expires, soon: keys are then read, deleted and written anew around that
+        // time.
         let mixed = self.next_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let expires_ms = mixed.is_multiple_of(4).then(|| self.now_ms + mixed / 4 % EXPIRY_MS_MAX);
         match kind {

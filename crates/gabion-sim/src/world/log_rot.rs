@@ -83,8 +83,9 @@ impl World {
         machine.disk.block_on(&handle, looking).expect("the log can be read")
     }
 
-    /// Flips one bit of the header of a record of a replica that is stopped, which depends on the position,
-    /// wherever the record is: in its segment and in the ring. Once more, and it is as it was.
+    /// Flips one bit of the header of a record of a replica that is stopped, which depends on the
+    /// position, wherever the record is: in its segment and in the ring. Once more, and it is as it
+    /// was.
     ///
     /// # Panics
     /// When the replica runs.
@@ -136,8 +137,8 @@ impl World {
             return;
         }
         let Some(node) = self.node(index) else { return };
-        // Below, others may have trimmed their logs; what is durable here alone may be lost with their
-        // rings.
+        // Below, others may have trimmed their logs; what is durable here alone may be lost with
+        // their rings.
         let (flushed, known) = (node.tree().flushed().frontier.only(), node.state().durable);
         if node.durable_everywhere().only() < known {
             return;

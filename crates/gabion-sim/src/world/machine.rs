@@ -74,9 +74,9 @@ impl Machine {
         }
     }
 
-    /// Takes the room from slots that hold nothing yet, as a thin file system does that is full. What the
-    /// log writes gets its room, and what others ship here: a disk that refuses those ends the process or
-    /// the connection, which are other faults.
+    /// Takes the room from slots that hold nothing yet, as a thin file system does that is full.
+    /// What the log writes gets its room, and what others ship here: a disk that refuses those ends
+    /// the process or the connection, which are other faults.
     pub(super) fn fill_up(&self, now_ms: u64) {
         let node = self.process.as_ref().and_then(|process| process.node.as_ref());
         let mut ranges = Vec::new();

@@ -1,5 +1,5 @@
-//! Marks: whoever verifies asks every replica for its state at one position of the log, while all else goes
-//! on and breaks. What replicas capture there must be the same.
+//! Marks: whoever verifies asks every replica for its state at one position of the log, while all
+//! else goes on and breaks. What replicas capture there must be the same.
 
 use super::World;
 use crate::Random;

@@ -45,8 +45,8 @@ pub struct Faults {
     pub slow: u64,
     /// One of the next writes to a disk is held back, for up to half a second (docs/faults.md H5).
     pub hold: u64,
-    /// The disk of a secondary turns out to have lost the last commits of its placement log, files and
-    /// applied edits with them (docs/faults.md E7), at a kill of its process.
+    /// The disk of a secondary turns out to have lost the last commits of its placement log, files
+    /// and applied edits with them (docs/faults.md E7), at a kill of its process.
     pub lost: u64,
     /// One disk has no room for files, for up to two seconds (docs/faults.md E10).
     pub full: u64,
@@ -83,7 +83,8 @@ pub struct Options {
     pub pool_len: u64,
     /// Pairs of keys that are always written together.
     pub twins: u64,
-    /// Once in so many steps the replicas' states are compared at a position of the log; 0 is never.
+    /// Once in so many steps the replicas' states are compared at a position of the log; 0 is
+    /// never.
     pub marks: u64,
     /// Whether replicas that compact for themselves must have the same time at one position of the
     /// log also after power cuts, which they do not.
@@ -99,8 +100,8 @@ pub struct Options {
     /// write of a file's bytes in so many is damaged in their memory, where no digest of the wire
     /// covers it; 0 is none.
     pub foreign_targets: Option<u64>,
-    /// The tree's shape, with how its files are compressed. None: one that grows deep with little data,
-    /// compressed as `compression` says.
+    /// The tree's shape, with how its files are compressed. None: one that grows deep with little
+    /// data, compressed as `compression` says.
     pub tree: Option<TreeConfig>,
     /// Bytes of a log segment; the ring has four.
     pub segment_len: u64,

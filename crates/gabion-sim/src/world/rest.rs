@@ -153,8 +153,8 @@ impl World {
         twins_agree(&records).map(|()| records)
     }
 
-    /// Has a replica carry out a read, while all others go on. `read` is given what it takes to read the
-    /// replica's files.
+    /// Has a replica carry out a read, while all others go on. `read` is given what it takes to
+    /// read the replica's files.
     ///
     /// # Errors
     /// When the replica is not open, or the read has not ended after a million steps.

@@ -39,8 +39,8 @@ impl World {
         node.tree().version().files().map(|(_, meta)| meta.id).collect()
     }
 
-    /// Whether what lies on a replica's disk is what its edit says; no if the replica is down or has no such
-    /// file in its tree.
+    /// Whether what lies on a replica's disk is what its edit says; no if the replica is down or
+    /// has no such file in its tree.
     #[must_use]
     pub fn is_whole(&self, index: usize, file: FileId) -> bool {
         let Some(node) = self.node(index) else { return false };
@@ -109,8 +109,8 @@ impl World {
         }
     }
 
-    /// A file that was noted as damaged and is whole was noted for what an old place of it held, unless a read of it was
-    /// made to fail.
+    /// A file that was noted as damaged and is whole was noted for what an old place of it held,
+    /// unless a read of it was made to fail.
     pub(super) fn check_noted(&mut self, index: usize) {
         if self.failing == Some(index) {
             return;

@@ -302,8 +302,8 @@ pub(crate) fn scanned() -> Deep {
     Deep { format, depth, places: &[CHANGED, BAD, OTHER] }
 }
 
-/// Looks at all that an area holds, whose beginning is given as it was and as it is: everything is in what is seen, but
-/// for zeros. Returns the first thing that is bad.
+/// Looks at all that an area holds, whose beginning is given as it was and as it is: everything is
+/// in what is seen, but for zeros. Returns the first thing that is bad.
 fn scan_area(
     disk: &SimulatedDisk,
     index: usize,

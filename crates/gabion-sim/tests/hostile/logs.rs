@@ -180,7 +180,8 @@ fn seal_one(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Makes a record with a short header whole at its place, after so many records, the last with this checksum.
+/// Makes a record with a short header whole at its place, after so many records, the last with this
+/// checksum.
 pub(crate) fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u32 {
     let mut said = [0; 32];
     for (to, number) in said.chunks_mut(8).zip([config().group.get(), 1, at as u64]) {

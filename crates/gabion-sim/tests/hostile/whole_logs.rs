@@ -1,5 +1,5 @@
-//! Whole logs, as the kill of a process leaves them, a ring and segments beside it: recovered, and looked at record by
-//! record as tools do.
+//! Whole logs, as the kill of a process leaves them, a ring and segments beside it: recovered, and
+//! looked at record by record as tools do.
 //!
 //! ```text
 //!   position   0          32 KiB       64 KiB       96 KiB       128 KiB
@@ -7,7 +7,8 @@
 //!   ring                               ├────────────┼────────────┤
 //! ```
 //!
-//! An input is the ring, turned so that it begins with what most changes are to hit, and then the segments.
+//! An input is the ring, turned so that it begins with what most changes are to hit, and then the
+//! segments.
 
 use crate::depth::{Deep, Depth};
 use crate::files::now;
@@ -88,8 +89,8 @@ impl Whole {
     }
 }
 
-/// The record `n` when so many bytes are left. The last one begins with a block, and holds what begins like records up to
-/// the end of the ring, where none has room.
+/// The record `n` when so many bytes are left. The last one begins with a block, and holds what
+/// begins like records up to the end of the ring, where none has room.
 fn next_record(n: u64, left: usize, is_private: bool) -> (RecordBuilder, RecordFlags) {
     let kinds = [RecordKind::Batch, RecordKind::Edit, RecordKind::Seal];
     let (is_last, is_mixed) = (left == LAST_LEN, !is_private && left > 2 * LAST_LEN);
@@ -135,7 +136,8 @@ fn parts(bytes: &[u8], turn: usize) -> (Vec<u8>, &[u8]) {
     (ring, segments)
 }
 
-/// Makes every record whole, and the next of the one before, as far as they adjoin; behind that each for itself.
+/// Makes every record whole, and the next of the one before, as far as they adjoin; behind that
+/// each for itself.
 fn seal(bytes: &mut [u8], turn: usize, starts: &BTreeSet<usize>) {
     let (ring, segments) = bytes.split_at_mut(RING_LEN);
     ring.rotate_right(turn);
@@ -156,8 +158,8 @@ fn seal(bytes: &mut [u8], turn: usize, starts: &BTreeSet<usize>) {
     ring.rotate_left(turn);
 }
 
-/// Makes the record at a place of ring or segments whole, which continues that of an index and a checksum. Returns its
-/// length, its index and its checksum, if it is one of this place.
+/// Makes the record at a place of ring or segments whole, which continues that of an index and a
+/// checksum. Returns its length, its index and its checksum, if it is one of this place.
 fn seal_at(
     bytes: &mut [u8],
     place: usize,

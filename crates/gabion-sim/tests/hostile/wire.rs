@@ -333,7 +333,8 @@ fn outcome(error: Option<Error>) -> Result<Option<Vec<u8>>> {
     error.map_or(Ok(None), Err)
 }
 
-/// A target is sent a stream on the admin queue, or behind a whole session of that one on the other.
+/// A target is sent a stream on the admin queue, or behind a whole session of that one on the
+/// other.
 fn feed_target(session: &Session, is_io: bool, stream: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut subsystem = subsystem();
     let streams = if is_io { vec![&session.admin.streams[0][..], stream] } else { vec![stream] };

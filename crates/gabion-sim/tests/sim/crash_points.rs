@@ -1,17 +1,19 @@
-//! Every crash point of twenty-three workloads: a replica alone in its group writes, flushes, compacts and trims,
-//! everything that reaches its disk or its ring is recorded, and for every boundary between two such
-//! effects the machine is made anew as a crash there would have left it (docs/faults.md E1 to E3).
+//! Every crash point of twenty-three workloads: a replica alone in its group writes, flushes,
+//! compacts and trims, everything that reaches its disk or its ring is recorded, and for every
+//! boundary between two such effects the machine is made anew as a crash there would have left it
+//! (docs/faults.md E1 to E3).
 //!
-//! - Power cut: the ring is lost; of what no flush covered nothing, all, or a seeded mixture of torn
-//!   sectors survives. Everything that was durable must be there.
-//! - Kill: the ring is as it was, or its last write is torn. Everything that was in the ring must be there.
+//! - Power cut: the ring is lost; of what no flush covered nothing, all, or a seeded mixture of
+//!   torn sectors survives. Everything that was durable must be there.
+//! - Kill: the ring is as it was, or its last write is torn. Everything that was in the ring must
+//!   be there.
 //!
 //! What is recovered must be the state after a whole number of records, between those that were
-//! acknowledged and those that had begun: nothing lost, no deleted key back, no half record. At rest
-//! no slot is lost. Recovery is then interrupted by power cuts itself, again and again.
+//! acknowledged and those that had begun: nothing lost, no deleted key back, no half record. At
+//! rest no slot is lost. Recovery is then interrupted by power cuts itself, again and again.
 //!
-//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is for
-//! `--release`, and says now and then how far it is (`-- --nocapture` shows it).
+//! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is
+//! for `--release`, and says now and then how far it is (`-- --nocapture` shows it).
 //!
 //! docs/faults.md: E1, E2, E3
 
@@ -84,7 +86,8 @@ pub(crate) fn recover(
     Ok(found)
 }
 
-/// What is written to a replica that has recovered: numbers that no workload has, over what it wrote and beside that.
+/// What is written to a replica that has recovered: numbers that no workload has, over what it
+/// wrote and beside that.
 fn afterwards() -> Vec<Turn> {
     let put = |key: u64, number: u64| (key, Some((1_000_000 + number) << 8));
     vec![
@@ -102,9 +105,9 @@ fn afterwards() -> Vec<Turn> {
     ]
 }
 
-/// Writes, flushes and compacts where something was recovered, and lets time pass: a file or a sequence number that
-/// were used twice, or a job that does not begin any more, would show. What was written is there, and after a
-/// power cut too once it was called durable.
+/// Writes, flushes and compacts where something was recovered, and lets time pass: a file or a
+/// sequence number that were used twice, or a job that does not begin any more, would show. What
+/// was written is there, and after a power cut too once it was called durable.
 fn goes_on(disk: &SimulatedDisk, memory: &SimulatedMemory, ack: AckLevel) -> Result<(), String> {
     let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
     let now = || Moment { effects: 0, ring_writes: 0 };
@@ -334,13 +337,14 @@ fn again_and_again(
     Ok((states, deepest))
 }
 
-/// Each part records the workload anew, as what a seeded executor runs stays in its thread: it is the same run.
+/// Each part records the workload anew, as what a seeded executor runs stays in its thread: it is
+/// the same run.
 fn all(workload: &Workload) {
     let _ = longest_bound_of_all(workload);
 }
 
-/// Takes every `stride`th boundary of a run until a state is wrong, or `states_max` are right. Returns how many were
-/// taken, and what is wrong with the last.
+/// Takes every `stride`th boundary of a run until a state is wrong, or `states_max` are right.
+/// Returns how many were taken, and what is wrong with the last.
 #[cfg(feature = "planted")]
 pub(crate) fn first_failure(
     workload: &Workload,

@@ -65,7 +65,8 @@ impl State {
     }
 }
 
-/// The frame as it was, as if it had come on the connection of now, and as if it were of this term too.
+/// The frame as it was, as if it had come on the connection of now, and as if it were of this term
+/// too.
 fn disguises(world: &World, kept: &Kept, now: Term) -> [Kept; DISGUISES] {
     let as_it_was = kept.clone();
     let mut on_this_connection = kept.clone();

@@ -1,27 +1,30 @@
 //! Every I/O call of eighteen workloads made to fail in turn (docs/faults.md E8 to E11): a read or
 //! a write with an I/O error, a write without room, a flush.
 //!
-//! Each run has one fault, at one call, and whether it came is looked at. The replica either goes on as if nothing had
-//! been, or ends with an error that says which call failed, and is started again on the same disk and ring. Then
-//! everything that was acknowledged must be there, it must still work, and once it says that all is durable a power cut
-//! must take nothing. Besides, the power is cut right after the replica has ended: what it had called durable
-//! must be there.
+//! Each run has one fault, at one call, and whether it came is looked at. The replica either goes
+//! on as if nothing had been, or ends with an error that says which call failed, and is started
+//! again on the same disk and ring. Then everything that was acknowledged must be there, it must
+//! still work, and once it says that all is durable a power cut must take nothing. Besides, the
+//! power is cut right after the replica has ended: what it had called durable must be there.
 //!
-//! Calls of a start on a pool with content (the placement log and segments that are read, what is written again,
-//! flushes) are among them, as some workloads are restarted on the way; each of these runs once more as if an earlier
-//! process had met a flush that failed, so that its starts trust nothing that was not flushed. Who cannot start says
-//! which call failed, and the next one finds everything.
+//! Calls of a start on a pool with content (the placement log and segments that are read, what is
+//! written again, flushes) are among them, as some workloads are restarted on the way; each of
+//! these runs once more as if an earlier process had met a flush that failed, so that its starts
+//! trust nothing that was not flushed. Who cannot start says which call failed, and the next one
+//! finds everything.
 //!
-//! A flush that fails is the trap: what it should have covered may never reach the disk, though reads see
-//! it and the next flush succeeds (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020). The next
-//! process is told as one of `gabion` is: by a mark that lasts until it has written again what counts.
+//! A flush that fails is the trap: what it should have covered may never reach the disk, though
+//! reads see it and the next flush succeeds (Rebello et al., "Can Applications Recover from fsync
+//! Failures?", ATC 2020). The next process is told as one of `gabion` is: by a mark that lasts
+//! until it has written again what counts.
 //!
-//! Short transfers never reach a replica: a medium carries them to their end or fails (`gabion-fabric`,
-//! `file/tests.rs`, where each call of a batch is cut short in turn). What a replica sees of one that does not come to
-//! its end is here: a write that fails leaves any of its sectors, one without room some beginning of itself.
+//! Short transfers never reach a replica: a medium carries them to their end or fails
+//! (`gabion-fabric`, `file/tests.rs`, where each call of a batch is cut short in turn). What a
+//! replica sees of one that does not come to its end is here: a write that fails leaves any of its
+//! sectors, one without room some beginning of itself.
 //!
-//! `cargo test` takes a sample: some calls with a stride, and some of those of starts. `GABION_CRASH_FULL=1` takes every
-//! call.
+//! `cargo test` takes a sample: some calls with a stride, and some of those of starts.
+//! `GABION_CRASH_FULL=1` takes every call.
 //!
 //! docs/faults.md: E8, E9, E10
 
@@ -34,8 +37,8 @@ use gabion_node::GroupConfig;
 use gabion_sim::SimulatedMemory;
 use gabion_sim::client::TWINS;
 
-/// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault; and of calls of
-/// starts, as many as that again.
+/// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of
+/// fault; and of calls of starts, as many as that again.
 const CALLS_MAX: u64 = 1;
 
 pub(crate) const FAULTS: [(OperationClass, Fault); 4] = [
@@ -157,8 +160,8 @@ impl Attempt<'_> {
         Ok(end)
     }
 
-    /// Carries the workload out with its fault: what became of the replica, what may be there when it is killed and when
-    /// the power is cut, and the states after each record.
+    /// Carries the workload out with its fault: what became of the replica, what may be there when
+    /// it is killed and when the power is cut, and the states after each record.
     fn meets_its_fault(
         &self,
         machine: &Machine,
@@ -192,7 +195,8 @@ impl Attempt<'_> {
         after.replica.make_durable().map_err(|error| format!("afterwards: {error}"))?;
         drop(after);
         for seed in [0, self.nth] {
-            // What no flush covered is lost, with the ring; the second cut finds what the first one left.
+            // What no flush covered is lost, with the ring; the second cut finds what the first one
+            // left.
             machine.lose_power(seed);
             let mut last = machine.start();
             last.settle().map_err(|error| format!("power cut at last: {error}"))?;
@@ -256,7 +260,8 @@ impl Calls {
         Self { all: [before, disk.stats()], openings: drive.openings.iter().map(opening).collect() }
     }
 
-    /// How many calls of a class there are, and which of them are those of restarts, counted from 1.
+    /// How many calls of a class there are, and which of them are those of restarts, counted from
+    /// 1.
     fn of_class(&self, class: OperationClass) -> (u64, Vec<u64>) {
         let [before, after] = self.all.map(|stats| calls(stats, class));
         let opening = |ends: &[DiskStats; 2]| {

@@ -1,4 +1,5 @@
-//! States captured at one position of the log at every replica, while clients write and all else breaks.
+//! States captured at one position of the log at every replica, while clients write and all else
+//! breaks.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::{ErrorKind, Frontier, LogPosition};
@@ -33,7 +34,8 @@ fn captured(world: &mut World, index: usize, mark: MarkId) -> Captured {
     panic!("replica {index} does not come to its mark");
 }
 
-/// The checker in every run compares records and files; here it is seen to have had enough to compare.
+/// The checker in every run compares records and files; here it is seen to have had enough to
+/// compare.
 /// docs/faults.md: P7
 #[test]
 fn at_a_mark_all_replicas_hold_the_same_while_writes_go_on() {
@@ -149,8 +151,8 @@ fn no_state_is_captured_while_files_are_ahead_of_a_log_that_is_repaired() {
         let mut world = World::new(2, options(compaction));
         let mut refused = 0;
         for _ in 0..10 {
-            // What one member cannot flush is kept in the log of all, and flushed by those that flush for
-            // themselves.
+            // What one member cannot flush is kept in the log of all, and flushed by those that
+            // flush for themselves.
             world.fill_disk(2, 1_000);
             world.advance(300).unwrap();
             (0..3).for_each(|index| world.stop(index, false));

@@ -9,11 +9,13 @@
 //!                                                          └► source: holds all ─► a write ─► a checkpoint of all
 //! ```
 //!
-//! The superblock comes last, in two copies that are written and flushed one after the other. So only when a call for
-//! one of these failed may a pool be there, which then is whole; when it was for the second one, a pool is there.
+//! The superblock comes last, in two copies that are written and flushed one after the other. So
+//! only when a call for one of these failed may a pool be there, which then is whole; when it was
+//! for the second one, a pool is there.
 //!
-//! A replica that is copied lives through all failures of a kind, and is itself broken off only by a power cut at last: what one of
-//! them left behind would show in the next. No call is left out, as there are few.
+//! A replica that is copied lives through all failures of a kind, and is itself broken off only by
+//! a power cut at last: what one of them left behind would show in the next. No call is left out,
+//! as there are few.
 
 use crate::io_failures::{FAULTS, Machine, afterwards, calls, check_names, now};
 use crate::rig::{Drive, NOT_OPENED, Records, Replica, Turn, create, driven, empty_disk, trust_of};
@@ -34,7 +36,8 @@ fn check_error(error: &Error, class: OperationClass, fault: Fault) -> Result<(),
     check_names(&error.to_string(), class, fault)
 }
 
-/// What a process finds that starts on a disk and an empty ring: all records, or nothing where no pool is.
+/// What a process finds that starts on a disk and an empty ring: all records, or nothing where no
+/// pool is.
 fn found(disk: &SimulatedDisk, ring_len: u64) -> Result<Option<Records>, String> {
     let ring = Box::new(SimulatedMemory::new(ring_len as usize));
     let mut replica = Replica::start(disk.clone(), ring, trust_of(disk));
@@ -50,7 +53,8 @@ fn found(disk: &SimulatedDisk, ring_len: u64) -> Result<Option<Records>, String>
     }
 }
 
-/// Sees that a pool is there, or none, as it has to be when the `nth` of `all` calls of its making failed.
+/// Sees that a pool is there, or none, as it has to be when the `nth` of `all` calls of its making
+/// failed.
 fn check_presence(is_there: bool, class: OperationClass, nth: u64, all: u64) -> Result<(), String> {
     let is_change = class != OperationClass::Read;
     match is_there {
@@ -60,7 +64,8 @@ fn check_presence(is_there: bool, class: OperationClass, nth: u64, all: u64) -> 
     }
 }
 
-/// Sees that a replica goes on: what it is made to write is there, with all that was there before, when the power was cut.
+/// Sees that a replica goes on: what it is made to write is there, with all that was there before,
+/// when the power was cut.
 fn check_goes_on(machine: &Machine, mut drive: Drive<'_>) -> Result<(), String> {
     drive.run(&afterwards())?;
     drive.replica.make_durable()?;
@@ -213,8 +218,8 @@ impl Copying<'_> {
         self.source.models.last().cloned().unwrap_or_default()
     }
 
-    /// Nothing fails: the copy has every record, also when the power is cut. Returns what was copied, and how many calls there
-    /// were of those of which one is to fail.
+    /// Nothing fails: the copy has every record, also when the power is cut. Returns what was
+    /// copied, and how many calls there were of those of which one is to fail.
     fn succeeds(&mut self) -> Result<(Copied, u64), String> {
         let (here, there) = (self.source.replica.disk.clone(), empty_disk());
         let before = here.stats();
@@ -230,7 +235,8 @@ impl Copying<'_> {
         Ok((copied, all))
     }
 
-    /// The `nth` of `all` calls fails. Returns how many there are by then, as what follows is written, too.
+    /// The `nth` of `all` calls fails. Returns how many there are by then, as what follows is
+    /// written, too.
     fn fails(&mut self, nth: u64, all: u64) -> Result<u64, String> {
         let (here, there) = (self.source.replica.disk.clone(), empty_disk());
         there.start_recording();

@@ -1,5 +1,6 @@
-//! Disks that have no room for the files of flushes and compactions, as a thin file system may not: jobs
-//! are tried again after pauses, reads go on, and with room all goes on; nothing is lost, no slot either.
+//! Disks that have no room for the files of flushes and compactions, as a thin file system may not:
+//! jobs are tried again after pauses, reads go on, and with room all goes on; nothing is lost, no
+//! slot either.
 //!
 //! docs/faults.md: E10
 
@@ -11,8 +12,8 @@ use gabion_sim::{Faults, Options, World};
 
 /// Steps without room, some 3,000 ms; far more than it takes until a MemTable is full.
 const STEPS: u64 = 3_000;
-/// Pauses of 100, 200, 400, 800 and 1,600 ms end within that time. A flush and a compaction may fail
-/// after each.
+/// Pauses of 100, 200, 400, 800 and 1,600 ms end within that time. A flush and a compaction may
+/// fail after each.
 const FAILURES_MAX: u64 = 2 * 6;
 
 /// Files as large as MemTables; nothing but the full disk goes wrong.

@@ -1,5 +1,5 @@
-//! Defects in what a replica does at its start and in its jobs: the crash points must find each, and the same states
-//! without it are right (docs/faults.md, "Seeded mutants").
+//! Defects in what a replica does at its start and in its jobs: the crash points must find each,
+//! and the same states without it are right (docs/faults.md, "Seeded mutants").
 
 use crate::crash_points::first_failure;
 use crate::rig::{PLANTED, Run};
@@ -7,10 +7,12 @@ use crate::workloads::{self, Workload};
 use gabion_node::Mutant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Boundaries from one whose states are looked at to the next: no multiple of anything in a workload.
+/// Boundaries from one whose states are looked at to the next: no multiple of anything in a
+/// workload.
 const STRIDE: usize = 7;
 
-/// Looks at states after crashes of a run without the defect until one is wrong with it, in one of these ways.
+/// Looks at states after crashes of a run without the defect until one is wrong with it, in one of
+/// these ways.
 fn is_caught(mutant: Mutant, workload: &Workload, ways: &[&str]) {
     let run = Run::record(&workload.group, &workload.turns);
     PLANTED.set(Some(mutant));

@@ -3,8 +3,9 @@
 //! at each of its own boundaries, in each of these ways again (docs/faults.md E2). The second
 //! recovery must find what the first crash allows.
 //!
-//! What a power cut leaves of writes that no flush covered is nothing, all, or one of two mixtures of torn
-//! sectors; of the ring zeros or garbage. What a kill leaves is the ring as it was, or with its last write torn.
+//! What a power cut leaves of writes that no flush covered is nothing, all, or one of two mixtures
+//! of torn sectors; of the ring zeros or garbage. What a kill leaves is the ring as it was, or with
+//! its last write torn.
 //!
 //! `cargo test` takes a sample of both, `GABION_CRASH_FULL=1` all.
 
@@ -15,7 +16,8 @@ use crate::{in_parts, is_full, times};
 use gabion_media::simulated::{Recording, SimulatedDisk};
 use gabion_sim::SimulatedMemory;
 
-/// First crashes that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`, and second ones after each.
+/// First crashes that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`, and second ones
+/// after each.
 const FIRST_MAX: u64 = 6;
 const SECOND_MAX: usize = 8;
 /// First crashes between two words on how far it is, when all are taken.

@@ -72,8 +72,8 @@ pub(crate) fn trust_of(disk: &SimulatedDisk) -> Trust {
 
 /// One step of a workload.
 pub(crate) enum Turn {
-    /// Sets a register that no other turn sets, past the log: the first such turn the first, and so on. For workloads
-    /// without restarts and other clears than [`Turn::ClearUnlogged`].
+    /// Sets a register that no other turn sets, past the log: the first such turn the first, and so
+    /// on. For workloads without restarts and other clears than [`Turn::ClearUnlogged`].
     Unlogged,
     /// Deletes everything, past the log; nothing is written after that.
     ClearUnlogged,
@@ -417,8 +417,8 @@ pub(crate) struct Run {
     pub(crate) longest_bound: usize,
 }
 
-/// What may be there after a crash: the states after `least` to `most` records, and the first few writes past the log;
-/// or nothing, where all was cleared past it.
+/// What may be there after a crash: the states after `least` to `most` records, and the first few
+/// writes past the log; or nothing, where all was cleared past it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) least: usize,
@@ -476,7 +476,8 @@ pub(crate) struct Drive<'a> {
     /// For each of them: when it began, when a file had it that every start finds.
     unlogged_began: Vec<Moment>,
     in_files: Vec<Moment>,
-    /// The number of the clear past the log, when it began, and when an edit had it that every start finds.
+    /// The number of the clear past the log, when it began, and when an edit had it that every
+    /// start finds.
     cleared: Option<(SequenceNumber, Moment)>,
     cleared_in_files: Option<Moment>,
     /// What each restart finds the mark of, which says that a flush had failed.
@@ -517,8 +518,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Carries out the turns, with up to three records under way where each is to be durable, and lets the
-    /// replica come to rest.
+    /// Carries out the turns, with up to three records under way where each is to be durable, and
+    /// lets the replica come to rest.
     pub(crate) fn run(&mut self, turns: &[Turn]) -> Result<(), String> {
         for turn in turns {
             let mut steps = 0;
@@ -629,7 +630,8 @@ impl<'a> Drive<'a> {
         self.models.push(model);
     }
 
-    /// Returns where the log ends that has the load. One that fails for want of room is begun again.
+    /// Returns where the log ends that has the load. One that fails for want of room is begun
+    /// again.
     fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<Frontier, String> {
         let mut last = None;
         for _ in 0..LOADS_MAX {
@@ -714,7 +716,8 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Gives a load the files that it takes now, and says when it has all. Where it has, nothing happens.
+/// Gives a load the files that it takes now, and says when it has all. Where it has, nothing
+/// happens.
 fn feed(
     node: &mut Node,
     id: LoadId,

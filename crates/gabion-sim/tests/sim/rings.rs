@@ -2,9 +2,10 @@
 //! and at every boundary between two effects on its disk or its ring the machine is made anew as a
 //! crash there would have left it, without its ring (docs/faults.md F5).
 //!
-//! What is found must agree with what the replica says of it: where it says that nothing is lost, all that was acknowledged is
-//! there; where it says that something may be, all that was durable. Just after a clean stop it must say the former. Then the
-//! start that found a loss is itself interrupted at every boundary, and the next one may not have forgotten it.
+//! What is found must agree with what the replica says of it: where it says that nothing is lost,
+//! all that was acknowledged is there; where it says that something may be, all that was durable.
+//! Just after a clean stop it must say the former. Then the start that found a loss is itself
+//! interrupted at every boundary, and the next one may not have forgotten it.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` every boundary.
 
@@ -18,12 +19,14 @@ use gabion_node::{AckLevel, GroupConfig};
 use gabion_sim::process::RingLabel;
 use gabion_sim::{Faults, Options, Random, SimulatedMemory, World};
 
-/// Moments that are taken of a run without `GABION_CRASH_FULL` and `GABION_TIMES`, besides those of stops.
+/// Moments that are taken of a run without `GABION_CRASH_FULL` and `GABION_TIMES`, besides those of
+/// stops.
 const MOMENTS_MAX: usize = 40;
 /// Starts that are themselves interrupted.
 const INTERRUPTED_EVERY: usize = 12;
 
-/// Writes with stops, kills and rests among them: some stops follow a write at once, some another stop.
+/// Writes with stops, kills and rests among them: some stops follow a write at once, some another
+/// stop.
 fn turns(count: u64) -> Vec<Turn> {
     let mut random = Random::new(7);
     let mut turns = Vec::new();
@@ -48,7 +51,8 @@ fn run(ack: AckLevel, count: u64) -> (GroupConfig, Run) {
     (group, run)
 }
 
-/// Opens an image without its ring. Returns what is there, and whether the replica says that something may be missing.
+/// Opens an image without its ring. Returns what is there, and whether the replica says that
+/// something may be missing.
 fn without_ring(
     disk: &SimulatedDisk,
     label: &RingLabel,
@@ -117,7 +121,8 @@ fn is_not_forgotten(disk: &SimulatedDisk, ring_len: u64) -> Result<u64, String> 
             replay.advance();
         }
         for variant in [0, 1, 5] {
-            // The ring that it made is there, and holds nothing: it may have been cut off before the first record.
+            // The ring that it made is there, and holds nothing: it may have been cut off before
+            // the first record.
             let label = RingLabel::new(Some(1));
             let (_, _, is_lost) = without_ring(&replay.image(variant), &label, ring_len)?;
             if !is_lost {
@@ -285,7 +290,8 @@ fn what_one_ring_held_or_two_is_taken_over_from_the_others() {
     }
 }
 
-/// What is gone no replica has, and each says so, through further kills too, until it has stopped cleanly.
+/// What is gone no replica has, and each says so, through further kills too, until it has stopped
+/// cleanly.
 /// docs/faults.md: F5, P25
 #[test]
 fn a_group_that_lost_all_its_rings_says_so_until_it_was_stopped_cleanly() {

@@ -20,8 +20,8 @@ fn world(seed: u64, replicas: u32, steps: u64) -> World {
     world
 }
 
-/// Stops a replica, alone or with all others, once its log has durable records, and tells the first of
-/// them, the last, and one between.
+/// Stops a replica, alone or with all others, once its log has durable records, and tells the first
+/// of them, the last, and one between.
 fn stop_with_log(world: &mut World, index: usize, alone: bool) -> Vec<LogPosition> {
     loop {
         if alone {
@@ -57,8 +57,8 @@ fn place(world: &World, at: LogPosition) -> String {
     format!("{at} ({:06}.log at {})", at.get() / len, at.get() % len)
 }
 
-/// What a replica must have said of this record, and no more: where it was, who repairs it, and that it is
-/// over.
+/// What a replica must have said of this record, and no more: where it was, who repairs it, and
+/// that it is over.
 fn check_notices(world: &World, index: usize, at: LogPosition, before: usize, what: &str) {
     let said = &world.notices(index)[before..];
     let wanted = [
@@ -221,7 +221,8 @@ fn a_group_of_one_does_not_open_and_names_the_place() {
     assert!(error.contains(&wanted), "{error}, wanted {wanted}");
 }
 
-/// Only the segment's copy is damaged: nothing is lost, not even in a group of one, and it is written again.
+/// Only the segment's copy is damaged: nothing is lost, not even in a group of one, and it is
+/// written again.
 /// docs/faults.md: E4, R13
 #[test]
 fn a_record_that_the_ring_still_has_is_written_to_its_segment_again() {

@@ -1,5 +1,5 @@
-//! What the tests of the upper half share: files in memory, futures that yield at random, and a replica
-//! that is driven from a log.
+//! What the tests of the upper half share: files in memory, futures that yield at random, and a
+//! replica that is driven from a log.
 
 use gabion_base::{
     Error, FileId, Frontier, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term,
@@ -266,7 +266,8 @@ pub(crate) fn scan(
 /// Keys and values as they are looked at by index: where an iterator over them is.
 pub(crate) struct Steps {
     pairs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The pair after the one that was left of it: 0 is before the first, `pairs.len() + 1` past the last.
+    /// The pair after the one that was left of it: 0 is before the first, `pairs.len() + 1` past
+    /// the last.
     place: usize,
 }
 

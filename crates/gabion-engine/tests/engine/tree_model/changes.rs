@@ -8,8 +8,8 @@ use gabion_engine::*;
 /// Names that there may be, in their order.
 pub(super) const NAMES: u64 = 400;
 
-/// A name by its number: names ascend as numbers do. Some are the beginning of others, some are told apart by what lies
-/// behind the most bytes that bounds of files usually have.
+/// A name by its number: names ascend as numbers do. Some are the beginning of others, some are
+/// told apart by what lies behind the most bytes that bounds of files usually have.
 pub(super) fn name(number: u64) -> Vec<u8> {
     /// As long as a bound of a file, but for the keyspace.
     const BOUND_LEN: usize = 255;
@@ -129,8 +129,9 @@ impl World {
         }
     }
 
-    /// Files of keys that ascend are there at once, with one number, above all that is older and below all that is
-    /// newer. What is in memory is flushed before, while others go on writing; compactions rest meanwhile.
+    /// Files of keys that ascend are there at once, with one number, above all that is older and
+    /// below all that is newer. What is in memory is flushed before, while others go on writing;
+    /// compactions rest meanwhile.
     pub(super) fn load(&mut self) {
         let first = self.primary.tree.last_sequence().next();
         self.append(Record::Skip(first, 1));

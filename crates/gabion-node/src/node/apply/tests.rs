@@ -1,5 +1,5 @@
-//! Which edits may come again: those that a restart replays, and nothing else. A replica alone, with a
-//! log to which the test appends what no primary would.
+//! Which edits may come again: those that a restart replays, and nothing else. A replica alone,
+//! with a log to which the test appends what no primary would.
 
 use super::*;
 use crate::node::testing::Ring;

@@ -7,8 +7,8 @@ use gabion_sim::Random;
 use gabion_sim::client::{decode_value, engine_keys};
 use std::ops::Range;
 
-/// Keys of which the bounds of files at the limit of their length do not tell one from the next, but with one byte
-/// more.
+/// Keys of which the bounds of files at the limit of their length do not tell one from the next,
+/// but with one byte more.
 const LONG_KEYS: Range<u64> = 60..86;
 /// Keys that have many more bytes in common than bounds of files have.
 const LONGER_KEYS: Range<u64> = 130..140;
