@@ -7,22 +7,7 @@
 
 use gabion_base::{GroupId, Result, SequenceNumber, ShardId, Term};
 use gabion_log::{Anchor, Log, LogConfig, LogKind, RecordBuilder, RecordFlags, RecordKind, Stamp};
-use gabion_media::MemoryRegion;
 use std::time::Duration;
-
-struct Memory(Vec<u8>);
-
-impl MemoryRegion for Memory {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-    fn write(&mut self, offset: u64, data: &[u8]) {
-        self.0[offset as usize..][..data.len()].copy_from_slice(data);
-    }
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-    }
-}
 
 /// Processor time of this thread.
 #[expect(clippy::disallowed_methods, reason = "the kernel tells the processor time in a file")]
@@ -54,7 +39,7 @@ fn measure(payload: &[u8], total: usize) -> Result<()> {
         segment_len: LogConfig::SEGMENT_LEN,
         kind: LogKind::Shared,
     };
-    let ring = || Box::new(Memory(vec![1; config.ring_len as usize]));
+    let ring = || Box::new(vec![1; config.ring_len as usize]);
     let mut head = Log::create(config, ring(), Term(1), Anchor::START)?;
     let mut replica = Log::create(config, ring(), Term(1), Anchor::START)?;
     let mut spent = Spent::default();

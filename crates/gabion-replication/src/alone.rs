@@ -195,20 +195,8 @@ impl Protocol for Alone {
         false
     }
 
-    fn commit(&self) -> Frontier {
-        self.marks.commit
-    }
-
-    fn durable_commit(&self) -> Frontier {
-        self.marks.durable
-    }
-
-    fn edits_applied_min(&self) -> u64 {
-        self.marks.edit
-    }
-
-    fn flushed_min(&self) -> Frontier {
-        self.marks.flushed
+    fn watermarks(&self) -> &Watermarks {
+        &self.marks
     }
 
     fn progress(&self) -> Progress {

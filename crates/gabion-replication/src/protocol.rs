@@ -15,7 +15,8 @@
 //! Order of calls: any `handle_*`; after each, or after a few, `poll` until it returns nothing.
 
 use crate::{
-    Action, Alone, Chain, Config, Frame, LocalState, MemberStatus, Message, Progress, Spans, Whole,
+    Action, Alone, Chain, Config, Frame, LocalState, MemberStatus, Message, Progress, Spans,
+    Watermarks, Whole,
 };
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -135,17 +136,28 @@ pub trait Protocol: Send {
     /// Whether `send` to this member would find a connection.
     fn is_connected(&self, id: ReplicaId) -> bool;
 
-    /// Every member has the log below this, as far as is known here. Never falls.
-    fn commit(&self) -> Frontier;
+    /// The least that every member has reached, as far as is known here. None of it ever falls.
+    fn watermarks(&self) -> &Watermarks;
 
-    /// Every member has made the log below this durable. Never falls.
-    fn durable_commit(&self) -> Frontier;
+    /// Every member has the log below this.
+    fn commit(&self) -> Frontier {
+        self.watermarks().commit
+    }
 
-    /// Every member has applied this edit. Never falls.
-    fn edits_applied_min(&self) -> u64;
+    /// Every member has made the log below this durable.
+    fn durable_commit(&self) -> Frontier {
+        self.watermarks().durable
+    }
 
-    /// No member needs the log below this: the bound for trimming. Never falls.
-    fn flushed_min(&self) -> Frontier;
+    /// Every member has applied this edit.
+    fn edits_applied_min(&self) -> u64 {
+        self.watermarks().edit
+    }
+
+    /// No member needs the log below this: the bound for trimming.
+    fn flushed_min(&self) -> Frontier {
+        self.watermarks().flushed
+    }
 
     /// How far this replica is.
     fn progress(&self) -> Progress;

@@ -3,7 +3,6 @@
 use gabion_base::{Error, ErrorKind, FileId, GroupId, ReplicaId};
 use gabion_engine::{JobKind, Keyspace, LocalCache, ReadView, Tables, TreeConfig};
 use gabion_media::MediumHandle;
-use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, Fault, OperationClass, SimulatedDisk};
 use gabion_node::work::{self, Done, FetchOrder, Fetched, JobOrder, Work, WorkId};
 use gabion_node::{
@@ -13,23 +12,6 @@ use gabion_node::{
 
 use gabion_pool::Trust;
 use std::rc::Rc;
-
-/// A ring that only its process knows.
-struct Ring(Vec<u8>);
-
-impl MemoryRegion for Ring {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn write(&mut self, offset: u64, data: &[u8]) {
-        self.0[offset as usize..][..data.len()].copy_from_slice(data);
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
-    }
-}
 
 fn group(compaction: CompactionMode, tree: TreeConfig, segment_len: u64) -> GroupConfig {
     GroupConfig {
@@ -71,7 +53,7 @@ impl Replica {
         let disk = SimulatedDisk::new(DiskOptions::immediate(pool_len));
         let handle = disk.handle();
         let group = group(compaction, tree, segment_len);
-        let ring = Box::new(Ring(vec![0; group.ring_len as usize]));
+        let ring = Box::new(vec![0; group.ring_len as usize]);
         let opened = async {
             open::create(&handle, &group, ReplicaId(1), [1; 16]).await?;
             let pool = open::open_pool(&handle, Trust::Readable).await?;
@@ -111,7 +93,7 @@ impl Replica {
     /// `now_ms`.
     pub(crate) fn restart(self, now_ms: u64) -> Self {
         let Self { disk, handle, node, .. } = self;
-        let ring = Box::new(Ring(vec![0; node.config().ring_len as usize]));
+        let ring = Box::new(vec![0; node.config().ring_len as usize]);
         drop(node);
         let opened = async {
             let pool = open::open_pool(&handle, Trust::Readable).await?;

@@ -1,8 +1,9 @@
 //! What one member knows of another.
 
+use crate::Action;
 use crate::message::{MemberState, Progress, Watermarks};
 use alloc::string::String;
-use gabion_base::{LogPosition, ReplicaId, Term};
+use gabion_base::{LogPosition, ReplicaId, ShardId, Term};
 
 /// Another member.
 pub(super) struct Peer {
@@ -123,4 +124,12 @@ pub(super) struct Read {
     pub(super) from: LogPosition,
     pub(super) until: LogPosition,
     pub(super) term: Term,
+}
+
+impl Read {
+    /// Asks the node for it, on behalf of `to`.
+    pub(super) const fn order(self, to: ReplicaId, bytes_max: usize, check: bool) -> Action {
+        let Self { ticket, from, until, term: _ } = self;
+        Action::SendLog { shard: ShardId::ZERO, to, ticket, from, until, bytes_max, check }
+    }
 }

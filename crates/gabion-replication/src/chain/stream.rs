@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, Term};
 
 /// The next step of a stream.
 enum Step {
@@ -87,19 +87,11 @@ impl Chain {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        stream.reading = Some(Read { ticket, from, until, term: span.term });
-        let bytes_max = bytes_max as usize;
+        let read = Read { ticket, from, until, term: span.term };
+        stream.reading = Some(read);
         // The receiver may have found these very bytes bad, and that may be this side's doing.
         let check = !core::mem::replace(&mut stream.is_sound, true);
-        Some(Step::Read(Action::SendLog {
-            shard: ShardId::ZERO,
-            to,
-            ticket,
-            from,
-            until,
-            bytes_max,
-            check,
-        }))
+        Some(Step::Read(read.order(to, bytes_max as usize, check)))
     }
 
     /// The part of these records that is sent: all, but with a planted defect.
@@ -158,18 +150,9 @@ impl Chain {
         let until = span.end.min(end);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        pull.reading = Some(Read { ticket, from, until, term: span.term });
-        let check = true;
-        let (shard, to) = (ShardId::ZERO, head);
-        self.actions.push_back(Action::SendLog {
-            shard,
-            to,
-            ticket,
-            from,
-            until,
-            bytes_max,
-            check,
-        });
+        let read = Read { ticket, from, until, term: span.term };
+        pull.reading = Some(read);
+        self.actions.push_back(read.order(head, bytes_max, true));
     }
 
     /// The node's answer to `SendLog`. One that nobody waits for any more (the connection broke, a
