@@ -451,20 +451,27 @@ fn a_flipped_byte_is_named(cluster: &mut Cluster) -> Step {
         let within = random.below(offset % SLOT_LEN);
         let offset = offset / SLOT_LEN * SLOT_LEN + within;
         flip(&pool, slot_at + within)?;
-        let named = format!("replica {replica}, file {file:06}.sst, offset {offset}:");
+        let name = sst_name(*file);
+        let named = format!("replica {replica}, file {name}, offset {offset}:");
         expect_difference(cluster, &["--offline"], &named)?;
         if replica == 3 {
             // The replicas themselves know the MiB with the wrong checksum.
             cluster.start()?;
             cluster.wait_ready()?;
             let chunk = offset >> 20 << 20;
-            let named = format!("replica {replica}, file {file:06}.sst, offset {chunk}:");
+            let named = format!("replica {replica}, file {name}, offset {chunk}:");
             expect_difference(cluster, &[], &named)?;
             cluster.stop()?;
         }
         flip(&pool, slot_at + within)?;
     }
     cluster.verify_same(&["--offline"])
+}
+
+/// The name that Gabion prints for an SST: the term in the upper half of its number, then the
+/// counter in the lower.
+fn sst_name(number: u64) -> String {
+    format!("{}-{:06}.sst", number >> 32, number & u64::from(u32::MAX))
 }
 
 fn expect_difference(cluster: &Cluster, options: &[&str], named: &str) -> Step {

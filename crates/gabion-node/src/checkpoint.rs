@@ -1,4 +1,4 @@
-//! A checkpoint: a new pool that holds what a view of a replica shows, and its log begins anew.
+//! A checkpoint: a new pool that holds the state in a view of a replica. Its log begins anew.
 //!
 //! ```text
 //!   view ─┬─ files ──── read, compared with the edit's checksums ─► slots of the new pool ─┐
@@ -6,14 +6,14 @@
 //!                                       superblock, last ◄── first checkpoint: state, tree ┘
 //! ```
 //!
-//! Nothing of the source changes and nobody waits: the view keeps its files, and what MemTables
-//! hold is written by ordinary flushes into the *new* pool. Sealing and flushing the source first
-//! would need its log, its slots and its writers' patience, which a full or failed store does not
-//! have; copying its log would bring its positions, terms and watermarks along.
+//! Nothing of the source changes and nobody waits. The view keeps its files, and ordinary flushes
+//! write its MemTables into the *new* pool. Sealing and flushing the source first would use up log
+//! and slots and hold up writers, which a full or failed store cannot afford. Copying its log would
+//! bring its positions, terms and watermarks along.
 //!
 //! The copy is a group of one under the same group number: that is the lineage in every block of
-//! its files, which is never rewritten. Its pool has a name of its own, its log begins at 0 in a
-//! later term. Files keep number, term and checksums.
+//! its files, and blocks are never rewritten. Its pool has a name of its own, and its log begins at
+//! 0 in a later term. Files keep number, term and checksums.
 
 use crate::files::LocalStore;
 use crate::ring::RingState;
@@ -34,21 +34,21 @@ use gabion_replication::GroupView;
 /// The only member of the copy.
 const ME: ReplicaId = ReplicaId(1);
 
-/// What is copied.
+/// The source of a checkpoint.
 pub struct Origin {
     /// The replica at one moment.
     pub view: ReadView,
     /// The group that it belongs to.
     pub group: GroupConfig,
-    /// Its view then: the copy begins with a later term and configuration, so that nothing of it is
-    /// taken for the source's.
+    /// Its view then. The copy begins in a later term, so that nothing of it is taken for the
+    /// source's.
     pub view_then: GroupView,
 }
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Files that were there.
+    /// Files that were copied.
     pub files: u64,
     /// Their bytes, in whole blocks.
     pub file_bytes: u64,
@@ -68,7 +68,7 @@ impl Origin {
         GroupConfig { founders, compaction, ..self.group.clone() }
     }
 
-    /// The first view of the copy: it comes after the source's.
+    /// The first view of the copy: the source's term, and a later configuration if it had others.
     fn copied_view(&self) -> GroupView {
         let mut view = self.copied_group().founding_view();
         view.term = self.view_then.term;
@@ -89,13 +89,12 @@ impl Origin {
     }
 }
 
-/// Writes a checkpoint into an empty medium, all of whose length it takes. `source` has the files
-/// of the view; it must wait for nothing but `medium`. `progress` is told of the bytes of each file
-/// that was copied.
+/// Writes a checkpoint into an empty medium and takes all of its length. `source` has the files of
+/// the view; it must wait for nothing but `medium`. `progress` gets the bytes of each copied file.
 ///
 /// # Durability
-/// Survives a power cut when it returns. Before, the medium holds no pool, or, once all else is
-/// flushed, the whole one: that may be there, too, when it returns an error.
+/// Survives a power cut when it returns. Before that, the medium holds no pool, or the whole one
+/// once all else is flushed. The whole one may also be there after an error.
 ///
 /// # Errors
 /// Corruption, naming file and chunk, when a file is not what its edit says; no space when the view
@@ -133,7 +132,7 @@ pub async fn write(
     Ok(copied)
 }
 
-/// What the copy remembers before its first start.
+/// The durable state of the copy before its first start.
 fn first_state(origin: &Origin) -> ReplicaState {
     ReplicaState {
         me: ME,
@@ -142,7 +141,7 @@ fn first_state(origin: &Origin) -> ReplicaState {
         session: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
         trimmed: Anchor::START,
-        // What was gone stays gone, whatever clock the copy meets.
+        // Expired values stay gone, whatever clock the copy meets.
         trimmed_ms: origin.view.now_ms(),
         durable: LogPosition::ZERO,
         ring: RingState::new(),
@@ -156,7 +155,7 @@ struct Target {
 }
 
 impl Target {
-    /// Whether all fits, before anything is written.
+    /// Checks that all fits, before anything is written.
     fn check_room(&self, tree: &Tree) -> Result<()> {
         let slots = |meta: &FileMeta| meta.rounded_len().div_ceil(SLOT_LEN);
         let files: u64 = tree.version().files().map(|(_, meta)| slots(meta)).sum();
@@ -249,7 +248,7 @@ impl Target {
         Ok(placements)
     }
 
-    /// Compares what lies on the medium with headers and checksums, before it counts.
+    /// Compares the written files with headers and checksums, before the copy counts.
     async fn read_back(&self, tree: &Tree) -> Result<()> {
         let store = &self.store;
         store.medium.flush().await?;

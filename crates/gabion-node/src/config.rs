@@ -1,4 +1,4 @@
-//! What a group is (fixed when it is created, the same at every member) and how one member runs.
+//! The configuration of a group (fixed at its creation) and the options of one member.
 
 use crate::tlv::{Tlv, TlvReader};
 use alloc::format;
@@ -10,7 +10,7 @@ use gabion_engine::{PinBudget, TreeConfig};
 use gabion_log::LogConfig;
 use gabion_replication::{GroupView, LogKind};
 
-/// Who flushes and compacts. Fixed at creation.
+/// The members that flush and compact. Fixed at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CompactionMode {
@@ -31,7 +31,7 @@ impl CompactionMode {
     }
 }
 
-/// What an acknowledgement means. README.md has the table of what each survives.
+/// The meaning of an acknowledgement. README.md has the table of the failures that each survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum AckLevel {
@@ -53,17 +53,17 @@ impl AckLevel {
     }
 }
 
-/// What every member of a group agrees on. Stored in each member's pool.
+/// The configuration that all members share. Stored in each member's pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupConfig {
     /// The group.
     pub group: GroupId,
     /// The members that it was made with, in order: the first takes writes, the last answers reads.
-    /// Those of today stand in the view.
+    /// The current members stand in the view.
     pub founders: Vec<ReplicaId>,
-    /// Who compacts.
+    /// The members that compact.
     pub compaction: CompactionMode,
-    /// What an acknowledgement means unless a write says otherwise.
+    /// The level of a write that names none.
     pub ack: AckLevel,
     /// Bytes of the log's ring: a multiple of `segment_len`, at least four segments.
     pub ring_len: u64,
@@ -73,9 +73,9 @@ pub struct GroupConfig {
     pub tree: TreeConfig,
 }
 
-/// The lengths that suit a pool, in bytes: what a group is made with where nobody says otherwise. A
-/// full pool keeps back room to flush what is in memory, to compact a dozen files and to let the
-/// log grow, so of a small one these are short; from 2 GiB on they are the usual ones.
+/// The lengths that suit a pool, in bytes: the defaults of a new group. A full pool keeps back room
+/// to flush its memory, to compact a dozen files and to let the log grow. So a small pool gets
+/// short lengths; from 2 GiB on they are the usual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLengths {
     /// Of a MemTable: a 64th of the pool, 16 MiB at most.
@@ -137,7 +137,7 @@ impl GroupConfig {
     /// Largest number of members.
     pub const MEMBERS_MAX: usize = GroupView::MEMBERS_MAX;
 
-    /// Checks what the parts cannot check alone.
+    /// Checks the values, alone and against each other.
     ///
     /// # Errors
     /// Invalid input that names the value and its limit.
@@ -253,14 +253,15 @@ impl GroupConfig {
     }
 }
 
-/// How one member runs: may differ between members and between starts.
+/// The options of one member; they may differ between members and between starts.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Heartbeat between members, in ms. Default 100.
     pub heartbeat_ms: u64,
-    /// A member not heard of for this long is out: writes are refused. Default 2,000.
+    /// A member that is silent for this long, in ms, is out: writes are refused. Default 2,000.
     pub timeout_ms: u64,
-    /// Sealed MemTables whose flush not every member has applied before writes wait. Default 4.
+    /// Writes wait above this many sealed MemTables here, and above four times as many edits that
+    /// some member has not applied. Default 4.
     pub sealed_max: usize,
     /// Bytes of log records on their way to one member. Default 8 MiB.
     pub window_bytes: u64,
@@ -268,15 +269,14 @@ pub struct NodeOptions {
     pub granted_slots: u32,
     /// Jobs that may run at once, a flush not counted. Default 1.
     pub compactions_max: usize,
-    /// Bytes of memory of files that were built and that not every secondary holds, above which no
-    /// compaction and no file of a load is begun. A compaction that has begun waits before its next
-    /// file, so there may be one file more for each of `compactions_max`. Flushes wait for those of
-    /// flushes alone, and so there may be the files of all sealed MemTables besides. Default 256
-    /// MiB.
+    /// Bytes of memory of built files that some secondary lacks; above it no compaction and no file
+    /// of a load begins. A running compaction waits before its next file, so each of
+    /// `compactions_max` may add one file. Flushes wait for files of flushes alone, so the files of
+    /// all sealed MemTables may come on top. Default 256 MiB.
     pub unshipped_bytes_max: u64,
     /// How long a secondary waits for the placement of a file before it asks, in ms. Default 500.
     pub placement_wait_ms: u64,
-    /// What readers may keep of what flushes and compactions replaced, before the oldest end with
+    /// How long, and how many, old states of the tree readers may keep before the oldest end with
     /// an error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
     pub pin_budget: PinBudget,
     /// A defect to be shown by tests. None by default.

@@ -15,8 +15,8 @@ use gabion_log::{LogConfig, SegmentSource};
 use gabion_media::MediumHandle;
 use gabion_pool::{FilePlacement, Geometry, Pool, extents, read_file, read_files};
 
-/// Where each readable file lies, at one moment. The node changes its own; a clone costs next to
-/// nothing and stays as it is, at the price of a copy with the node's next change.
+/// The places of the readable files, at one moment. The node changes its own map. A clone costs
+/// next to nothing and stays as it is; the node's next change then copies the map.
 #[derive(Clone, Default)]
 pub struct FileMap(Arc<HashMap<FileId, Arc<FilePlacement>>>);
 
@@ -57,13 +57,12 @@ impl DamageList {
     }
 }
 
-/// Says where a file lies, and hears when what lies there is not what was written.
+/// Says where a file lies, and hears of damage there.
 pub trait Locate {
     /// The file's placement, if it is readable here.
     fn locate(&self, file: FileId) -> Option<Arc<FilePlacement>>;
 
-    /// A read of the file met damage, and returns this error. Where nobody repairs there is nothing
-    /// to do.
+    /// A read of the file met damage, and returns this error. A source without repair does nothing.
     fn note_damage(&self, _file: FileId, _error: &Error) {}
 }
 
@@ -79,7 +78,7 @@ impl Locate for BTreeMap<FileId, Arc<FilePlacement>> {
     }
 }
 
-/// Where the files lie that a job reads, and what it met there.
+/// The places of the files that a job reads, and the damage that it met there.
 pub(crate) struct JobFiles {
     pub(crate) places: BTreeMap<FileId, Arc<FilePlacement>>,
     pub(crate) damaged: Rc<RefCell<DamageList>>,
@@ -121,8 +120,8 @@ impl LocalStore {
     }
 }
 
-/// Bytes of file data read from the device, by purpose, for the counters that show what a replica
-/// reads (an itemised list, so that "a secondary reads no file data" can be checked).
+/// Bytes of file data read from the device for one purpose. Each purpose has its own meter, so that
+/// "a secondary reads no file data" can be checked.
 #[derive(Default)]
 pub struct ReadMeter(Cell<u64>);
 
@@ -141,7 +140,7 @@ pub struct PoolSource<L> {
     pub store: LocalStore,
     /// Where files lie.
     pub locate: L,
-    /// What was read.
+    /// Counts the bytes read.
     pub meter: Rc<ReadMeter>,
 }
 
@@ -157,8 +156,7 @@ impl<L: Locate> FileSource for PoolSource<L> {
             let read = read_file(&store.medium, &store.geometry, &place, offset, len as u64)
                 .await
                 .map_err(|error| error.within(format!("{file} at {offset}")));
-            // A file that was repaired meanwhile lies elsewhere, and what was read may be what
-            // rotted.
+            // A file that was repaired meanwhile lies elsewhere, and these bytes may be rotten.
             placement = self.locate.locate(file).filter(|now| !Arc::ptr_eq(now, &place));
             if placement.is_none() {
                 return read;
@@ -185,7 +183,7 @@ impl<L: Locate> FileSource for PoolSource<L> {
                 Some((place, read)) if now.is_none_or(|now| Arc::ptr_eq(place, &now)) => {
                     read.map_err(|error| error.within(format!("{file} at {offset}")))
                 }
-                // It had no place, or was repaired meanwhile and what was read may be what rotted.
+                // It had no place, or was repaired meanwhile: these bytes may be rotten.
                 _ => self.read(file, offset, len).await,
             });
         }

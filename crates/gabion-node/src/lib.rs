@@ -1,5 +1,5 @@
-//! What a replica does, without its process: the glue between log, tree, pool and replication, as a
-//! state machine.
+//! A replica without its process: the glue between log, tree, pool and replication, as a state
+//! machine.
 //!
 //! ```text
 //!   messages, ticks, client writes, results of work          messages, work orders, what is acknowledged
@@ -14,9 +14,9 @@
 //!
 //! - [`Node`]: the state machine. One owner, one loop: hand in an event, call `advance`, take
 //!   outputs.
-//! - [`work`]: what leaves it because it takes long, and the functions that carry it out.
+//! - [`work`]: orders that leave it because they take long, and the functions that carry them out.
 //! - [`open`]: creating a replica in an empty pool, and opening one from its pool and ring alone.
-//! - [`checkpoint`]: a new pool that holds what a view of a replica shows.
+//! - [`checkpoint`]: a new pool that holds the state in a view of a replica.
 #![no_std]
 
 extern crate alloc;

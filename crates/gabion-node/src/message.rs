@@ -1,5 +1,5 @@
-//! What nodes say to each other about slots and files, carried by the replication layer on the
-//! ordered connection between two members, opaque to it.
+//! Messages between nodes about slots and files. The replication layer carries them, opaque to it,
+//! on the ordered connection between two members.
 //!
 //! ```text
 //! secondary ── Grant(session, pool, port, slots) ──────────────► primary
@@ -41,7 +41,7 @@ pub enum NodeMessage {
         subsystem: String,
         /// Port of the secondary's target on its host.
         port: u16,
-        /// The region as a namespace: on the wire how many extents, and the slots of each.
+        /// The region as a namespace. On the wire: the number of extents, and the slots of each.
         region: Geometry,
         /// The slots, in addition to those granted before in this session.
         slots: Vec<Placed>,
@@ -68,8 +68,8 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
-    /// These files will be named by no edit: their job was given up. As many messages as it takes:
-    /// each names 4,096 at most.
+    /// No edit will name these files: their job was given up. A message names at most 4,096 of
+    /// them; more take several messages.
     Discard {
         /// The files.
         files: Vec<FileId>,
@@ -86,7 +86,7 @@ pub enum NodeMessage {
         /// The file.
         file: FileId,
     },
-    /// How much room the sender's pool has, at the begin of a connection and when it changed.
+    /// The room of the sender's pool, told when a connection begins and at each change.
     Room(Spare),
 }
 
@@ -97,7 +97,7 @@ pub struct Spare {
     pub total: u32,
     /// Free, or held for files that no applied edit names yet.
     pub available: u32,
-    /// Kept for flushes and compactions that are to come, whatever is refused.
+    /// Kept for flushes and compactions to come; puts are refused for their sake.
     pub for_jobs: u32,
     /// Kept for the log to grow into, until it is trimmed.
     pub for_log: u32,
@@ -126,7 +126,7 @@ const LIST_MAX: usize = 65_536;
 const DISCARDED_MAX: usize = 4_096;
 
 impl NodeMessage {
-    /// The messages that discard `files`, however many these are.
+    /// The messages that discard `files`, however many there are.
     pub(crate) fn discards(files: &[FileId]) -> impl Iterator<Item = Self> {
         files.chunks(DISCARDED_MAX).map(|files| Self::Discard { files: files.to_vec() })
     }

@@ -23,8 +23,7 @@ use gabion_replication::{
     Config, GroupView, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
 };
 
-/// Makes the pool of a new replica. Whole or not at all: an interrupted creation is refused when
-/// the pool is opened.
+/// Makes the pool of a new replica, whole or not at all: opening refuses an interrupted creation.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
@@ -80,9 +79,9 @@ pub struct OpenedPool {
     /// Edits that were applied since the placement log's last checkpoint, encoded.
     edits: BTreeMap<u64, Vec<u8>>,
     store: LocalStore,
-    /// What lies where the ring should.
+    /// Whether the pool's ring was found.
     ring: RingFound,
-    /// Whether a replica is made of it, and not only looked at.
+    /// Whether a replica is made of it; else it is only looked at.
     is_to_run: bool,
     trust: Trust,
 }
@@ -97,9 +96,9 @@ pub async fn open_pool(medium: &MediumHandle, trust: Trust) -> Result<OpenedPool
     Ok(pool)
 }
 
-/// Opens a pool as [`open_pool`] does, and writes nothing: for tools that look at a replica which
-/// no process runs. What is made of it must not be driven. A rotten log is refused, whoever could
-/// repair it.
+/// Opens a pool as [`open_pool`] does, but writes nothing: for tools that look at a replica which
+/// no process runs. A node made of it must not be driven. A rotten log is refused, even if another
+/// member could repair it.
 ///
 /// # Errors
 /// As [`open_pool`].
@@ -161,7 +160,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
     })
 }
 
-/// Refuses a segment of a shard that the group has not: no log would ever come to it.
+/// Refuses a segment of a shard that the group does not have: no log would ever reach it.
 fn check_segments(pool: &Pool, log: &LogConfig) -> Result<()> {
     let segments = pool.files().map(|placement| placement.file);
     let mut segments = segments.filter(|file| file.kind == FileKind::LogSegment);
@@ -175,21 +174,21 @@ impl OpenedPool {
         self.store.clone()
     }
 
-    /// Says that the ring was lost, as `why` says in words that follow "its ring", and that the one
-    /// in its place has this number. Without a call the ring is the pool's.
+    /// Notes that the ring was lost, and the number of the new one. `why` follows the words "its
+    /// ring". Without a call the ring is the pool's.
     pub fn replace_ring(&mut self, why: String, number: u64) {
         self.ring = RingFound::Lost(why);
         self.state.ring.number = number;
     }
 
-    /// What lies where the ring should, as [`Self::replace_ring`] was told.
+    /// Whether the pool's ring was found, as [`Self::replace_ring`] was told.
     #[must_use]
     pub const fn ring_found(&self) -> &RingFound {
         &self.ring
     }
 
-    /// What may be missing if a replica is made of the pool with `ring`; nothing after a clean
-    /// stop, and where the ring is the pool's. It writes to `ring`.
+    /// The records that may be missing if a replica is made of the pool with `ring`. None are after
+    /// a clean stop, or if the ring is the pool's. It writes to `ring`.
     ///
     /// # Errors
     /// As [`Self::open_node`].
@@ -198,7 +197,7 @@ impl OpenedPool {
         Ok(self.judge_ring(&report))
     }
 
-    /// The one judgement of a ring, for who starts a replica and for who looks at one.
+    /// The one judgement of a ring, for starting a replica and for looking at one.
     fn judge_ring(&self, report: &RecoveryReport) -> Option<RingLoss> {
         let RingFound::Lost(why) = &self.ring else { return None };
         if self.state.ring.stopped.is_some() {
@@ -217,9 +216,9 @@ impl OpenedPool {
     }
 
     /// Recovers the log and replays it. The result is a replica that has everything that it had,
-    /// and takes part in nothing yet. Where a record that was durable is not whole (docs/faults.md
-    /// E4) the log ends, and the replica takes part once it remembers, durably, what it lost;
-    /// others fill the log again.
+    /// and takes part in nothing yet. The log ends at a record that was durable and is not whole
+    /// (docs/faults.md E4). The replica then takes part once it durably remembers its loss; others
+    /// fill the log again.
     ///
     /// # Errors
     /// Corruption with its place for such a record in a group of one, and in a pool of
@@ -239,8 +238,8 @@ impl OpenedPool {
             segments.write_again(&self.log_config(), report.watermark, report.in_segments).await?;
         }
         if self.is_to_run {
-            // What segments hold counts as durable as far as it once was: also blocks that an
-            // earlier process wrote again where they were rotten, and did not flush.
+            // The segments count as durable as far as they once were. That includes rotten blocks
+            // that an earlier process wrote again and did not flush.
             self.store.medium.flush().await?;
         }
         let loss = self.judge_ring(&report);
@@ -268,8 +267,8 @@ impl OpenedPool {
         Ok((node, report))
     }
 
-    /// Makes the number of this life durable, before anybody hears of it, and with it what this
-    /// start made of the ring and of the log: a start that is cut short must not forget that.
+    /// Makes the number of this life durable before anybody hears of it. With it goes the judgement
+    /// of ring and log: a start that is cut short must not forget that.
     async fn begin_life(&mut self) -> Result<()> {
         if !self.is_to_run {
             return Ok(());
@@ -313,8 +312,8 @@ impl OpenedPool {
         self.group.log_config(self.state.view.log)
     }
 
-    /// Whether memory holds a record of this group's log: an earlier version's ring says by nothing
-    /// else whose it is.
+    /// Whether memory holds a record of this group's log: nothing else tells whose an earlier
+    /// version's ring is.
     #[must_use]
     pub fn knows_ring(&self, ring: &dyn MemoryRegion) -> bool {
         gabion_log::inspect::holds_record(ring, &self.log_config())
@@ -329,8 +328,7 @@ impl OpenedPool {
         ring: Box<dyn MemoryRegion>,
         segments: &PoolSegments,
     ) -> Result<(Log, RecoveryReport)> {
-        // What is in the log of a group of several may not be the group's, however durable it is
-        // here.
+        // A shared log may hold records that are not the group's, however durable they are here.
         let is_private = self.state.view.log == LogKind::Private;
         let stopped = self.state.ring.stopped.filter(|_| is_private).unwrap_or_default();
         let input = RecoveryInput {
@@ -343,7 +341,7 @@ impl OpenedPool {
     }
 }
 
-/// The protocol of the view that a replica acts in, which begins with what the replica has.
+/// Begins the protocol of the view that a replica acts in, with the replica's own state.
 pub(crate) fn begin_protocol(
     (group, options): (&GroupConfig, &NodeOptions),
     local: LocalState,
@@ -362,14 +360,14 @@ pub(crate) fn begin_protocol(
     gabion_replication::begin(config, local, now_ms)
 }
 
-/// The records from a rotten one up to the end of one that was durable.
+/// The lost records: from a rotten one to the end of the last durable one.
 fn what_was_lost(state: &ReplicaState, rot: Rot, to: LogPosition) -> Lost {
     let below = |span: &&Span| span.start < to;
     let term = state.spans.iter().rev().find(below).map_or(Term::ZERO, |span| span.term);
     Lost { from: rot.position, to, term }
 }
 
-/// What a protocol begins with, as far as log and tree tell.
+/// The state that a protocol begins with, as far as log and tree tell.
 pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {
     let last = log.last();
     let spans: Vec<gabion_replication::Span> = log

@@ -1,4 +1,5 @@
-//! A replica's ring, and how its process ended: what its pool remembers of both, and what may be gone with a ring that is lost.
+//! A replica's ring and how its process ended: the pool's memory of both, and the records that may
+//! be gone with a lost ring.
 //!
 //! ```text
 //!   running ──► stop: the log is written to its segments, flushed ──► marker in the pool, flushed ──► the process ends
@@ -6,9 +7,10 @@
 //!      └──────────────── the marker goes, durably, before a record may be in the ring alone ◄── start ──────┘
 //! ```
 //!
-//! With the marker a start needs no ring. Without one the ring is needed: what may be missing when it is not there is found here,
-//! in one place, for whoever starts a replica and whoever only looks at one. It is remembered in the pool with the same write that
-//! gives the new ring its number, so no crash makes it forgotten: until a process has stopped cleanly that could tell it.
+//! With the marker a start needs no ring; without one it does. The loss that a missing ring means
+//! is judged here, in one place, for starting a replica and for looking at one. The write that
+//! gives the new ring its number remembers the loss in the pool, so no crash makes it forgotten. It
+//! is told until a process that knew its fate has stopped cleanly.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -20,61 +22,63 @@ use gabion_base::{Error, LogPosition, ReplicaId, Result, Term};
 /// Longest text that is remembered, in bytes.
 const WHY_LEN_MAX: usize = 512;
 
-/// What lies where the ring of a replica should.
+/// Whether a replica's ring was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RingFound {
     /// Its ring.
     #[default]
     Whole,
-    /// Another, or none: in words that follow "its ring", as `is missing`. The log is read as if the ring held zeros.
+    /// Another ring, or none, in words that follow "its ring", as `is missing`. The log is read as
+    /// if the ring held zeros.
     Lost(String),
 }
 
-/// What a pool remembers of its ring.
+/// The pool's memory of its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RingState {
-    /// The number of its ring: one more with each that is made in place of one that was lost.
+    /// The number of its ring, raised by one with each that replaces a lost one.
     pub number: u64,
-    /// The last process stopped cleanly: the log is flushed to segments up to here, and nobody has any more of it from this replica.
+    /// Set when the last process stopped cleanly: the log is flushed to segments up to here, and no
+    /// member has more of it from this replica.
     pub stopped: Option<LogPosition>,
-    /// What may be gone with a ring.
+    /// The loss of a ring after an unclean stop, if there was one.
     pub loss: Option<RingLoss>,
 }
 
 impl RingState {
-    /// That of a new pool: no process had it, and nothing is in its ring.
+    /// The state of a new pool: no process had it, and nothing is in its ring.
     pub(crate) fn new() -> Self {
         Self { stopped: Some(LogPosition::ZERO), ..Self::default() }
     }
 }
 
-/// What may be gone with a ring that was lost after an unclean stop.
+/// The records that may be gone with a ring that was lost after an unclean stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingLoss {
-    /// What was there in its place, in words that follow "its ring".
+    /// Why the ring counts as lost, in words that follow "its ring".
     pub why: String,
-    /// The log is whole up to here; what came behind was in the ring alone.
+    /// The log is whole up to here; later records were in the ring alone.
     pub from: LogPosition,
-    /// Bytes that this can be, at most.
+    /// Most bytes that these records can have.
     pub len_max: u64,
-    /// The group's time there, in ms since 1970: what was written later may be missing. 0 when nothing tells.
+    /// The group's time there, in ms since 1970: later writes may be missing. 0 if unknown.
     pub since_ms: u64,
     /// The term of the replica then.
     pub term: Term,
-    /// What became of it.
+    /// The fate of these records.
     pub fate: Fate,
     /// A process that knew its fate has stopped cleanly since: it is told no more.
     pub is_told: bool,
 }
 
-/// What became of what a ring held.
+/// The fate of the records that a ring held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Others of the group may have it; they have not said yet.
+    /// Other members may have them; they have not said yet.
     Open,
-    /// This member had all of it, and it came from there.
+    /// This member had all of them, and they came from there.
     TakenOver(ReplicaId),
-    /// Nobody has more. The group goes on in this term without.
+    /// Nobody has more. The group goes on in this term without them.
     Gone(Term),
 }
 
@@ -95,7 +99,7 @@ impl RingLoss {
         !matches!(self.fate, Fate::TakenOver(_))
     }
 
-    /// What is said of it in a Hello.
+    /// The gap that a Hello tells, if there is one.
     pub(crate) const fn gap(&self) -> Option<Term> {
         match self.fate {
             Fate::Open => Some(gabion_replication::ANY_TERM),
@@ -166,7 +170,7 @@ impl fmt::Display for RingLoss {
     }
 }
 
-/// What a start says of a ring that was lost after a clean stop.
+/// The message of a start whose ring was lost after a clean stop.
 #[must_use]
 pub fn nothing_lost(why: &str, stopped: LogPosition) -> String {
     format!(
@@ -178,7 +182,8 @@ pub fn nothing_lost(why: &str, stopped: LogPosition) -> String {
 fn utc(ms: u64) -> String {
     let seconds = ms / 1000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Howard Hinnant's civil_from_days, for days since 1970: years begin in March, in eras of 400 of them.
+    // Howard Hinnant's civil_from_days, for days since 1970: years begin in March, in eras of 400
+    // of them.
     let day = days + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

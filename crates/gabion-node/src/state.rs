@@ -1,6 +1,6 @@
-//! What a replica must remember over any crash besides slots and files: its view, its session, the
-//! spans of its log, where its log begins. Kept as an opaque entry in the pool's placement log, and
-//! in the snapshot of each checkpoint together with the group's configuration and the tree.
+//! The durable state of a replica besides slots and files: its view, its session, the spans of its
+//! log and where its log begins. It is an opaque entry in the pool's placement log. The snapshot of
+//! each checkpoint has it too, with the group's configuration and the tree.
 //!
 //! ```text
 //!   u16 version = 2 | fields (gabion_base::codec), each at most once:
@@ -10,7 +10,7 @@
 //!      4 trimmed_ms   u64 group time where the log begins (absent: 0)
 //!      5 ring         u64 number of the ring (absent: 0, the first); critical
 //!      6 stopped      u64 log position at a clean stop (absent: none)
-//!      7 ring loss    what may be gone with a ring (absent: nothing)
+//!      7 ring loss    the records that may be gone with a ring (absent: none)
 //!      8 view         the view in which it acts (gabion_replication); critical
 //! ```
 //!
@@ -38,7 +38,7 @@ pub mod opaque {
 /// Durable counters of one replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaState {
-    /// Which member this pool belongs to.
+    /// The member that this pool belongs to.
     pub me: ReplicaId,
     /// The view in which it acts. Its term is the highest that was adopted here.
     pub view: GroupView,
@@ -51,13 +51,12 @@ pub struct ReplicaState {
     pub spans: Vec<Span>,
     /// The log is kept from here on.
     pub trimmed: Anchor,
-    /// Group time where the log is kept from, in ms, or of a later edit that no log has: it does
+    /// Group time in ms where the kept log begins, or of a later edit that no log has. So time does
     /// not go back when no record is left that tells it.
     pub trimmed_ms: u64,
-    /// The log is known to have been durable here, and committed, up to this record end: raised by
-    /// each edit that is applied and by each watermark that a rotten log tells of, never lowered. A
-    /// start that finds less has lost records, and the group does not go on without them
-    /// (docs/faults.md E4).
+    /// Up to this record end the log was once durable here, and committed. Each applied edit raises
+    /// it, and each watermark in a rotten log; nothing lowers it. A start that finds less has lost
+    /// records, and the group does not go on without them (docs/faults.md E4).
     pub durable: LogPosition,
     /// Its ring, and how the last process ended.
     pub ring: RingState,
@@ -68,17 +67,17 @@ const WHAT: &str = "replica state";
 const TAG_COUNTERS: u16 = 1;
 const TAG_SHARDS: u16 = 2;
 const TAG_VIEW: u16 = 8;
-/// What stands for a vote (Raft), which no protocol of today gives.
+/// Stands for no vote (Raft): no protocol of today gives one.
 const NO_VOTE: u32 = 0;
-/// A build that skips it knows nothing of expiry. Missing in what older builds wrote, and before
-/// the first trim.
+/// A build that skips it knows nothing of expiry. Missing in states of older builds, and while it
+/// is 0.
 const TAG_TRIMMED_MS: u16 = 4;
 /// Critical, as a build that skips it takes any ring. Missing for the first ring of a pool.
 const TAG_RING_NUMBER: u16 = 5;
-/// There after a clean stop, and until the first start. A build that skips it writes a state
-/// without it.
+/// Present after a clean stop and in a new pool, until the next start. A build that skips it writes
+/// a state without it.
 const TAG_STOPPED: u16 = 6;
-/// There after a ring was lost.
+/// Present after a ring was lost.
 const TAG_RING_LOSS: u16 = 7;
 
 impl ReplicaState {
@@ -199,7 +198,7 @@ fn read_shards(reader: &mut Reader<'_>) -> Result<(Anchor, LogPosition, Vec<Span
     Ok((trimmed, durable, spans))
 }
 
-/// What a checkpoint of the placement log keeps for the node.
+/// The node's part of a checkpoint of the placement log.
 pub struct Snapshot {
     /// The group's configuration.
     pub group: GroupConfig,
@@ -222,7 +221,7 @@ impl Snapshot {
         out.finish()
     }
 
-    /// Reads what a checkpoint holds.
+    /// Reads the node's part of a checkpoint.
     ///
     /// # Errors
     /// Corruption; unsupported for a critical field of a later version.

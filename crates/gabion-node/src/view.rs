@@ -1,5 +1,4 @@
-//! The view that a replica acts in: who the members are, and which duties this replica has among
-//! them.
+//! The view that a replica acts in: the members, and the duties of this replica among them.
 //!
 //! ```text
 //!   GroupView, member ──► View ──► duties: append · compact · ship · receive · serve reads · log edits
@@ -11,7 +10,7 @@
 //! effect when it is durable, and may change at any time.
 //!
 //! Parts of the node ask "is this my duty?" and "who takes writes?". None asks for the head, for a
-//! place in the order or for the number of members: what those mean is decided here alone.
+//! place in the order or for the number of members: their meaning is decided here alone.
 
 use crate::config::CompactionMode;
 use alloc::vec::Vec;
@@ -50,7 +49,7 @@ impl View {
     /// last answers reads (RubbleDB §4.1).
     ///
     /// # Panics
-    /// When this replica is no member of it: whoever takes a view checks that.
+    /// When this replica is no member of it, which the caller checks first.
     #[must_use]
     pub fn new(compaction: CompactionMode, group: GroupView, me: ReplicaId) -> Self {
         let has_one_tree = compaction == CompactionMode::Primary;
@@ -98,8 +97,8 @@ impl View {
         self.group.others(self.me)
     }
 
-    /// Whether one tree is every member's: edits have the same numbers and files the same bytes
-    /// everywhere, and who has a file can give it to the others.
+    /// Whether all members share one tree. Then edits have the same numbers and files the same
+    /// bytes everywhere, and a member that has a file can give it to the others.
     #[must_use]
     pub const fn has_one_tree(&self) -> bool {
         self.has_one_tree
@@ -116,14 +115,14 @@ impl View {
         }
     }
 
-    /// Whether nobody but this replica reads its log: it may end where a flush has put everything
-    /// into files, and what its records do not say of themselves nobody else has to know.
+    /// Whether this replica alone reads its log. Such a log may end where a flush has put
+    /// everything into files, and need not say what only other readers would have to know.
     #[must_use]
     pub const fn log_is_private(&self) -> bool {
         matches!(self.group.log, LogKind::Private)
     }
 
-    /// Checks what holds of every view.
+    /// Checks the invariants of every view.
     fn invariants(&self) {
         let Duties { append, compact, ship, receive, log_edits, .. } = self.duties;
         assert!(self.group.place_of(self.me).is_some(), "{} has no duties in its view", self.me);

@@ -25,7 +25,7 @@ use gabion_pool::{Commit, FilePlacement, Geometry, Placed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
-/// Something that takes long. Owns all it needs, so that it can go to another thread.
+/// A work order. It owns all it needs, so that it can go to another thread.
 pub enum Work {
     /// Write a commit of the placement log and flush.
     Commit(Commit),
@@ -59,7 +59,7 @@ pub struct DrainOrder {
 
 /// A flush or compaction.
 pub struct JobOrder {
-    /// The recipe and what it names.
+    /// The recipe and the inputs that it names.
     pub inputs: JobInputs,
     /// The owner of the files.
     pub group: GroupId,
@@ -67,20 +67,20 @@ pub struct JobOrder {
     pub slots: Vec<Placed>,
     /// Where the input files lie.
     pub files: BTreeMap<FileId, Arc<FilePlacement>>,
-    /// Whether the job is held back by what is not shipped ([`BuildCredit`]). Flushes never are.
+    /// Whether unshipped files hold the job back ([`BuildCredit`]). They never hold flushes back.
     pub is_bounded: bool,
 }
 
-/// How much bounded jobs may build, as whoever drives the node keeps it: in bytes of memory since
-/// the node began.
+/// The driver's account of how much bounded jobs may build: in bytes of memory since the node
+/// began.
 ///
 /// ```text
 ///   node: Output::JobsMayBuild(until) ─► may_build ─┐
 ///   job: a file is built ─► built ─────────────────► may_go_on? ─► the next file, or wait for the next JobsMayBuild
 /// ```
 ///
-/// The node cannot stop a job whose files it has not heard of yet, so it says how many bytes there
-/// may be and not whether to go on: a job runs ahead of it by no more than that.
+/// The node cannot stop a job whose files it has not heard of yet. So it tells a number of bytes
+/// and not whether to go on; a job runs ahead of it by no more than that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildCredit {
     built: u64,
@@ -88,14 +88,13 @@ pub struct BuildCredit {
 }
 
 impl BuildCredit {
-    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]), of
-    /// which the node hears: to be said of each of these files and of no other, or what the two
-    /// have counted drifts apart.
+    /// A bounded job built a file that keeps so many bytes of memory ([`BuiltFile::memory`]). Call
+    /// it for each file that the node hears of and for no other, or the two counts drift apart.
     pub const fn built(&mut self, memory: u64) {
         self.built += memory;
     }
 
-    /// The node said so ([`crate::Output::JobsMayBuild`]).
+    /// Takes the node's new limit ([`crate::Output::JobsMayBuild`]).
     pub const fn may_build(&mut self, until: u64) {
         self.until = until;
     }
@@ -110,7 +109,7 @@ impl BuildCredit {
 /// A file that a job made and writes into local slots; not yet flushed, perhaps not yet written.
 #[derive(Clone)]
 pub struct BuiltFile {
-    /// What it is.
+    /// Its description.
     pub meta: Arc<FileMeta>,
     /// Its bytes, as they were written and are to be shipped.
     pub bytes: Bytes,
@@ -120,9 +119,8 @@ pub struct BuiltFile {
     pub memory: u64,
 }
 
-/// Bytes of memory that whoever has a file's bytes keeps: of the whole buffer in which it was
-/// built. A fresh one is touched as far as the file goes, one that was used before perhaps to its
-/// end.
+/// Bytes of memory that are kept as long as a file's bytes are: the whole buffer in which it was
+/// built. A fresh one is touched as far as the file goes, a reused one perhaps to its end.
 #[must_use]
 pub fn kept_by(file: &FinishedFile) -> u64 {
     let capacity = file.memory.capacity();
@@ -131,7 +129,7 @@ pub fn kept_by(file: &FinishedFile) -> u64 {
 
 /// A job's end.
 pub struct JobDone {
-    /// What the edit will say, and the job's counters.
+    /// The content of the edit, and the job's counters.
     pub output: JobOutput,
     /// Slots that were not needed.
     pub unused: Vec<Placed>,
@@ -142,11 +140,11 @@ pub struct JobDone {
 /// Why a job failed.
 #[derive(Clone, Debug)]
 pub struct JobFailed {
-    /// What ended it.
+    /// The error that ended it.
     pub error: Error,
-    /// Files in which it met damage, and what it met there.
+    /// Files in which it met damage, each with its first error.
     pub damaged: BTreeMap<FileId, Error>,
-    /// Slots of the file that the device did not write, which is what ended the job.
+    /// Slots of the file whose failed write ended the job.
     pub refused: Vec<Placed>,
 }
 
@@ -162,7 +160,7 @@ pub struct ShipOrder {
     pub to: ReplicaId,
     /// Its session; the order is void in any other.
     pub session: u64,
-    /// The secondary's pool and where slots lie in the namespace.
+    /// The secondary's pool.
     pub pool_id: [u8; 16],
     /// The namespace's geometry.
     pub geometry: Geometry,
@@ -174,17 +172,17 @@ pub struct ShipOrder {
     pub bytes: Bytes,
     /// The file and its granted slots.
     pub placement: FilePlacement,
-    /// It was to be sent there before: it is compared with its checksums first. What a bit flipped
-    /// in after they were taken is refused there each time, and would go again and again.
+    /// It was to be sent there before, so it is compared with its checksums first. Else a buffer in
+    /// which a bit flipped would be refused and sent again and again.
     pub is_again: bool,
 }
 
-/// What became of a shipment whose connection did not fail.
+/// The outcome of a shipment whose connection did not fail.
 #[derive(Debug)]
 pub enum Shipped {
     /// It is written and flushed.
     Whole,
-    /// Its bytes are not what was built any more, and nothing was written.
+    /// Its bytes have rotted since they were built, and nothing was written.
     Rotten(Error),
 }
 
@@ -192,7 +190,7 @@ pub enum Shipped {
 pub struct VerifyOrder {
     /// The file and where it lies.
     pub placement: Arc<FilePlacement>,
-    /// What its 1 MiB chunks must be.
+    /// CRC32C of each 1 MiB chunk.
     pub chunk_crcs: Vec<u32>,
 }
 
@@ -204,18 +202,18 @@ pub struct FetchOrder {
     pub session: u64,
     /// The namespace's geometry.
     pub geometry: Geometry,
-    /// What the 1 MiB chunks must be.
+    /// CRC32C of each 1 MiB chunk.
     pub chunk_crcs: Vec<u32>,
     /// The file and where it lies there.
     pub placement: FilePlacement,
 }
 
-/// What was read from a secondary's slots.
+/// The bytes in a secondary's slots.
 #[derive(Debug)]
 pub enum Fetched {
     /// The whole file.
     Whole(Bytes),
-    /// Something else than the file: it rotted, or has left these slots since they were told.
+    /// Not the file: it rotted, or has left these slots since they were told.
     Other(Error),
 }
 
@@ -241,7 +239,7 @@ pub struct ReadLogOrder {
     pub files: BTreeMap<FileId, Arc<FilePlacement>>,
 }
 
-/// What became of a work order.
+/// The outcome of a work order.
 #[expect(clippy::large_enum_variant, reason = "few exist, and each is moved twice")]
 pub enum Done {
     /// Of [`Work::Commit`].
@@ -265,7 +263,7 @@ pub enum Done {
 }
 
 /// Carries out an order that needs the local pool only, and no thread of its own: everything but
-/// jobs and what goes over a connection to a secondary.
+/// jobs, shipments and fetches.
 ///
 /// # Panics
 /// When given one of these.
@@ -349,7 +347,7 @@ fn check_chunks(file: FileId, bytes: &[u8], chunk_crcs: &[u32]) -> Result<()> {
     })
 }
 
-/// Reads a whole file. What is not what was written goes to nobody.
+/// Reads a whole file. Bytes that do not fit the checksum go to nobody.
 async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Bytes> {
     let (medium, geometry) = (&store.medium, &store.geometry);
     let bytes = gabion_pool::read_file(medium, geometry, placement, 0, placement.len).await?;
@@ -359,7 +357,7 @@ async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Byt
 /// Reads a whole file over a connection to a secondary's namespace.
 ///
 /// # Errors
-/// The connection's, and those of an order that cannot be.
+/// The connection's; corruption for an order with too few or too many checksums.
 pub async fn run_fetch(order: &FetchOrder, remote: &MediumHandle) -> Result<Fetched> {
     let placement = &order.placement;
     check_chunk_count(placement, &order.chunk_crcs)?;
@@ -388,11 +386,10 @@ async fn read_log(order: ReadLogOrder, store: &LocalStore) -> Result<Bytes> {
     order.reader.read(&source, order.from, order.bytes_max).await
 }
 
-/// Carries out a job: makes its files and, as soon as one is built, hands it to `built` and writes
-/// it into slots of its own, so that it is shipped from the same buffer meanwhile. A file is
-/// written while the next one is built, so the job has two in memory. It waits for `wait` before it
-/// begins the next: a bounded job until it may, any other to be told that the process ends.
-/// Everything is flushed when the job is done.
+/// Carries out a job. Each built file goes to `built` and into slots of its own at once, so that it
+/// is shipped from the same buffer meanwhile. A file is written while the next one is built, so the
+/// job has two in memory. Before each next file it awaits `wait`: a bounded job until it may go on,
+/// any other to hear that the process ends. All files are flushed when the job is done.
 ///
 /// # Errors
 /// The job's error, or that of `wait`: nothing of it counts then.
@@ -429,8 +426,8 @@ pub async fn run_job(
     Ok(JobDone { output, unused, read_bytes: meter.bytes() })
 }
 
-/// Whatever kind a device says, 'no space' too: what wrote files and failed to flush them is not to
-/// be tried again, as the next flush proves nothing (docs/faults.md E8).
+/// An I/O error, even if the device says 'no space'. Work that wrote files and failed to flush them
+/// is not to be tried again, as the next flush proves nothing (docs/faults.md E8).
 fn flush_failed(error: Error) -> Error {
     Error::with_source(ErrorKind::Io, "files that were written", error)
 }
@@ -440,7 +437,7 @@ struct SlotSink<'a, F, W> {
     slots: alloc::collections::VecDeque<Placed>,
     built: F,
     wait: W,
-    /// The file before.
+    /// The file before, while it is written.
     writing: Option<(Arc<FilePlacement>, Writing)>,
     /// As [`JobFailed::refused`].
     refused: Vec<Placed>,
@@ -456,8 +453,8 @@ impl<F, W> SlotSink<'_, F, W> {
         self.ended(&placement, result)
     }
 
-    /// A file is written, or is not: then its slots are those that the device refused, unless it
-    /// had no room, or nobody knows what is to come there.
+    /// The write of a file ended. After an I/O error the device refused its slots; not so if it had
+    /// no room or the outcome is unknown.
     fn ended(&mut self, placement: &FilePlacement, result: Result<()>) -> Result<()> {
         if let Err(error) = &result
             && error.kind() == ErrorKind::Io
@@ -497,8 +494,7 @@ where
         let FinishedFile { meta, bytes, memory: buffer } = file;
         self.store.medium.put_of_file(buffer);
         let meta = Arc::new(meta);
-        // Shipping begins at once: what is read of the buffer now is still in the processor's
-        // cache.
+        // Shipping begins at once, while the buffer is still in the processor's cache.
         let (bytes_there, placement_there) = (bytes.clone(), placement.clone());
         (self.built)(BuiltFile {
             meta: meta.clone(),
@@ -530,8 +526,8 @@ where
 }
 
 /// Carries out a shipment over a connection to the secondary's namespace: chunks, then slot
-/// headers, then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks). What
-/// goes again is compared with its checksums before that.
+/// headers, then flush (RubbleDB §4.2.1, with the header and the flush that its code lacks). A file
+/// that goes again is compared with its checksums first.
 ///
 /// # Errors
 /// The connection's error. The outcome is then unknown: nothing may be written to these slots again

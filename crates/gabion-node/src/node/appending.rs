@@ -1,5 +1,5 @@
-//! Records that machines ask for, and the log takes when it can: the edits of jobs, and what takes
-//! a load into the tree.
+//! Records that machines ask for and the log takes when it can: the edits of jobs, and the steps
+//! that take a load into the tree.
 
 use super::facts::facts;
 use super::load::{LoadFacts, LoadStep};
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the log did what the load asked for.
+    /// Returns whether the log took the step that the load asked for.
     fn advance_load(&mut self, id: LoadId) -> bool {
         let may_write = self.not_writing().is_none();
         let is_held = |file: FileId| self.ship.held_everywhere(file);
@@ -142,9 +142,8 @@ impl Node {
         true
     }
 
-    /// Whether the log has, or needs not have, every edit before the next: where it does not have
-    /// those of jobs, these must be kept in the placement log first, or a start would find their
-    /// successor without them.
+    /// Whether the next edit may go into the log. A log that lacks the edits of jobs needs these
+    /// kept in the placement log first, or a start would find the next edit without them.
     fn may_log_edit(&self) -> bool {
         self.duties().log_edits
             || self.chain.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())

@@ -2,14 +2,14 @@
 //!
 //! An edit is applied by one placement commit, after (1) the log is here up to it and every earlier
 //! edit is applied, (2) every member has its record, (3) the log is durable here up to its end, or,
-//! in a group of one, begins behind what the edit flushes with that commit, (4) the added files are
+//! in a group of one, that commit has the log begin behind what it flushes, (4) the added files are
 //! here, verified. Nothing that is installed may have to be taken back (RubbleDB §4.2.2 has (1) and
 //! (4) only).
 //!
 //! Files are here before the edit that names them is in the log. A device may lose one all the
-//! same, and its replica then asks the primary for it. It needs only those that are left in the
-//! tree by the edits that it has: one that a later edit removes is not asked for, as the primary
-//! may have dropped it, and both edits are applied as one.
+//! same, and its replica then asks the primary for it. It asks only for files that its edits leave
+//! in the tree. The primary may have dropped one that a later edit removes, and both edits are
+//! applied as one.
 
 use super::steps::Step;
 use super::{After, Mutant, Node};
@@ -38,26 +38,23 @@ pub(super) struct Applying {
     waiting: VecDeque<Waiting>,
     /// Files that the primary was asked for, and when, in ms.
     asked: BTreeMap<FileId, u64>,
-    /// Added by an edit of the group that is being applied as one, not here, and removed by the
-    /// same.
+    /// Files that are not here, added and then removed by edits that are being applied as one.
     skipped: BTreeSet<FileId>,
-    /// Where the seals of the log lie that is kept, with their times: the places at which it may be
-    /// trimmed.
+    /// The seals of the log that is kept, with their times: the places at which it may be trimmed.
     pub(super) seals: VecDeque<(Anchor, u64)>,
-    /// While the log is replayed, and only then: edits in it may have been applied before the
-    /// restart.
+    /// Set while the log is replayed: edits in it may have been applied before the restart.
     replay: Option<Replay>,
-    /// The newest floor of which it is known where the log has its clear, and where that ends;
-    /// before the first clear since the start, the floor that edits had then.
+    /// The newest floor whose clear is known to be in the log, and the end of that record. Before
+    /// the first clear since the start: the floor that the tree had then.
     cleared: (SequenceNumber, LogPosition),
 }
 
-/// What edits that are replayed must fit.
+/// The past that replayed edits must fit.
 struct Replay {
     /// Edits that were applied, encoded: those since the placement log's last checkpoint.
     applied: BTreeMap<u64, Vec<u8>>,
-    /// What recovery found is replayed, and what others send comes now: up to the edit of this
-    /// number it is what was in the log before.
+    /// Set once all that recovery found is replayed and others send the rest. Up to this edit their
+    /// records were in the log before.
     until: Option<u64>,
     /// Number of the last edit that was replayed, and where its record ends.
     last: Option<(u64, LogPosition)>,
@@ -95,8 +92,7 @@ impl Applying {
         self.waiting.len()
     }
 
-    /// Number of the last edit in line that is a load's: what is read here does not show it yet,
-    /// though the log has it.
+    /// Number of the last load's edit in line. The log has it, but reads here do not show it yet.
     pub(super) fn last_load(&self) -> Option<u64> {
         let loads = self.waiting.iter().filter(|waiting| waiting.edit.kind == JobKind::Load);
         loads.map(|waiting| waiting.edit.number).max()
@@ -107,7 +103,7 @@ impl Applying {
         numbers.clone().zip(numbers.skip(1)).all(|(a, b)| a + 1 == b)
     }
 
-    /// What a waiting edit says of a file that it adds.
+    /// The description of a file by the waiting edit that adds it.
     pub(super) fn added(&self, file: FileId) -> Option<Arc<FileMeta>> {
         let mut added = self.waiting.iter().flat_map(|waiting| &waiting.edit.added);
         added.find(|(_, meta)| meta.id == file).map(|(_, meta)| Arc::new(meta.clone()))
@@ -119,16 +115,16 @@ impl Applying {
     }
 
     /// Position up to which the log must be durable for the edits in line: all of them, as the
-    /// first may have to be applied together with others. Edits decided here, which no log has,
-    /// need less than ones before them.
+    /// first may have to be applied together with others. Edits decided here, which no log has, may
+    /// need less than earlier ones.
     pub(super) fn wants_durable(&self) -> Option<LogPosition> {
         self.waiting.iter().map(|waiting| waiting.end).max()
     }
 }
 
 impl Node {
-    /// Takes what was placed and has become contiguous. What the head appends itself it applies
-    /// when it writes.
+    /// Applies placed records that have become contiguous. The head applies its own records when it
+    /// writes.
     pub(super) fn apply_records(&mut self) {
         let mut moved = false;
         while let Some(record) = self.log.next_record() {
@@ -154,7 +150,7 @@ impl Node {
         }
     }
 
-    /// The planted disorder: a batch that another one follows is applied after it.
+    /// The planted disorder: a batch is applied after the batch that follows it.
     fn apply_next_before(&mut self, record: &Record) -> bool {
         let is_batch = |record: &Record| record.header.kind == RecordKind::Batch;
         if !is_batch(record) {
@@ -188,9 +184,9 @@ impl Node {
         }
         match header.kind {
             RecordKind::Batch if self.is_flushed(header) => Ok(()),
-            // It carries time alone, and its sequence number is the next one's.
+            // It carries time alone, with the sequence number of the next record.
             RecordKind::Batch if header.count == 0 && record.payload().is_empty() => Ok(()),
-            // The number of a load, whose edit comes later, or those of writes past the log.
+            // Sequence numbers of a load, whose edit comes later, or of writes past the log.
             RecordKind::Batch if record.payload().is_empty() => {
                 self.tree.skip_sequences(header.first_sequence, header.count).map_err(at)
             }
@@ -256,20 +252,18 @@ impl Node {
         }
     }
 
-    /// Whether the record under way has a clear for which edits decided here wait until it is
-    /// durable.
+    /// Whether edits decided here wait until a clear in the record under way is durable.
     pub(super) fn clear_is_awaited(&self) -> bool {
         !self.duties().log_edits && self.tree.floor() > self.apply.cleared.0
     }
 
     /// Position up to which the log must be durable for an edit that was decided here and that no
-    /// log has. The edit carries the floor of the last clear: were that kept and the clear itself
-    /// lost with the power, what is written next would get numbers below the floor, and count as
-    /// cleared.
+    /// log has. The edit carries the floor of the last clear. If a power cut left the floor and
+    /// took the clear, later writes would get numbers below the floor and count as cleared.
     ///
-    /// In a group of one nobody needs what a flush has put into files: the edit takes it off the
-    /// log, which begins behind it then ([`Self::trim_to`]), and what was cleared there needs no
-    /// record either.
+    /// In a group of one nobody needs records that a flush has put into files. The edit takes them
+    /// off the log, which then begins behind them ([`Self::trim_to`]); a clear among them needs no
+    /// record.
     pub(super) fn own_edit_end(&self, edit: &Edit) -> LogPosition {
         let flushed =
             edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.frontier.only());
@@ -293,8 +287,8 @@ impl Node {
         last <= self.tree.flushed().sequence.get() + 1 && header.count > 0
     }
 
-    /// From here to [`Self::end_replay`] the log is replayed, whose edits may be among those that
-    /// were applied: the placement log has these of them, by number.
+    /// From here to [`Self::end_replay`] the log is replayed. Its edits may be among those that
+    /// were applied, which the placement log has by number.
     pub(super) fn begin_replay(&mut self, applied: BTreeMap<u64, Vec<u8>>) {
         self.apply.replay = Some(Replay { applied, until: None, last: None });
     }
@@ -310,10 +304,9 @@ impl Node {
         }
     }
 
-    /// Whether an edit, whose record ends at `end`, is one that is replayed and was applied before
-    /// the restart. The log has each number once and in order, so one that is out of order, or
-    /// another edit of the same number, is no repetition: a primary miscounted, or the log is not
-    /// this tree's.
+    /// Whether an edit is a replayed one that was applied before the restart; its record ends at
+    /// `end`. The log has each number once and in order. So a number out of order, or another edit
+    /// of the same number, is no repetition: a primary miscounted, or the log is not this tree's.
     fn was_applied(
         &mut self,
         edit: &Edit,
@@ -321,7 +314,7 @@ impl Node {
         end: LogPosition,
     ) -> gabion_base::Result<bool> {
         let number = edit.number;
-        // A log without edits has those of loads, and others in between are elsewhere.
+        // A log without edits of jobs has those of loads; the placement log has those in between.
         let may_skip = !self.duties().log_edits;
         let Some(replay) = &mut self.apply.replay else { return Ok(false) };
         if let Some((before, before_end)) = replay.last.replace((number, end))
@@ -379,9 +372,9 @@ impl Node {
         }
     }
 
-    /// How many of the edits in line are to be applied now: the first alone, or, where a file of it
-    /// is missing for good, all up to the one that removes the last such file. They are staged
-    /// together and so become durable in one commit, and nothing reads the tree between them.
+    /// The number of edits in line to apply now: the first alone, or, if a file of it is missing
+    /// for good, all up to the one that removes the last such file. They are staged together and so
+    /// become durable in one commit, and nothing reads the tree between them.
     fn edits_ready(&mut self) -> Option<usize> {
         let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
         self.apply.waiting.front_mut()?.since_ms.get_or_insert(now_ms);
@@ -402,7 +395,7 @@ impl Node {
         None
     }
 
-    /// Files that must be here once this edit, too, is applied, and are not.
+    /// Adds files that must be here after this edit and are not; takes out those that it removes.
     fn count_missing(&self, edit: &Edit, missing: &mut BTreeSet<FileId>) {
         for (_, file) in &edit.removed {
             missing.remove(file);
@@ -440,8 +433,7 @@ impl Node {
         }
         self.skip_missing(&edit);
         self.pool.stage_opaque(opaque::EDIT, waiting.encoded);
-        // Committed and durable here: what is found when the log is found shorter is not the whole
-        // log.
+        // Committed and durable here: a log that is found shorter later is not whole.
         if waiting.end > self.state.durable {
             self.state.durable = waiting.end;
             self.stage_state(None);
@@ -462,8 +454,8 @@ impl Node {
         Ok(())
     }
 
-    /// What has expired by the time of an edit that is in no log stays so, also when the records
-    /// that told the time are lost.
+    /// Keeps the time of an edit that is in no log: values that expired by then stay so, even if
+    /// the records that told the time are lost.
     fn keep_time(&mut self, edit: &Edit) {
         let now_ms = edit.recipe.as_ref().map_or(0, |recipe| recipe.now_ms);
         if !self.duties().log_edits && now_ms > self.state.trimmed_ms {
@@ -473,7 +465,7 @@ impl Node {
     }
 
     /// Tells the driver of a flush or compaction whose files were made elsewhere, and of files that
-    /// are dropped. Who makes files has seen them.
+    /// are dropped. A member that makes files has seen them.
     fn tell_replaced(&mut self, edit: &Edit) {
         let kinds = [JobKind::Flush, JobKind::Compaction, JobKind::Drop];
         if !kinds.contains(&edit.kind) || !self.duties().receive {
@@ -501,7 +493,8 @@ impl Node {
         }
     }
 
-    /// What was asked for and is no part of a waiting edit any more is not taken when it comes.
+    /// Files that were asked for and that no waiting edit adds any more are not taken when they
+    /// come.
     fn give_up_asked(&mut self) {
         for (file, since_ms) in core::mem::take(&mut self.apply.asked) {
             if self.apply.names(file) {
@@ -512,7 +505,7 @@ impl Node {
         }
     }
 
-    /// Repair and acceptance trust the checksum in the edit: what lies here must be that file.
+    /// Repair and acceptance trust the checksum in the edit: the file that lies here must have it.
     fn check_added(&self, edit: &Edit) -> gabion_base::Result<()> {
         for (_, meta) in &edit.added {
             let Some(placement) = self.files.get(meta.id) else { continue };
@@ -569,7 +562,7 @@ impl Node {
         }
     }
 
-    /// A new connection with the primary: what was asked on the old one is to be asked again.
+    /// A new connection with the primary: files asked for on the old one are asked for again.
     pub(super) fn ask_again(&mut self) {
         self.apply.asked.clear();
         if let Some(first) = self.apply.waiting.front_mut() {

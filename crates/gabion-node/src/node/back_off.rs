@@ -1,14 +1,14 @@
-//! Pauses between tries of what the device has no room for, in the node's own time.
+//! Pauses between tries to write while the device has no room, in the node's own time.
 
 use alloc::string::String;
 use gabion_base::Error;
 
 /// The first pause; each failure doubles it.
 const PAUSE_MS_MIN: u64 = 100;
-/// The longest pause: how late it is seen, at most, that there is room again.
+/// The longest pause, and so the longest delay until new room is seen.
 const PAUSE_MS_MAX: u64 = 10_000;
 
-/// From a failure to the next success.
+/// The pause from a failure to the next success.
 #[derive(Default)]
 pub(super) struct BackOff(Option<Pause>);
 
@@ -19,8 +19,8 @@ struct Pause {
 }
 
 impl BackOff {
-    /// A try ended without room. One that was begun before the last pause tells nothing new of how long
-    /// to wait.
+    /// A try ended without room. A failure during the pause, of a try begun before it, does not
+    /// lengthen it.
     pub(super) fn failed(&mut self, reason: Error, now_ms: u64) {
         let (len_ms, until_ms) = match &self.0 {
             Some(pause) if now_ms < pause.until_ms => (pause.len_ms, pause.until_ms),

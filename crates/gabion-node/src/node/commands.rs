@@ -1,4 +1,4 @@
-//! The node as whoever drives it commands it: what goes across several machines and the log.
+//! The driver's commands to the node that concern several machines and the log.
 
 use super::facts::facts;
 use super::route::state_at_end;
@@ -13,9 +13,9 @@ impl Node {
     // ---- marks
 
     /// Has the state captured at the end of the first record, not the pad of a segment, with which
-    /// the log covers `frontier`; at once when the log ends right there, and not with such a pad.
-    /// [`super::Output::Marked`] brings it, or says why it does not come: 3 s have passed, a new
-    /// term began, the log was cut.
+    /// the log covers `frontier`. That is at once if the log ends right there, and not with such a
+    /// pad. [`super::Output::Marked`] brings it, or says why it does not come: 3 s have passed, a
+    /// new term began, the log was cut.
     ///
     /// # Errors
     /// Unavailable for a frontier that the log has passed, naming both; while the log is being
@@ -24,7 +24,7 @@ impl Node {
         let position = frontier.only(); // a mark waits for a record of one log
         self.end_turn_before_event();
         self.set_now(now_ms);
-        // The log may have grown by what was waiting beyond a gap.
+        // Records that waited beyond a gap may have made the log longer.
         self.apply_records();
         let is_ahead = self.is_tree_ahead();
         let at_end = || state_at_end(&self.tree, &self.apply, self.me, &self.options);
@@ -34,15 +34,15 @@ impl Node {
         mark
     }
 
-    /// Whether files hold what the log does not: it ended at a rotten record when the replica
-    /// started, and others have not yet filled it up to where files are.
+    /// Whether files are ahead of the log: it ended at a rotten record when the replica started,
+    /// and others have not yet filled it up to the files.
     fn is_tree_ahead(&self) -> bool {
         let edits_come_again =
             self.config.compaction == CompactionMode::Primary && self.apply.is_replaying();
         edits_come_again || !Frontier::of(self.log.end()).covers(&self.tree.flushed().frontier)
     }
 
-    /// Nobody waits for the mark any more. Nothing comes of it, unless that has come already.
+    /// Nobody waits for the mark any more. No output follows, unless it has come already.
     pub fn withdraw_mark(&mut self, mark: MarkId) {
         self.marks.withdraw(mark);
     }
@@ -53,7 +53,7 @@ impl Node {
     ///
     /// # Errors
     /// Unavailable where writes are refused; unsupported in a group whose replicas compact for
-    /// themselves, as nobody else can make a load's files.
+    /// themselves, as each would have to make the load's files.
     ///
     /// # Panics
     /// When called at another member than the head.
@@ -90,9 +90,9 @@ impl Node {
     /// when it does not.
     ///
     /// # Errors
-    /// No space when the pool of a member has no room for it beside what flushes, compactions and
-    /// the log may need, and nothing is under way that may make room; what made the load fail;
-    /// invalid input for a load that takes no files any more.
+    /// No space when the pool of a member has no room for it beside the needs of flushes,
+    /// compactions and the log, and nothing is under way that may make room; the error that made
+    /// the load fail; invalid input for a load that takes no files any more.
     pub fn load_gate(&mut self, id: LoadId, len: u64) -> Result<LoadGate> {
         let is_busy = self.loads.is_busy(id)?;
         if let Some(reason) = self.jobs.out_of_space() {
@@ -117,9 +117,8 @@ impl Node {
         }
     }
 
-    /// Takes the next file of a load, whose keys are behind those of the one before. It is written
-    /// and shipped at once. False when slots are free but wait for a commit that is on its way: to
-    /// be tried again.
+    /// Takes the next file of a load; its keys follow those of the file before. It is written and
+    /// shipped at once. False, and to be tried again, when free slots wait for a commit on its way.
     ///
     /// # Errors
     /// Limit exceeded when one edit cannot name so many files; as [`Self::load_gate`], which is
@@ -131,8 +130,7 @@ impl Node {
         added
     }
 
-    /// No more files come. What follows is done by [`Self::advance`]; [`Self::load_state`] tells
-    /// when.
+    /// No more files come. [`Self::advance`] does the rest; [`Self::load_state`] tells when.
     ///
     /// # Errors
     /// As [`Self::load_gate`].
@@ -140,8 +138,8 @@ impl Node {
         self.loads.end(id)
     }
 
-    /// Nobody asks for a load any more. One whose edit is not in the log is given up; one whose
-    /// edit is comes to its end.
+    /// Nobody asks for the load any more. It is given up if its edit is not in the log; else it
+    /// comes to its end.
     pub fn forget_load(&mut self, id: LoadId) {
         self.loads.forget(&mut self.effects, &mut self.pool, id);
         self.settle();
@@ -152,8 +150,9 @@ impl Node {
     /// Whether no flush and no compaction is under way or due; to be asked after [`Self::advance`].
     ///
     /// # Errors
-    /// What keeps one that is due from being begun, when nothing is under way: no space while jobs
-    /// pause or where too few slots are free; corruption where it needs a file that is damaged.
+    /// The reason that keeps a due job from beginning while nothing is under way: no space while
+    /// jobs pause or where too few slots are free; corruption where it needs a file that is
+    /// damaged.
     pub fn is_quiet(&self) -> Result<bool> {
         let is_busy = !self.orders.is_empty() || self.jobs.running() > 0;
         if is_busy || self.apply.waiting_count() > 0 {

@@ -1,5 +1,5 @@
-//! Commits of the placement log: what is staged for the next one, and what follows when it is
-//! durable. And what is given back, which they carry.
+//! Commits of the placement log: their staging, and the steps that follow when one is durable. Also
+//! the slots and log that are given back, which commits carry.
 
 use super::orders::After;
 use super::steps::Step;
@@ -9,7 +9,8 @@ use crate::work::Work;
 use alloc::vec::Vec;
 use gabion_base::{Failed, FileId};
 
-/// Placement commits: what is staged, what is being written, and what follows when it is durable.
+/// The steps that follow when placement commits are durable: the staged one, and the one that is
+/// being written.
 #[derive(Default)]
 pub(super) struct Commits {
     pub(super) staged: Vec<After>,
@@ -23,7 +24,8 @@ impl Node {
         self.commits.staged.extend(after);
     }
 
-    /// Writes what is staged, one commit at a time: a commit carries all that gathered meanwhile.
+    /// Writes the staged changes, one commit at a time: a commit carries all that gathered
+    /// meanwhile.
     pub(super) fn schedule_commit(&mut self) {
         if self.commits.in_flight.is_some() {
             return;
@@ -87,7 +89,7 @@ impl Node {
             self.obsolete.extend(self.tree.leaving_files().iter().map(|file| file.id));
         }
         let obsolete = core::mem::take(&mut self.obsolete);
-        // Those that were skipped were never here.
+        // Skipped files were never here.
         let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
         let (kept, gone): (Vec<FileId>, Vec<FileId>) =
             obsolete.partition(|file| self.ship.is_to_be_read(*file));

@@ -19,12 +19,11 @@ pub struct Counters {
     /// Milliseconds in which a write waited as writers were slowed down: L0 grew faster than it was
     /// compacted.
     pub writes_slowed_ms: u64,
-    /// Milliseconds in which a write waited as nothing was taken, by what stopped it.
+    /// Milliseconds in which a write waited as none was taken, by reason.
     pub writes_stopped_ms: StoppedMs,
     /// Jobs that ended because the device had no room for their files.
     pub jobs_without_space: u64,
-    /// Slots that are not used until the next start, as the device did not write what was to be
-    /// there.
+    /// Slots that are not used until the next start, as the device failed to write them.
     pub refused_slots: u64,
     /// Compactions given up as their inputs are damaged; they begin again once those are repaired.
     pub jobs_set_aside: u64,
@@ -48,21 +47,20 @@ pub struct Counters {
     pub shipped_files: u64,
     /// File bytes that others shipped here.
     pub received_bytes: u64,
-    /// File bytes read to verify what was shipped here.
+    /// File bytes read to verify files that were shipped here.
     pub verified_read_bytes: u64,
     /// File bytes read to ship a file again.
     pub reship_read_bytes: u64,
-    /// Files that were to be shipped again and whose bytes in memory were not what was built any
-    /// more.
+    /// Files that were to be shipped again and whose bytes in memory had rotted.
     pub rotten_buffers: u64,
     /// Files asked for because an edit named them and they were not here.
     pub pulled_files: u64,
-    /// Files that an edit added, that were not here, and that were not needed as a later edit that
-    /// was applied together with it removed them.
+    /// Files that an edit added and that were missing here, but not needed: a later edit that was
+    /// applied together with it removed them.
     pub skipped_files: u64,
     /// Edits applied.
     pub edits: u64,
-    /// Most bytes of built files that waited to be shipped when a job was begun; of flushes alone
-    /// when that was one.
+    /// Most bytes of built files that waited to be shipped when a job was begun; only files of
+    /// flushes count when it was a flush.
     pub unshipped_bytes_at_job_max: u64,
 }

@@ -15,23 +15,23 @@ use gabion_pool::FilePlacement;
 
 /// Something that a machine asks for.
 pub(super) enum Effect {
-    /// For the driver.
+    /// An output for the driver.
     Output(Output),
-    /// For the driver, too, and the order comes back with the result.
+    /// A work order for the driver; the order comes back with the result.
     Order(Order, Work),
-    /// For a member, if it is connected.
+    /// A message to a member, if it is connected.
     Tell(ReplicaId, NodeMessage),
     /// A step that follows on the next placement commit.
     Stage(After),
     /// The replica's counters on the next placement commit, and a step that follows on it.
     StageState(Option<After>),
-    /// For another machine.
+    /// A signal for other machines.
     Signal(Signal),
     /// The replica is not to be trusted with its disk any more.
     Fatal(Error),
 }
 
-/// Something that one machine says and another one has to know. The node alone knows which.
+/// News from one machine that another one needs. The node alone knows which one.
 pub(super) enum Signal {
     /// A file that was damaged is whole, or may be.
     FileWhole(FileId),
@@ -43,15 +43,15 @@ pub(super) enum Signal {
     FileBuilt { file: BuiltFile, is_flush: bool },
     /// Files were built, and no edit will name them.
     Discard(Vec<FileId>),
-    /// A shipment of a file that is damaged here came into these slots.
+    /// A shipment of a file that is damaged here has come.
     RepairArrives(FileId),
-    /// It is whole there.
+    /// A shipment of a file that is damaged here is whole at this place.
     RepairArrived(Arc<FilePlacement>),
     /// Jobs need more slots than was reckoned.
     JobsNeedMore,
     /// A compaction is applied that took so many bytes out of L0.
     Compacted { bytes: u64, took_ms: u64 },
-    /// A file has a place here, and nothing names it or will.
+    /// A file has a place here, but nothing names it or ever will.
     Orphan(FileId),
     /// The connection for files to a member failed, in this session.
     RemoteFailed { of: ReplicaId, session: u64, reason: Error },
@@ -61,7 +61,7 @@ pub(super) enum Signal {
 #[derive(Default)]
 pub(super) struct Effects {
     queue: VecDeque<Effect>,
-    /// The node carries them out: it must not begin to do so once more.
+    /// The node is carrying them out, and must not begin a second time.
     pub(super) is_routed: bool,
 }
 
@@ -79,7 +79,7 @@ impl Effects {
         self.queue.push_back(Effect::Output(output));
     }
 
-    /// Tells whoever runs the replica.
+    /// Tells the operator of the replica.
     pub(super) fn notice(&mut self, text: String) {
         self.put_out(Output::Notice(text));
     }
@@ -93,7 +93,7 @@ impl Effects {
         ));
     }
 
-    /// Has the current connection with a member broken.
+    /// Breaks the current connection with a member.
     pub(super) fn disconnect(&mut self, peer: ReplicaId, reason: Error) {
         self.put_out(Output::Disconnect { peer, connection: None, reason });
     }
@@ -118,7 +118,7 @@ impl Effects {
         self.queue.push_back(Effect::Signal(signal));
     }
 
-    /// Ends the process where that is what this failure ends; what else it ends is the caller's.
+    /// Ends the process if this failure does; ending anything less is up to the caller.
     pub(super) fn failed(&mut self, what: Failed, error: Error) {
         if what.ends(&error) == Ends::Process {
             self.queue.push_back(Effect::Fatal(error));

@@ -1,6 +1,6 @@
 //! The facts of a replica that a sub-machine may read: never another machine, and nothing that can
-//! be changed through them. Where a machine changes the tree or the pool it is handed just that,
-//! for the time of one call; so these two are no facts.
+//! be changed through them. Tree and pool are no facts: a machine that changes one is handed just
+//! that, for the time of one call.
 //!
 //! ```text
 //!   Node ── Facts, and values of other machines ──► machine ── Effects ──► Node (route.rs)
@@ -18,12 +18,12 @@ use gabion_log::Log;
 use gabion_pool::FilePlacement;
 use gabion_replication::Protocol;
 
-/// References and small values alone: making one costs nothing to speak of.
+/// References and small values alone, so that making one costs next to nothing.
 pub(super) struct Facts<'a> {
     pub(super) config: &'a GroupConfig,
     pub(super) options: &'a NodeOptions,
     pub(super) view: &'a View,
-    /// The durable counters, as they are or are about to be.
+    /// The durable counters; their last changes may not be durable yet.
     pub(super) state: &'a ReplicaState,
     pub(super) me: ReplicaId,
     pub(super) now_ms: u64,
@@ -40,26 +40,26 @@ pub(super) type MetaOf<'a> = &'a dyn Fn(FileId) -> Option<Arc<FileMeta>>;
 pub(super) struct Unshipped {
     pub(super) all: u64,
     pub(super) of_flushes: u64,
-    /// More of them hold back what would add to them.
+    /// Above this many, work that would add to them is held back.
     pub(super) most: u64,
 }
 
 impl Unshipped {
-    /// Files wait in memory for a secondary that is slow or short of slots, and what a compaction
-    /// or a load builds next would wait behind them.
+    /// Whether too many files wait in memory for a secondary that is slow or short of slots: the
+    /// next file of a compaction or load would only wait behind them.
     pub(super) const fn is_too_much(&self) -> bool {
         self.all > self.most
     }
 
-    /// The file of a flush waits behind those of flushes only, so that writers never wait for what
-    /// compactions have built.
+    /// Whether too many files of flushes wait. A flush waits for these only, so that writers never
+    /// wait for files of compactions.
     pub(super) const fn flushes_are_too_much(&self) -> bool {
         self.of_flushes > self.most
     }
 }
 
 impl Facts<'_> {
-    /// Where a file lies that is readable here.
+    /// The place of a file that is readable here.
     pub(super) fn place(&self, file: FileId) -> Option<Arc<FilePlacement>> {
         self.files.get(file)
     }
@@ -78,7 +78,7 @@ impl Facts<'_> {
         is_planted(self.options, mutant)
     }
 
-    /// Whether a member hears what it is told.
+    /// Whether a member is connected, so that messages reach it.
     pub(super) fn can_reach(&self, member: ReplicaId) -> bool {
         self.chain.is_connected(member)
     }
@@ -89,7 +89,8 @@ impl Facts<'_> {
     }
 }
 
-/// The facts of a node, by its fields: what is lent beside them stays free to be changed.
+/// The facts of a node. It borrows field by field, so that the other fields stay free to be
+/// changed.
 macro_rules! facts {
     ($node:expr) => {
         $crate::node::facts::Facts {

@@ -34,22 +34,22 @@ pub(super) struct Grants {
     /// The session whose subsystem is open, 0 for none.
     open: u64,
     raising: bool,
-    /// Granted in this session and not holding a file.
+    /// Slots granted in this session that hold no file.
     free: BTreeSet<SlotIndex>,
     granting: bool,
-    /// More than the usual number, as the primary asked.
+    /// The number of slots to grant at the primary's wish, if above the usual one.
     wanted: u32,
-    /// Slots into which the device did not write. A grant of one is void with its session, and it
-    /// is granted no more.
+    /// Slots into which the device did not write. A grant of such a slot is void with its session,
+    /// and the slot is granted no more.
     refused: BTreeSet<SlotIndex>,
-    /// Checksums of the chunks that the target received, by slot and chunk in it.
+    /// Lengths and checksums of the chunks that the target received, by slot and chunk in it.
     received: HashMap<(SlotIndex, u32), (u32, u32)>,
-    /// Shipped and flushed, on the way to having a durable place.
+    /// Files that were shipped and flushed, and have no durable place yet.
     arriving: BTreeMap<FileId, Arriving>,
-    /// Not needed any more before they came, asked for or not: not kept when they come.
+    /// Files that were no longer needed before they came, asked for or not. They are not kept.
     unneeded: BTreeSet<FileId>,
-    /// A term was adopted that begins at this position: files of older terms that no edit before it
-    /// names belong to nobody.
+    /// The adopted term and its begin: files of older terms that no edit before it names belong to
+    /// nobody.
     pub(super) orphans_of: Option<(Term, LogPosition)>,
     received_bytes: u64,
     verified_read_bytes: u64,
@@ -94,7 +94,7 @@ impl Grants {
         counters.refused_slots += self.refused_slots;
     }
 
-    /// Checks what holds between steps, in this session.
+    /// Checks the invariants between steps, in this session.
     pub(super) fn invariants(&self, session: u64) {
         assert!([0, session].contains(&self.open), "session {} is open, not {session}", self.open);
         if !cfg!(debug_assertions) {
@@ -151,7 +151,7 @@ impl Grants {
         }
     }
 
-    /// The device did not write what came to the target.
+    /// The device failed a write that came to the target.
     pub(super) fn target_write_failed(
         &mut self,
         effects: &mut Effects,
@@ -222,7 +222,7 @@ impl Grants {
         self.admit(facts, effects, pool, slots);
     }
 
-    /// Has the primary write into slots that are granted to it, and nobody else.
+    /// Admits the primary to slots that are granted to it, and nobody else.
     fn admit(&mut self, facts: &Facts, effects: &mut Effects, pool: &Pool, slots: Vec<Placed>) {
         self.free.extend(slots.iter().map(|placed| placed.slot));
         let writer = facts.writer();
@@ -245,8 +245,8 @@ impl Grants {
         effects.tell_member(facts.writer(), message);
     }
 
-    /// The primary wants so many slots at once, by a number off the wire: twice as many are
-    /// granted, up to half of the pool's.
+    /// The primary wants so many slots at once, a number off the wire: twice as many are granted,
+    /// but at most half of the pool.
     pub(super) fn want_grant(&mut self, pool: &Pool, slots: u32) {
         let half = pool.counts().total / 2;
         self.wanted = self.wanted.max(slots.saturating_mul(2).min(half));
@@ -275,7 +275,7 @@ impl Grants {
         let is_unneeded = self.unneeded.remove(&id);
         let is_here = pool.placement(id).is_some() && !repairs;
         if is_unneeded || is_here || self.is_arriving(id) {
-            // Of one whose place is not durable yet, or whose new place, it is said once that is.
+            // `Have` follows later for a file whose place, or new place, is not durable yet.
             let is_told = is_unneeded || facts.place(id).is_some() && !repair.is_coming;
             return self.return_slots(facts, effects, pool, &file, is_told);
         }
@@ -336,8 +336,8 @@ impl Grants {
         all
     }
 
-    /// A file was compared with its checksums on the device, where it had arrived. In a later
-    /// session it may arrive anew, elsewhere, of which this says nothing.
+    /// A file was compared with its checksums on the device, at the place where it had arrived. In
+    /// a later session it may arrive elsewhere, of which this result says nothing.
     pub(super) fn verified(
         &mut self,
         facts: &Facts,
@@ -388,13 +388,13 @@ impl Grants {
         placement: &FilePlacement,
     ) {
         self.admit(facts, effects, pool, placement.slots.clone());
-        // Else the primary keeps its bytes for us, and begins no jobs at last.
+        // Else the primary keeps its bytes for us, and in the end begins no jobs.
         effects.tell_member(facts.writer(), NodeMessage::Have { file: placement.file });
     }
 
     // ---- orphans
 
-    /// The primary gave up the job that made these files. What an edit on its way names stays.
+    /// The primary gave up the job that made these files. Files that an edit on its way names stay.
     pub(super) fn discarded(
         &self,
         facts: &Facts,
@@ -413,8 +413,8 @@ impl Grants {
         }
     }
 
-    /// Forgets files of older terms once the log is here up to the start of the current one:
-    /// whatever an older term's primary wanted to say of them has been said.
+    /// Forgets files of older terms once the log is here up to the start of the current one: by
+    /// then it has all that older primaries said of them.
     pub(super) fn drop_old_orphans(
         &mut self,
         facts: &Facts,
@@ -453,8 +453,7 @@ pub(super) fn drop_orphans(
     }
 }
 
-/// The files of the tree's current version. To be asked of many, it is made once: there may be as
-/// many in the pool.
+/// The files of the tree's current version, as a set: it is asked of as many files as the pool has.
 fn live_files(tree: &Tree) -> BTreeSet<FileId> {
     tree.version().files().map(|(_, meta)| meta.id).collect()
 }

@@ -1,23 +1,22 @@
-//! For how long writes were held back, and by what.
+//! The time in which writes were held back, by reason.
 //!
 //! ```text
 //!   driver: a write met the gate ─► hold_write ─► held ──────────────────────────────────► no more
 //!                                                  │  ▲ time that the node is told       ▲
-//!                                                  └──┘ counts for what holds by then    └ the gate is open, or refuses;
+//!                                                  └──┘ counts for the current reason    └ the gate is open, or refuses;
 //!                                                                                          a write was taken
 //! ```
 //!
-//! Counted is time in which a write waited, not time in which one would have had to: a gate that is
-//! closed while nobody writes costs nobody anything. It is one stretch of time however many wait,
-//! so what it comes to in a second says which part of it writers stood still (RocksDB's
-//! `stall.micros` adds up the time of every writer).
+//! Only time in which a write waited counts: a gate that is closed while nobody writes costs nobody
+//! anything. The time counts once however many wait. So the count per second is the part of it in
+//! which writers stood still (RocksDB's `stall.micros` adds up the time of every writer).
 
 use super::{Counters, WriteGate};
 
-/// What stops writers: they wait until it has passed. `GABION STATUS` and the like name these.
+/// The reasons that stop writers until they have passed. `GABION STATUS` and the like name these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStop {
-    /// As many MemTables as may wait for their flush, here or at another member.
+    /// As many MemTables as may wait here for their flush.
     Flush,
     /// L0 has as many runs as it may (`l0_stop`).
     Compaction,
@@ -38,7 +37,7 @@ impl WriteStop {
     pub const ALL: [Self; 7] =
         [Self::Flush, Self::Compaction, Self::Edits, Self::Ring, Self::Log, Self::Room, Self::Load];
 
-    /// As it is named in statistics.
+    /// Its name in statistics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,43 +52,43 @@ impl WriteStop {
     }
 }
 
-/// Milliseconds in which writers were stopped, by what stopped them.
+/// Milliseconds in which writers were stopped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoppedMs([u64; WriteStop::ALL.len()]);
 
 impl StoppedMs {
-    /// By all together.
+    /// The sum over all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// By one.
+    /// The time of one reason.
     #[must_use]
     pub const fn by(&self, stop: WriteStop) -> u64 {
         self.0[stop as usize]
     }
 
-    /// By each, by its name.
+    /// The time of each reason, by its name.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
         WriteStop::ALL.into_iter().map(|stop| (stop.as_str(), self.by(stop)))
     }
 }
 
-/// What holds writes back.
+/// The reason that holds writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     /// None: they are slowed down.
     stop: Option<WriteStop>,
-    /// Others give up here, and are told why: puts where there is no room, whoever would wait in
-    /// vain.
+    /// Other writers give up here, and are told why: puts where there is no room, all where they
+    /// would wait in vain.
     others_give_up: bool,
 }
 
 impl Held {
-    /// What holds back a write that meets the gate: `lag` is what it waits for first, `is_full`
-    /// says whether room is short, `in_vain` whether nothing will change that, and `jobs_pause`
-    /// whether jobs wait for room.
+    /// The reason that holds back a write at the gate. `lag` is the first thing it waits for,
+    /// `is_full` says whether room is short, `in_vain` whether nothing will change that, and
+    /// `jobs_pause` whether jobs wait for room.
     pub(super) fn of(
         gate: &WriteGate,
         lag: Option<WriteStop>,
@@ -113,7 +112,7 @@ impl Held {
 /// Whether a write waits, and for how long any did.
 #[derive(Default)]
 pub(super) struct HeldWrites {
-    /// What holds it, and since when that is not counted yet.
+    /// The reason that holds it, and the time since when that is not counted yet.
     held: Option<(Held, u64)>,
     slowed_ms: u64,
     stopped_ms: StoppedMs,
@@ -135,7 +134,7 @@ impl HeldWrites {
         self.held = held.map(|held| (held, now_ms));
     }
 
-    /// Time passed: it counts for who waits.
+    /// Time passed: it counts while a write waits.
     pub(super) fn pass(&mut self, now_ms: u64) {
         let Some((held, since_ms)) = &mut self.held else { return };
         let passed_ms = now_ms.saturating_sub(*since_ms);
@@ -146,15 +145,15 @@ impl HeldWrites {
         }
     }
 
-    /// Everything that was possible was done, and this holds now.
+    /// The turn has done all that was possible; `held` is the reason now.
     pub(super) fn judge(&mut self, held: Option<Held>) {
         let Some((before, since_ms)) = self.held else { return };
-        // Where who waited may have given up, it says again that it has not.
+        // A writer that may have given up calls `hold` again if it has not.
         let held = held.filter(|held| before.others_give_up || !held.others_give_up);
         self.held = held.map(|held| (held, since_ms));
     }
 
-    /// A write was taken: who still waits says so again.
+    /// A write was taken: one that still waits calls `hold` again.
     pub(super) const fn release(&mut self) {
         self.held = None;
     }
@@ -180,7 +179,7 @@ mod tests {
         held.pass(100);
         held.hold(Held::of(&WriteGate::Open, None, true, false, false), 100);
         assert!(!held.is_held(), "the gate is open");
-        // One that would wait in vain is told so, and says again that it waits.
+        // A write that would wait in vain is told so, and says again that it waits.
         held.hold(flush(), 100);
         held.judge(Held::of(&wait, Some(WriteStop::Room), true, true, false));
         held.pass(200);

@@ -6,14 +6,14 @@
 //!     └ ends after a while, and with a new term or a cut of the log
 //! ```
 //!
-//! Records are the same bytes at the same positions everywhere, so the first record that ends at or
-//! past a position is the same at every replica, and its checksum, which covers the one before,
-//! stands for the whole log up to it. A pad at the end of a segment is passed over: the head
-//! appends it together with the record behind it, when the tree has that one's operations already.
-//! One that makes what is before it durable stands alone and counts.
+//! Records are the same bytes at the same positions everywhere. So the first record that ends at or
+//! past a position is the same at every replica. Its checksum covers the one before, and so the
+//! whole log up to it. A pad at the end of a segment is passed over: the head appends it together
+//! with the record behind it, whose operations the tree has already. A pad that makes the log
+//! before it durable stands alone and counts.
 //!
-//! Files are those that the edits in the log up to there leave in the tree, applied or not: when an
-//! edit is applied differs between replicas, where it stands in the log does not.
+//! The files are those that the edits in the log up to there leave in the tree, applied or not.
+//! Replicas apply an edit at different times, but it has one position in the log.
 
 use super::Output;
 use super::effects::Effects;
@@ -28,16 +28,14 @@ use gabion_engine::{FileMeta, ReadView, Version};
 
 /// Most marks that may wait at a time: each costs a list of all files once it is reached.
 const MARKS_MAX: usize = 16;
-/// How long a mark may wait for its record, in ms: whoever asks takes the next records to come
-/// soon.
+/// How long a mark may wait for its record, in ms: a caller expects the next records soon.
 const MARK_WAIT_MS_MAX: u64 = 3_000;
 
-/// A mark that was armed. No two of a process have the same.
+/// The number of an armed mark, unique in its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MarkId(u64);
 
-/// A file of a captured state, as the edit that added it names it. It keeps nothing from being
-/// given back.
+/// A file of a captured state, as the edit that added it names it. It does not pin the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
     /// Its level.
@@ -73,7 +71,7 @@ pub struct Captured {
     /// The files that the edits up to there leave in the tree, level by level. Where every replica
     /// compacts for itself, those of its own edits.
     pub files: Vec<CapturedFile>,
-    /// Between which cuts of the log it was captured.
+    /// The era of the log in which it was captured.
     pub era: LogEra,
 }
 
@@ -81,13 +79,13 @@ pub struct Captured {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogEra(u64);
 
-/// What waits for its record.
+/// A mark that waits for its record.
 struct Armed {
     position: LogPosition,
     since_ms: u64,
 }
 
-/// Marks that wait, and what ends them.
+/// Marks that wait, and the era of the log.
 #[derive(Default)]
 pub(super) struct Marks {
     armed: BTreeMap<MarkId, Armed>,
@@ -149,7 +147,7 @@ impl Marks {
         Ok(mark)
     }
 
-    /// Nobody waits for the mark any more.
+    /// Drops a mark: its caller no longer waits.
     pub(super) fn withdraw(&mut self, mark: MarkId) {
         self.armed.remove(&mark);
     }
@@ -159,7 +157,7 @@ impl Marks {
         self.armed.len()
     }
 
-    /// Whether what was captured in an era is still what the log of `me` says.
+    /// Checks that a state captured in `era` still matches the log of `me`.
     pub(super) fn check(&self, era: LogEra, me: ReplicaId) -> Result<()> {
         if era == self.era {
             return Ok(());
@@ -204,8 +202,8 @@ impl Marks {
 
     fn capture(&self, at_end: AtEnd, log_end: LogPosition, log_crc: u32) -> Result<Captured> {
         let AtEnd { me, view, load, edit, version } = at_end;
-        // When an edit is applied differs between replicas; what one of any other kind leaves to be
-        // read does not.
+        // Replicas apply an edit at different times. Only a bulk load's changes the pairs to be
+        // read.
         if let Some(edit) = load {
             return Err(Error::unavailable(format!(
                 "at {log_end} a bulk load (edit {edit}) is in the log of {me} and not applied"
@@ -231,8 +229,8 @@ impl Marks {
         );
     }
 
-    /// Records may leave the log, or others take their place: what waits may wait for what never
-    /// comes, and what was captured may be of records that are gone.
+    /// Records may leave the log, or others take their place: a waiting mark may never get its
+    /// record, and a captured state may be of records that are gone.
     pub(super) fn cut(&mut self, facts: &Facts, effects: &mut Effects) {
         self.era.0 += 1;
         self.is_at_pad = false;

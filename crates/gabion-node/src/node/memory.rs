@@ -1,5 +1,5 @@
-//! What memory the machine itself takes, by what for. Caches of readers and buffers of jobs belong to whoever
-//! drives it, and are counted there.
+//! Memory of the machine itself, by purpose. Its driver owns and counts the caches of readers and
+//! the buffers of jobs.
 
 use super::Node;
 use gabion_engine::TreeMemory;
@@ -9,14 +9,15 @@ use gabion_engine::TreeMemory;
 pub struct NodeMemory {
     /// MemTables and descriptions of files.
     pub tree: TreeMemory,
-    /// Where files lie, the state of each slot, and what waits for the placement log.
+    /// Places of files, states of slots, and changes that wait for the placement log.
     pub pool: u64,
-    /// The record under way, records that came too early, blocks on their way to segments, and where records end.
+    /// The record under way, records that came too early, blocks on their way to segments, and ends
+    /// of records.
     pub log: u64,
 }
 
 impl Node {
-    /// What it takes now. Costs a look at each file, so some 50 µs for a thousand.
+    /// Its memory now. Costs a look at each file, some 50 µs for a thousand.
     #[must_use]
     pub fn memory(&self) -> NodeMemory {
         NodeMemory {

@@ -12,7 +12,7 @@ use gabion_log::{Resend, Span};
 use gabion_replication::{Action, Message, Spans};
 
 impl Node {
-    /// Carries out what the chain wants done.
+    /// Carries out the actions of the chain.
     pub(super) fn pump_chain(&mut self) {
         while let Some(action) = self.held.take().or_else(|| self.chain.poll(self.now_ms)) {
             let cuts = matches!(
@@ -21,7 +21,7 @@ impl Node {
             );
             let fills = matches!(action, Action::Place { .. });
             if (cuts && self.is_draining()) || (fills && self.awaits_note()) {
-                // A log is not cut under a drain; nothing that comes later overtakes this.
+                // A log is not cut under a drain, and no later action overtakes this one.
                 self.held = Some(action);
                 return;
             }
@@ -71,7 +71,8 @@ impl Node {
                 Action::NotReady { reason } => self.refused = Some(reason),
                 Action::Readable => {
                     self.readable = true;
-                    // What was there before a restart is there again before anybody reads.
+                    // A bulk load that was read before a restart is applied again before anybody
+                    // reads.
                     self.readable_from = self.apply.last_load().unwrap_or_default();
                 }
                 Action::Deliver { from, term: _, message } => self.deliver(from, message),
@@ -161,7 +162,7 @@ impl Node {
         self.chain.handle_term_adopted(ShardId::ZERO, term);
         let begins = self.duties().append && self.chain.is_joined();
         self.writing.awaits_term_start = begins && !self.view.log_is_private();
-        // A member of an older term is not listened to: it says again how much room it has.
+        // The head ignores a member of an older term, so this one tells its room again.
         self.room.forget_told();
     }
 
@@ -172,8 +173,7 @@ impl Node {
         self.follow(spans)
     }
 
-    /// Follows a log with terms that this head never knew; what comes of it is found again after a
-    /// kill.
+    /// Follows a log with terms that this head never knew; the result is found again after a kill.
     fn follow_unknown(&mut self, spans: &Spans) -> Result<()> {
         self.follow(spans)?;
         self.state.view.term = self.state.term().max(spans.tip().0);
@@ -198,7 +198,7 @@ impl Node {
         self.tell_source(from);
         for part in bytes {
             if let Err(error) = self.log.place(part.clone()) {
-                // Those before the bad one are there.
+                // Records before the bad one are in the log.
                 self.apply_records();
                 let error = error.within(alloc::format!("records of {term} from {from}"));
                 let last = self.log.last();

@@ -1,8 +1,8 @@
 //! The state machine of one replica.
 //!
 //! Order of calls: any of `handle_*`, `put`, `delete`, `clear`, `end_turn` in any order; then
-//! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent or
-//! ordered except through outputs; what is acknowledged, [`Node::acknowledged`] says.
+//! [`Node::advance`] once; then [`Node::poll_output`] until it is empty. Nothing is sent or ordered
+//! except through outputs; [`Node::acknowledged`] tells which writes are acknowledged.
 
 mod appending;
 mod apply;
@@ -94,7 +94,7 @@ pub struct Node {
     pool: Pool,
     chain: Box<dyn Protocol>,
     files: FileMap,
-    /// What reads here have met and nothing was done about yet.
+    /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
     now_ms: u64,
     /// Files that no reader here needs any more.
@@ -103,14 +103,14 @@ pub struct Node {
     refused: Option<String>,
     /// Whether reads are answered here.
     readable: bool,
-    /// Once the edit with this number is applied.
+    /// The edit that must be applied before reads are answered.
     readable_from: u64,
-    /// What the chain wants done to the log once no drain is under way.
+    /// An action of the chain that waits for a drain or a note to end.
     held: Option<Action>,
-    /// What the log lost and has not got back.
+    /// The part of the log that was lost and is not back yet.
     log_repair: Option<log_repair::LogRepair>,
     outputs: VecDeque<Output>,
-    /// What machines have asked for and is not carried out: nothing between events.
+    /// Effects that machines asked for and that are not carried out: none between events.
     effects: Effects,
     /// The steps that are due in this turn.
     due: WorkList,
@@ -135,7 +135,7 @@ pub struct Node {
     pace: pace::Pace,
 }
 
-// A driver takes it to whatever thread it likes.
+// A driver may move it to any thread.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Node>();
@@ -200,8 +200,8 @@ impl Node {
         }
     }
 
-    /// Takes what recovery found in the log; done once, before any event. `edits` are the last ones
-    /// that were applied, encoded; `lost` is what is gone where the log was cut.
+    /// Takes the log that recovery found; done once, before any event. `edits` are the last applied
+    /// ones, encoded; `lost` is the part that is gone where the log was cut.
     pub(crate) async fn replay(
         &mut self,
         segments: &impl SegmentSource,
@@ -230,13 +230,13 @@ impl Node {
             self.drop_orphans();
         }
         if self.duties().receive || (self.duties().ship && grants::has_old_grants(&self.pool)) {
-            // What an earlier process granted is void: nobody knows what it was used for. Also
-            // where that one was a secondary and this one ships.
+            // Grants of an earlier process are void, as nobody knows their use. So they are where
+            // that process was a secondary and this one ships.
             self.raise_session();
         }
         self.log_from = self.log.end();
-        // As it was adopted, though the log here may not have come so far: it may have yet to bring
-        // the edits that name what was shipped before.
+        // The term begins where it was adopted, even past the log's end here: edits that name files
+        // shipped before may yet come.
         let adopted = self.state.spans.last().map_or(LogPosition::ZERO, |span| span.start);
         let start = self.log.spans().last().map_or(self.log.end(), |span| span.start).max(adopted);
         self.grants.orphans_of = Some((self.state.term(), start));
@@ -281,14 +281,14 @@ impl Node {
         self.tree.view()
     }
 
-    /// A view of everything applied here, with the end of the log that it is of. At the head the
-    /// MemTable is ahead of the log by the writes of the turn: the turn ends here.
+    /// A view of everything applied here, with its end of the log. At the head the MemTable is
+    /// ahead of the log by the writes of the turn, so the turn ends here.
     pub fn digest_point(&mut self) -> (ReadView, Frontier) {
         self.end_turn_before_event();
         (self.read_view(), self.log_end())
     }
 
-    /// Who reads here, and what that keeps from being given back.
+    /// Readers here, and the state that they keep.
     #[must_use]
     pub fn readers(&self) -> ReaderStats {
         self.tree.readers(self.now_ms)
@@ -347,10 +347,10 @@ impl Node {
         Frontier::of(self.log.end())
     }
 
-    /// What the replica did since it started.
+    /// Counters of the replica since it started.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        // Less than at the start where the group had it cut.
+        // The group may have cut the log below its end at the start.
         let logged_bytes = self.log.end().get().saturating_sub(self.log_from.get());
         let mut counters = Counters { logged_bytes, ..self.counters };
         self.repairs.count_into(&mut counters);
@@ -497,9 +497,9 @@ impl Node {
         self.outputs.pop_front()
     }
 
-    /// Has numbers begin behind those of all files that lie here, those of jobs that died with the
-    /// process before this one included. A replica that compacts for itself may go on in the term
-    /// in which that one was, so its term alone does not tell their numbers from the next.
+    /// Has file numbers begin behind those of all files here, also of jobs that died with the last
+    /// process. A replica that compacts for itself may go on in the same term, so the term alone
+    /// does not tell its numbers from theirs.
     fn skip_used_numbers(&mut self) {
         if self.has(Mutant::FileNumbersAgain) {
             return;
@@ -518,7 +518,7 @@ impl Node {
         self.outputs.push_back(Output::Work(id, work));
     }
 
-    /// Ends the process where that is what this failure ends; what else it ends is the caller's.
+    /// Ends the process if the failure does; the caller ends anything else.
     fn failed(&mut self, what: Failed, error: Error) {
         if what.ends(&error) == Ends::Process {
             self.fatal(error);
@@ -533,7 +533,7 @@ impl Node {
     fn tell(&mut self, to: ReplicaId, message: &NodeMessage) {
         let bytes = Bytes::from(message.encode());
         self.due.mark(Step::Protocol);
-        // Without a connection there is nobody to tell; the next one starts from what is durable.
+        // Without a connection there is nobody to tell; the next one starts from durable state.
         let _ = self.chain.send(to, Message::Node { bytes });
     }
 

@@ -43,7 +43,7 @@ pub(super) enum Order {
 /// The records that a drain order writes.
 pub(super) struct DrainInFlight {
     pub(super) ends: Vec<LogPosition>,
-    /// The end of what its flush covers, 0 without one.
+    /// End of the log that its flush covers, 0 without one.
     pub(super) covered: LogPosition,
 }
 

@@ -1,5 +1,5 @@
-//! Files on their way from the primary to secondaries, and how much memory they keep: counted as it
-//! changes, since jobs are held back by it and every turn asks.
+//! Files on their way from the primary to secondaries, and the memory that they keep. It is counted
+//! as it changes, since it holds jobs back and every turn asks.
 
 use crate::work::BuiltFile;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -13,28 +13,28 @@ pub(super) struct Outgoing {
     pub meta: Arc<FileMeta>,
     /// In memory since it was built, or read back to be shipped again.
     pub bytes: Option<Bytes>,
-    /// Bytes of memory that these keep.
+    /// Bytes of memory that `bytes` keeps.
     pub memory: u64,
-    /// It frees a MemTable, for which writes may wait: it goes before all that does not.
+    /// It frees a MemTable, for which writes may wait, so it goes before all other files.
     pub is_flush: bool,
     pub reading: bool,
-    /// To whom it was sent, whatever became of it.
+    /// Members that it was sent to, with or without success.
     tried: BTreeSet<ReplicaId>,
     pub held_by: BTreeSet<ReplicaId>,
-    /// Whose edits name it and who have lost it.
+    /// Members that have lost it and whose edits name it.
     pub wanted_by: BTreeSet<ReplicaId>,
     /// Its edit is not applied here yet: every secondary must hold it.
     pub of_job: bool,
 }
 
 impl Outgoing {
-    /// One that was built.
+    /// A file that was built.
     pub(super) fn built(file: &BuiltFile, is_flush: bool) -> Self {
         let (bytes, memory) = (Some(file.bytes.clone()), file.memory);
         Self { bytes, memory, is_flush, of_job: true, ..Self::of(file.meta.clone()) }
     }
 
-    /// One that is here and to be shipped again, to one who has lost it.
+    /// A file that is here, to be shipped again to a member that has lost it.
     pub(super) fn lost(meta: Arc<FileMeta>, by: ReplicaId) -> Self {
         Self { wanted_by: BTreeSet::from([by]), ..Self::of(meta) }
     }
@@ -61,7 +61,7 @@ impl Outgoing {
     }
 }
 
-/// All of them; those of which nobody is to be sent any more leave by themselves.
+/// All outgoing files; a file leaves once no member is to be sent it.
 #[derive(Default)]
 pub(super) struct OutgoingFiles {
     files: BTreeMap<FileId, Outgoing>,
@@ -83,13 +83,13 @@ impl OutgoingFiles {
         self.get(file).is_some_and(|outgoing| outgoing.is_flush)
     }
 
-    /// Those that a secondary is to be sent, in the order of their numbers.
+    /// Files that a secondary is to be sent, in the order of their numbers.
     pub(super) fn lacking_at(&self, member: ReplicaId) -> impl Iterator<Item = FileId> {
         let files = self.files.iter().filter(move |(_, file)| file.is_lacking_at(member));
         files.map(|(id, _)| *id)
     }
 
-    /// Adds one, in place of what was known of it.
+    /// Adds a file, in place of its earlier entry.
     pub(super) fn insert(&mut self, file: FileId, outgoing: Outgoing) {
         self.remove(file);
         self.kept += outgoing.kept();
@@ -104,12 +104,12 @@ impl OutgoingFiles {
         Some(outgoing)
     }
 
-    /// Notes that one is sent to a secondary. Whether it was before.
+    /// Notes that a file is sent to a secondary. Returns whether it was before.
     pub(super) fn note_sent(&mut self, file: FileId, to: ReplicaId) -> bool {
         self.files.get_mut(&file).is_some_and(|outgoing| !outgoing.tried.insert(to))
     }
 
-    /// Changes one, if it is there. It leaves if nobody is to be sent it then.
+    /// Changes a file, if it is there. It leaves if no member is to be sent it then.
     pub(super) fn change(&mut self, file: FileId, change: impl FnOnce(&mut Outgoing)) {
         let Some(mut outgoing) = self.remove(file) else { return };
         change(&mut outgoing);
@@ -118,7 +118,7 @@ impl OutgoingFiles {
         }
     }
 
-    /// A secondary is gone. What it lacks it will ask for again.
+    /// A secondary is gone. It will ask again for the files that it lacks.
     pub(super) fn forget_wishes_of(&mut self, member: ReplicaId) {
         let wanted = self.files.iter().filter(|(_, file)| file.wanted_by.contains(&member));
         let wanted: alloc::vec::Vec<FileId> = wanted.map(|(id, _)| *id).collect();
@@ -132,12 +132,12 @@ impl OutgoingFiles {
         self.kept
     }
 
-    /// Those of flushes.
+    /// Bytes of memory that files of flushes keep.
     pub(super) const fn kept_of_flushes(&self) -> u64 {
         self.kept_of_flushes
     }
 
-    /// Checks that what is counted is what is kept.
+    /// Checks the count of memory against the files.
     pub(super) fn invariants(&self) {
         assert!(self.kept_of_flushes <= self.kept, "flushes keep a part");
         if cfg!(debug_assertions) {
@@ -146,7 +146,7 @@ impl OutgoingFiles {
         }
     }
 
-    /// Those of one file.
+    /// Bytes of memory that one file keeps.
     pub(super) fn kept_of(&self, file: FileId) -> u64 {
         self.get(file).map_or(0, Outgoing::kept)
     }

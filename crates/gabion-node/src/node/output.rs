@@ -22,7 +22,7 @@ pub enum Output {
     Disconnect {
         /// The member.
         peer: ReplicaId,
-        /// Which connection; the current one if not said.
+        /// The connection; none means the current one.
         connection: Option<u64>,
         /// Why, for the log.
         reason: Error,
@@ -44,16 +44,16 @@ pub enum Output {
     /// Bounded jobs may build until they have built so many bytes since the node began:
     /// [`crate::work::BuildCredit`].
     JobsMayBuild(u64),
-    /// An edit was applied whose files were sent here: what readers had of those that it removes
-    /// they will want of those that it adds.
+    /// An applied edit has files that were sent here. Readers will want of its added files what
+    /// they had of its removed ones.
     Replaced(Replaced),
     /// These files are gone, or lie elsewhere now: forget cached blocks and readers.
     FilesGone(Vec<FileId>),
     /// The outcome of a mark: the state at its record, or why there is none.
     Marked(MarkId, gabion_base::Result<Captured>),
-    /// This view is durable here and runs: whoever drives the node reaches the members by it.
+    /// This view is durable here and runs: the driver of the node reaches the members by it.
     View(GroupView),
-    /// Something that whoever runs the replica should know: one sentence for its log.
+    /// A notice for the operator: one sentence for the replica's log.
     Notice(String),
     /// The replica can no longer be trusted with its disk; end the process and start anew.
     Fatal(Error),
@@ -61,11 +61,11 @@ pub enum Output {
 
 /// The effect of an edit on files that others have made.
 pub struct Replaced {
-    /// Those that it removes; none with a flush's, all there is where files are dropped. They are
-    /// gone when [`Output::FilesGone`] says so, which comes later.
+    /// Files that it removes: none for a flush, and nothing else where files are dropped. They are
+    /// gone once [`Output::FilesGone`] names them, which comes later.
     pub removed: Vec<FileId>,
-    /// Those that it adds and where they lie. A kept description keeps the file's slots, so it is
-    /// to be dropped soon.
+    /// Files that it adds, and their places. A kept description keeps the file's slots, so drop it
+    /// soon.
     pub added: Vec<(Arc<FileMeta>, Arc<FilePlacement>)>,
 }
 
@@ -102,10 +102,10 @@ pub enum WriteGate {
     /// No, as there is no room for files: refused with this sentence. Deletes and clears may be
     /// taken.
     Full {
-        /// How much room there is, and what is wanted.
+        /// The room that there is, and the room that is wanted.
         reason: String,
-        /// Whether deletes are taken now; else they wait, for what lags behind or for jobs to give
-        /// back what deletes took before. They are refused while
+        /// Whether deletes are taken now. Else they wait, for work that lags behind or for jobs to
+        /// give back the room that deletes took before. They are refused while
         /// [`Node::jobs_pause`](crate::Node::jobs_pause): nothing under way gives any room then.
         takes_deletes: bool,
         /// Whether range deletes and clears are taken now, which take next to nothing and give back

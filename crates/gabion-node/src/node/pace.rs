@@ -1,5 +1,5 @@
-//! Slows writers down while L0 grows faster than it is compacted, so that they need not stop: a stop lasts as
-//! long as a compaction of all of L0.
+//! Slows writers down while L0 grows faster than it is compacted, so that they need not stop: a
+//! stop lasts as long as a compaction of all of L0.
 //!
 //! ```text
 //!   bytes a millisecond ÷ pace of L0's compactions
@@ -12,11 +12,11 @@
 //!       slowdown stop
 //! ```
 //!
-//! The pace is measured, so that there is nothing to set: bytes of L0 that compactions took away by the time that they
-//! took. Writers are held back by what they owe (bLSM, SIGMOD 2012, section 4: progress of merges and of writers are
-//! tied together; RocksDB's delayed write rate).
+//! The pace is measured, so there is nothing to set: bytes that compactions took out of L0, by the
+//! time that they took. Writers are held back by the bytes that they owe (bLSM, SIGMOD 2012,
+//! section 4: progress of merges and of writers are tied together; RocksDB's delayed write rate).
 
-/// Milliseconds of which writers may make up for what they did not write.
+/// Milliseconds of unused credit that writers may save up.
 const BURST_MS: u64 = 2;
 /// The least that writers are given, in bytes a millisecond.
 const LEAST: u64 = 1024;
@@ -28,7 +28,7 @@ pub(super) struct Pace {
     compacted: u64,
     /// Bytes a millisecond that may be written; none: as many as writers like.
     allowed: Option<u64>,
-    /// What may be written now, in bytes, or is owed.
+    /// Bytes that may be written now; below zero, bytes that are owed.
     credit: i64,
     now_ms: u64,
 }
@@ -43,8 +43,8 @@ impl Pace {
         self.compacted = if self.compacted == 0 { rate } else { self.compacted / 4 * 3 + rate / 4 };
     }
 
-    /// Time passed. `fill` is how far L0 is on its way from `l0_slowdown` to `l0_stop`, in thousandths; none below
-    /// that.
+    /// Time passed. `fill` is how far L0 is on its way from `l0_slowdown` to `l0_stop`, in
+    /// thousandths; none below that.
     pub(super) fn pass(&mut self, now_ms: u64, fill: Option<u64>) {
         let passed_ms = now_ms.saturating_sub(self.now_ms);
         self.now_ms = self.now_ms.max(now_ms);
@@ -70,7 +70,7 @@ impl Pace {
         }
     }
 
-    /// Until when writers wait, if they do: what was written last may have been more than there was credit for.
+    /// When writers may go on, if they wait: the last writes may have exceeded the credit.
     /// `pending` bytes are written and are no record yet.
     pub(super) fn wait_until_ms(&self, pending: usize) -> Option<u64> {
         let allowed = self.allowed?;
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(pace.wait_until_ms(0), Some(30));
         pace.pass(30, Some(0));
         assert_eq!(pace.wait_until_ms(0), None);
-        // Half way to the end of it: 8 KiB; of a second without writers two milliseconds are left.
+        // Half way to the stop: 8 KiB; a second without writers leaves two milliseconds of credit.
         pace.pass(1_030, Some(500));
         pace.wrote(16 * KIB as usize);
         assert_eq!(pace.wait_until_ms(0), None);
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(pace.wait_until_ms(0), Some(4), "no slower than a mebibyte a second");
     }
 
-    /// Files of 64 KiB; writers who would write ten in a millisecond; a compaction takes what is in L0 when it begins,
-    /// a millisecond for each file, 20 at most.
+    /// Files of 64 KiB; writers that would write ten in a millisecond; a compaction of the files in
+    /// L0 at its start, 20 at most, a millisecond each.
     /// docs/faults.md: P27
     #[test]
     fn l0_comes_to_rest_between_slowdown_and_stop_and_writers_never_stop() {

@@ -8,10 +8,10 @@ use crate::NodeOptions;
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// The slots of a file that an edit removes are free when the edit is applied, whoever reads
-    /// them.
+    /// The slots of a file that an edit removes are free when the edit is applied, even under
+    /// readers.
     SlotFreedUnderReader,
-    /// What readers kept that were past their budget is free at once, although a read is under way.
+    /// Files that readers past their budget kept are free at once, although a read is under way.
     ReadUnderWayNotWaitedFor,
     /// The number of an edit is not the one after the last.
     GapInEdits,
@@ -25,29 +25,29 @@ pub enum Mutant {
     OldGrantsHonoured,
     /// A replica waits for a file that its disk lost, and asks nobody for it.
     MissingFilesNotAsked,
-    /// Jobs are begun however much of what others built waits to be shipped.
+    /// Jobs begin however many built files of others wait to be shipped.
     JobsWithoutBound,
-    /// A job that has begun makes all its files however much of them waits to be shipped.
+    /// A job that has begun makes all its files however many of them wait to be shipped.
     JobsNotHeldBack,
     /// A mark tells the files of the edits that are applied, not of those that are in the log.
     FilesOfAppliedEdits,
     /// Segments that a crash left below the log's beginning are not given back at the next start.
     SegmentsKept,
-    /// In a group of one the edit of a flush is kept, and the log goes on to begin before what it
-    /// has put into files.
+    /// In a group of one the edit of a flush is kept, and the log still begins before the records
+    /// that the flush put into files.
     LogBeginsBeforeFlush,
-    /// Of a batch that is applied from the log the last operation is left out.
+    /// A batch that is applied from the log lacks its last operation.
     HalfBatchReplayed,
     /// Jobs drop tombstones as if nothing lay deeper.
     TombstonesDropped,
-    /// A start uses the file numbers again that the process before it used and said nothing of.
+    /// A start reuses file numbers that the last process used without an edit.
     FileNumbersAgain,
     /// A start does not forget that the last process stopped cleanly.
     MarkerKept,
     /// A process that stops says so before its log is flushed.
     MarkerBeforeLog,
-    /// A new session's target is open before the old one's writes have ended (A13). Whoever drives
-    /// the target does what is wrong: it is what waits.
+    /// A new session's target is open before the old one's writes have ended (A13). The defect is
+    /// the target driver's, as that is where the wait is.
     #[cfg(feature = "planted")]
     DrainNotWaitedFor,
 }

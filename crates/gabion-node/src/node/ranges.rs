@@ -15,10 +15,10 @@ pub enum RangeState {
 }
 
 impl Node {
-    /// Asks for all user and system keys in `from..=to` (engine keys; to the end without `to`) that are in
-    /// files to be compacted: see [`gabion_engine::Tree::compact_range`]. Returns the number to ask
-    /// [`Self::range_state`] for. Each job's recipe is complete, so this is legal in a group of several: its
-    /// edits reach every member.
+    /// Asks for a compaction of all user and system keys in files in `from..=to` (engine keys; to
+    /// the end without `to`): see [`gabion_engine::Tree::compact_range`]. Returns the number for
+    /// [`Self::range_state`]. Each job's recipe is complete, so this is legal in a group of
+    /// several: its edits reach every member.
     ///
     /// # Panics
     /// When called at a member that runs no jobs.

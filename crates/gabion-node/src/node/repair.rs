@@ -52,7 +52,7 @@ pub(super) struct Repairs {
 }
 
 struct Damaged {
-    /// What the first read met.
+    /// The error of the first read.
     error: Error,
     /// Its bytes were compared with the checksums of its edit.
     is_checked: bool,
@@ -76,7 +76,7 @@ enum Step {
     Waits { until_ms: u64 },
     /// It is read here and compared with its checksums.
     Checking,
-    /// Its bytes are those of its edit. It is forgotten at that time.
+    /// Its bytes match its edit. It is forgotten at `until_ms`.
     Whole { until_ms: u64 },
     /// A member was asked for it.
     Asked { of: ReplicaId, until_ms: u64 },
@@ -123,7 +123,7 @@ impl RepairState {
 pub struct DamagedFile {
     /// The file.
     pub file: FileId,
-    /// What the first read met.
+    /// The error of the first read.
     pub error: Error,
     /// How far its repair is.
     pub state: RepairState,
@@ -169,7 +169,7 @@ impl Repairs {
         })
     }
 
-    /// What the first damaged file's reader met.
+    /// The error of the first damaged file's reader.
     pub(super) fn first_error(&self) -> Option<&Error> {
         self.files.values().next().map(|damaged| &damaged.error)
     }
@@ -178,7 +178,7 @@ impl Repairs {
         self.files.is_empty()
     }
 
-    /// Whether it was noted, be it that it was found whole since.
+    /// Whether it was noted, even if it was found whole since.
     pub(super) fn is_noted(&self, file: FileId) -> bool {
         self.files.contains_key(&file)
     }
@@ -187,8 +187,8 @@ impl Repairs {
         self.files.get(&file).is_some_and(|damaged| !matches!(damaged.step, Step::Whole { .. }))
     }
 
-    /// What was met in a file that is known not to have the bytes of its edit, and that nobody is
-    /// asked for now.
+    /// The error of a file whose bytes are known not to match its edit, while nobody is asked for
+    /// it.
     pub(super) fn lost(&self, file: FileId) -> Option<&Error> {
         let damaged = self.files.get(&file)?;
         let is_lost = damaged.is_checked && matches!(damaged.step, Step::Waits { .. });
@@ -213,7 +213,7 @@ impl Repairs {
         self.files.get(&file).is_some_and(coming)
     }
 
-    /// Whether a member was asked for it and may yet send it, be it late.
+    /// Whether a member was asked for it and may yet send it, even if late.
     pub(super) fn may_come(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|damaged| {
             damaged.was_asked && matches!(damaged.step, Step::Waits { .. } | Step::Asked { .. })
@@ -236,8 +236,7 @@ impl Repairs {
         counters.verified_read_bytes += self.verified_read_bytes;
     }
 
-    /// Checks what holds between steps: what is sent for is known to be damaged, and nothing is
-    /// asked for before.
+    /// Checks what holds between steps: a file is asked for only once it is known to be damaged.
     pub(super) fn invariants(&self) {
         assert!(self.repaired_files <= self.damaged_files, "what is repaired was damaged");
         if !cfg!(debug_assertions) {
@@ -262,7 +261,7 @@ impl Repairs {
         error: Error,
         is_checked: bool,
     ) {
-        // Of a file that has left the tree nothing is to be kept but its last readers' view.
+        // A file that has left the tree is not repaired: only its last readers need it.
         if self.is_noted(file) || meta_of(file).is_none() {
             return;
         }
@@ -377,14 +376,14 @@ impl Repairs {
         }
     }
 
-    /// The source that was asked last, or what came from it, was of no use.
+    /// The source that was asked last, or its copy, was of no use.
     fn source_failed(&mut self, facts: &Facts, effects: &mut Effects, file: FileId, reason: Error) {
         let Some(damaged) = self.files.get_mut(&file) else { return };
         damaged.failure = Some(reason);
         self.ask_next(facts, effects, file);
     }
 
-    /// Something failed that the next source would not better.
+    /// A step failed that another source would not mend.
     fn round_failed(&mut self, facts: &Facts, effects: &mut Effects, file: FileId, reason: Error) {
         let Some(damaged) = self.files.get_mut(&file) else { return };
         damaged.failure = Some(reason);
@@ -414,7 +413,7 @@ impl Repairs {
         effects.signal(Signal::FileWhole(file));
     }
 
-    /// The connection with a member is gone, and with it what it was asked.
+    /// The connection with a member is gone, and with it the requests to it.
     pub(super) fn lose(&mut self, facts: &Facts, effects: &mut Effects, peer: ReplicaId) {
         let asked = self.files.keys().filter(|file| self.is_asked_of(peer, **file));
         let asked: Vec<FileId> = asked.copied().collect();
@@ -424,7 +423,7 @@ impl Repairs {
         }
     }
 
-    /// What was shipped here and had no durable place is void.
+    /// Files that were shipped here and have no durable place are void.
     pub(super) fn lose_arriving(&mut self, facts: &Facts, effects: &mut Effects) {
         let arriving = self.files.iter().filter(|(_, it)| it.step == Step::Arriving);
         let arriving: Vec<FileId> = arriving.map(|(file, _)| *file).collect();
@@ -436,8 +435,8 @@ impl Repairs {
 
     // ---- the source's side
 
-    /// The primary's copy of a file is damaged, and it wants to know where a whole one lies. Before
-    /// that is said, it is compared with its checksums.
+    /// The primary's copy of a file is damaged, and it asks where a whole one lies. The copy here
+    /// is compared with its checksums before the answer.
     pub(super) fn offer_copy(
         &mut self,
         facts: &Facts,
@@ -503,9 +502,9 @@ impl Repairs {
         self.ask_next(facts, effects, file);
     }
 
-    /// A secondary has a whole copy, in these slots of its pool: it is read there, whoever writes
-    /// there by the time that it is: bytes with another checksum do not count. `geometry` is that
-    /// of the secondary's namespace, while the connection to it is of this session.
+    /// A secondary has a whole copy, in these slots of its pool. It is read there even if the slots
+    /// are written meanwhile: bytes with another checksum do not count. `geometry` is that of the
+    /// secondary's namespace, while the connection to it is of this session.
     pub(super) fn copy_at(
         &mut self,
         facts: &Facts,
@@ -537,7 +536,7 @@ impl Repairs {
         effects.begin(Order::Fetch { from, session, file }, Work::Fetch(Box::new(order)));
     }
 
-    /// What lies in a secondary's slots was read, or could not be.
+    /// A secondary's slots were read, or could not be.
     pub(super) fn fetch_done(
         &mut self,
         facts: &Facts,
@@ -624,7 +623,7 @@ impl Repairs {
 
     /// The swap is durable, and reads go to the new place from here on.
     pub(super) fn repaired(&mut self, effects: &mut Effects, file: FileId) {
-        // What is cached was checked and is the same. What an open reader holds may have been hit,
+        // Cached blocks were checked and are the same. The index of an open reader may be damaged,
         // too.
         effects.put_out(Output::FilesGone(alloc::vec![file]));
         self.repaired_files += 1;
@@ -634,7 +633,7 @@ impl Repairs {
     }
 }
 
-/// The file as it lies here and what it must be, if it is here.
+/// The file's place and the checksums that it must have, if it is here.
 fn to_verify(facts: &Facts, meta_of: MetaOf, file: FileId) -> Option<VerifyOrder> {
     let (placement, meta): (_, Arc<FileMeta>) = (facts.place(file)?, meta_of(file)?);
     Some(VerifyOrder { placement, chunk_crcs: meta.chunk_crcs.clone() })

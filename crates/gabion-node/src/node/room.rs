@@ -1,7 +1,7 @@
-//! Room for files and for the log. A put is refused while enough slots are still free to flush what
-//! is in memory, to compact the tree and to let the log grow until it is trimmed: deletes, which
-//! need that, go on and give back what they delete (docs/faults.md E10: the reserve that keeps a
-//! full pool from deadlocking).
+//! Room for files and for the log. A put is refused while enough slots are still free to flush the
+//! MemTables, to compact the tree and to let the log grow until it is trimmed. Deletes need those
+//! slots: they go on and give back room (docs/faults.md E10: the reserve that keeps a full pool
+//! from deadlocking).
 //!
 //! ```text
 //!   slots:  [ live files ··· | log ··· | files of no edit yet | free ······· ]
@@ -12,15 +12,15 @@
 //!           with nothing left to do: puts are refused, deletes and FLUSHALL are not
 //! ```
 //!
-//! Nobody waits for what does not come: where something lags behind, room is short and no job has
-//! been under way for [`STUCK_MS`], as for want of slots that readers keep, whoever waits is
-//! refused with that reason ([`super::Node::jobs_pause`]). Range deletes and FLUSHALL are taken
-//! then all the same, as they give back whole files.
+//! No write waits in vain. Where something lags behind, room is short and no job has been under way
+//! for [`STUCK_MS`], as readers keep slots, a waiting write is refused with that reason
+//! ([`super::Node::jobs_pause`]). Range deletes and FLUSHALL are taken all the same, as they give
+//! back whole files.
 //!
-//! Members hold the same files and not the same slots: an edit that is applied later keeps what it
-//! removes, and granted slots are no use to the log. So each member tells the head how much room it
-//! has, and the head acts on the least: no job begins whose files might not fit everywhere, no slot
-//! is granted that the log may need.
+//! Members hold the same files but not the same slots: an edit that is not applied yet keeps the
+//! files that it removes, and granted slots are no use to the log. So each member tells the head
+//! how much room it has, and the head acts on the least: no job begins whose files might not fit
+//! everywhere, no slot is granted that the log may need.
 
 use super::effects::Effects;
 use super::facts::Facts;
@@ -34,47 +34,47 @@ use gabion_base::{Error, LogPosition, ReplicaId, Result};
 use gabion_engine::Tree;
 use gabion_pool::Pool;
 
-/// How often a MemTable that is not full is sealed while room is short, in ms: what is deleted bit
-/// by bit is to be given back soon, not in a file each.
+/// How often a MemTable that is not full is sealed while room is short, in ms: small deletes are to
+/// give back room soon, but not with a file each.
 const SEAL_EVERY_MS: u64 = 1_000;
-/// After so long without another delete, in ms, those of a MemTable are looked at: whoever deletes
-/// a range key by key does not pause for that.
+/// After so long without another delete, in ms, those of a MemTable are looked at: a client that
+/// deletes a range key by key makes no such pause.
 const DELETES_REST_MS: u64 = 1_000;
 /// Slots that each MemTable's files may leave half empty.
 const PARTIAL_SLOTS: u64 = 2;
 /// The log takes this part of the pool at most, unless that is less than its least.
 const LOG_PART: u64 = 8;
-/// Fewest segments that a log may have: one for what is sealed, flushed and trimmed in turns, and
-/// what the gate leaves to seals and edits.
+/// Fewest segments that a log may have: one that is sealed, flushed and trimmed in turns, and those
+/// that the gate leaves to seals and edits.
 const LOG_SEGMENTS_MIN: u64 = 3;
 /// Segments that are left to seals and edits while writes wait for the log to be trimmed.
 const LOG_SEGMENTS_KEPT: u64 = 2;
-/// Terms in the log from which on a MemTable is sealed, however little is in it: each start of a
-/// head is one, and a store that is opened for a put each minute would have more of them than the
-/// chain takes (16,384) before its log is long.
+/// Terms in the log from which on a MemTable is sealed, however little is in it. Each start of a
+/// head is a term: a store that is opened for a put each minute would pass the chain's limit
+/// (16,384) before its log is long.
 const SPANS_BEFORE_SEAL: usize = 256;
 /// Jobs that have not moved for so long, in ms, make no room.
 const STUCK_MS: u64 = 5_000;
 
-/// What is known of the room, since the last turn.
+/// The room as of the last turn.
 #[derive(Default)]
 pub(super) struct Room {
-    /// Slots that the version which an edit left may need for its next jobs, and that edit.
+    /// The last edit, and the slots that its version may need for its next jobs.
     for_jobs: Option<(u64, u64)>,
-    /// What other members said last, on connections that are there.
+    /// The last report of each other member, on a connection that is still there.
     members: BTreeMap<ReplicaId, Spare>,
-    /// What the head was told last.
+    /// The last report to the head.
     told: Option<Spare>,
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
-    /// When a MemTable was sealed for the sake of room; never in this process, at first.
+    /// When a MemTable was last sealed for room; none at first in each process.
     sealed_ms: Option<u64>,
-    /// How many keys are deleted in the MemTable that is being filled, since when, and whether that
-    /// was looked at.
+    /// Deletes in the active MemTable, since when they are so many, and whether they were looked
+    /// at.
     deletes: (u64, u64, bool),
     /// Since when deletes have waited for room with no job under way.
     stuck_since_ms: Option<u64>,
-    /// What jobs had done, and since when it has not been more.
+    /// The progress of jobs, and since when it has not grown.
     progress: (u64, u64),
 }
 
@@ -86,7 +86,7 @@ pub(super) struct RoomGiven {
     pub(super) sealed: LogPosition,
     /// No job is under way, and no edit.
     pub(super) is_idle: bool,
-    /// A number that grows with what jobs do.
+    /// A number that grows with the work of jobs.
     pub(super) moved: u64,
 }
 
@@ -104,7 +104,7 @@ impl Spare {
         u64::from(self.for_jobs) + u64::from(self.for_log)
     }
 
-    /// Slots above what is kept; below zero when there are too few.
+    /// Slots above those that are kept; below zero when there are too few.
     fn above(&self) -> i64 {
         i64::from(self.available) - self.kept() as i64
     }
@@ -129,11 +129,11 @@ impl Room {
         }
     }
 
-    /// Whether a load may take so many slots more: at every member they are left over beside what
-    /// flushes, compactions and the log may need, and what loads have `taken` already.
+    /// Checks that a load may take so many more slots: every member has them beside those that
+    /// flushes, compactions and the log may need, and those that loads have `taken` already.
     ///
     /// # Errors
-    /// No space at a member, with what is left there.
+    /// No space at a member, with the slots left there.
     pub(super) fn has_room_for_load(
         &mut self,
         facts: &Facts,
@@ -165,8 +165,8 @@ impl Room {
         deletes > 0 && !was_looked_at
     }
 
-    /// Whether what deletes wait for lacks slots, which nothing has given back for so long that
-    /// nobody is to wait for it.
+    /// Whether the work that deletes wait for has lacked slots for so long that nobody is to wait
+    /// for it.
     pub(super) fn waits_in_vain(&self, now_ms: u64) -> bool {
         let since_ms = self.stuck_since_ms;
         since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= STUCK_MS)
@@ -210,12 +210,12 @@ impl Room {
         self.for_jobs = None;
     }
 
-    /// What was told of this replica's room is told again.
+    /// The head is told this replica's room again.
     pub(super) fn forget_told(&mut self) {
         self.told = None;
     }
 
-    /// The connection with a member is gone, and with it what was said on it.
+    /// The connection with a member is gone, and with it the report of its room.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.members.remove(&peer);
         self.told = None;
@@ -224,7 +224,7 @@ impl Room {
     // ---- judged
 
     /// Judges how much room there is, once a turn. Returns why a MemTable is to be sealed, if one
-    /// is: where that cannot be, the same is wished for again.
+    /// is; a wish that cannot be met comes again.
     pub(super) fn judge(
         &mut self,
         facts: &Facts,
@@ -250,7 +250,7 @@ impl Room {
         for_readers.then_some(SealWish::Readers)
     }
 
-    /// Whether something waits for room, and nothing is under way that gives it any.
+    /// Notes whether something waits for room while nothing under way gives any.
     pub(super) fn note_stuck(&mut self, is_stuck: bool, now_ms: u64) {
         self.stuck_since_ms = is_stuck.then(|| self.stuck_since_ms.unwrap_or(now_ms));
     }
@@ -304,28 +304,28 @@ impl Room {
     }
 
     /// Whether to seal a MemTable that is not full: so that the deletes in it take effect, or so
-    /// that the log, which may hold little of much length (padding of durable records, records of
-    /// time), can be trimmed.
+    /// that the log can be trimmed, which may be long with little in it (padding of durable
+    /// records, records of time).
     fn seals_for_room(&self, facts: &Facts, tree: &Tree, pool: &Pool, given: &RoomGiven) -> bool {
         let now_ms = facts.now_ms;
         let since_seal = facts.log.end().get().saturating_sub(given.sealed.get());
-        // At once in each process: one that ends before the pause is over would add a term to the
-        // log and take none off.
+        // At once in each process: one that ends before the pause does would add a term to the log
+        // and trim none.
         let is_due = self
             .sealed_ms
             .is_none_or(|sealed_ms| now_ms.saturating_sub(sealed_ms) >= SEAL_EVERY_MS);
         let gives_back =
             || self.is_short() && !self.moves(now_ms, given.is_idle) && !tree.active_is_empty();
-        // Of an empty MemTable too: records that only carry time fill none.
+        // An empty MemTable is sealed too: records that only carry time fill none.
         let has_spans = || facts.log.spans().len() >= SPANS_BEFORE_SEAL && since_seal > 0;
-        // Writes wait once the log is as long as that, so this waits for no pause: a synced write
-        // of a few bytes takes a block.
+        // Writes wait once the log is twice as long, so this waits for no pause: a synced write of
+        // a few bytes takes a block.
         let is_long = since_seal >= log_len_max(facts, tree, pool) / 2;
         is_long || (is_due && (gives_back() || has_spans()))
     }
 
-    /// Whether deletes have come to rest in the active MemTable that readers would pass one by one,
-    /// and that were not looked at.
+    /// Whether deletes that readers would pass one by one rest in the active MemTable and were not
+    /// looked at.
     fn looks_at_rest(&mut self, deletes: u64, now_ms: u64) -> bool {
         let (before, since_ms, was_looked_at) = self.deletes;
         if deletes != before {
@@ -337,7 +337,7 @@ impl Room {
     }
 }
 
-/// A member's pool in messages: a store alone has one.
+/// A member's pool in messages: a store alone has only one.
 fn pool_of(view: &View, member: ReplicaId) -> String {
     match view.others().count() {
         0 => "the pool".into(),
