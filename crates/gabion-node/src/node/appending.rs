@@ -81,7 +81,7 @@ impl Node {
             no_compaction: self.jobs.compactions_open() == 0,
             is_idle: self.jobs.running() == 0 && self.apply.waiting_count() == 0,
             may_write,
-            applied: self.chain.edits_applied_min(),
+            applied: self.protocol.edits_applied_min(),
             is_held: &is_held,
         };
         let (facts, pool) = (facts!(self), &mut self.pool);
@@ -146,7 +146,7 @@ impl Node {
     /// kept in the placement log first, or a start would find the next edit without them.
     fn may_log_edit(&self) -> bool {
         self.duties().log_edits
-            || self.chain.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())
+            || self.protocol.edits_applied_min() == self.apply.last_appended(self.tree.last_edit())
     }
 
     fn append_load(&mut self, id: LoadId, sequence: SequenceNumber) -> bool {
@@ -155,7 +155,7 @@ impl Node {
         }
         let files = self.loads.files_of(id);
         let number = self.apply.last_appended(self.tree.last_edit()) + 1;
-        let loaded = Loaded { term: self.chain.term(), files, sequence };
+        let loaded = Loaded { term: self.protocol.term(), files, sequence };
         let made = self.apply.version_at_the_end(self.tree.version()).and_then(|version| {
             let edit = self.tree.finish_load(loaded, &version, number)?;
             edit.encode().map(|encoded| (edit, encoded))

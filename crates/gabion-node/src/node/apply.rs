@@ -146,7 +146,7 @@ impl Node {
         if moved {
             self.due.mark_all(&Step::PLACED);
             let last = self.log.last();
-            self.chain.handle_placed(ShardId::ZERO, last.end, last.crc);
+            self.protocol.handle_placed(ShardId::ZERO, last.end, last.crc);
         }
     }
 
@@ -378,7 +378,7 @@ impl Node {
     fn edits_ready(&mut self) -> Option<usize> {
         let (now_ms, planted) = (self.now_ms, self.has(Mutant::EditBeforeFiles));
         self.apply.waiting.front_mut()?.since_ms.get_or_insert(now_ms);
-        let end = self.chain.commit().only().min(self.log.durable_end());
+        let end = self.protocol.commit().only().min(self.log.durable_end());
         let mut missing = BTreeSet::new();
         for (i, waiting) in self.apply.waiting.iter().enumerate() {
             if waiting.end > end {

@@ -68,7 +68,7 @@ impl Node {
         if let Some(reason) = self.not_writing() {
             return Err(Error::unavailable(reason));
         }
-        Ok(self.loads.begin(self.chain.term()))
+        Ok(self.loads.begin(self.protocol.term()))
     }
 
     /// The number for a load's next file.
@@ -77,7 +77,7 @@ impl Node {
     /// As [`Self::load_gate`]; unavailable when a term began since the load did; limit exceeded
     /// when the term has no number left.
     pub fn load_number(&mut self, id: LoadId) -> Result<FileId> {
-        let (term, of_load) = (self.chain.term(), self.loads.term_of(id)?);
+        let (term, of_load) = (self.protocol.term(), self.loads.term_of(id)?);
         if term != of_load {
             return Err(Error::unavailable(format!(
                 "the load began in {of_load}, now it is {term}: its files would not be of one term"
@@ -124,7 +124,7 @@ impl Node {
     /// Limit exceeded when one edit cannot name so many files; as [`Self::load_gate`], which is
     /// asked first.
     pub fn add_to_load(&mut self, id: LoadId, file: &FinishedFile) -> Result<bool> {
-        debug_assert!(file.meta.term <= self.chain.term());
+        debug_assert!(file.meta.term <= self.protocol.term());
         let added = self.loads.add(&mut self.effects, &mut self.pool, id, file);
         self.settle();
         added

@@ -61,7 +61,7 @@ impl Node {
         for step in after {
             match step {
                 After::EditApplied { edit, flushed } => {
-                    self.chain.handle_edit_applied(edit, flushed.frontier);
+                    self.protocol.handle_edit_applied(edit, flushed.frontier);
                     self.writing.keep_flushed(flushed.sequence);
                 }
                 After::FilePlaced { file, tell } => self.file_placed(file, tell),

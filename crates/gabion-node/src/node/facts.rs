@@ -29,7 +29,7 @@ pub(super) struct Facts<'a> {
     pub(super) now_ms: u64,
     pub(super) log: &'a Log,
     pub(super) files: &'a FileMap,
-    pub(super) chain: &'a dyn Protocol,
+    pub(super) protocol: &'a dyn Protocol,
 }
 
 /// The description of a file by the tree, or by an edit on its way there. It costs a look at each
@@ -66,12 +66,12 @@ impl Facts<'_> {
 
     /// The term that the group is in, as far as it is known here.
     pub(super) fn group_term(&self) -> Term {
-        self.chain.term()
+        self.protocol.term()
     }
 
     /// Whether this member takes part in the group.
     pub(super) fn is_joined(&self) -> bool {
-        self.chain.is_joined()
+        self.protocol.is_joined()
     }
 
     pub(super) fn has(&self, mutant: Mutant) -> bool {
@@ -80,7 +80,7 @@ impl Facts<'_> {
 
     /// Whether a member is connected, so that messages reach it.
     pub(super) fn can_reach(&self, member: ReplicaId) -> bool {
-        self.chain.is_connected(member)
+        self.protocol.is_connected(member)
     }
 
     /// The member that takes writes and ships files.
@@ -102,7 +102,7 @@ macro_rules! facts {
             now_ms: $node.now_ms,
             log: &$node.log,
             files: &$node.files,
-            chain: &*$node.chain,
+            protocol: &*$node.protocol,
         }
     };
 }

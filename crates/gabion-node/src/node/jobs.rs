@@ -672,7 +672,7 @@ mod tests {
     }
 
     fn next_flush(node: &mut Node) -> Option<JobInputs> {
-        let term = node.chain.term();
+        let term = node.protocol.term();
         node.tree.next_flush(&JobContext { term, snapshots: &[], slots_free: 8, urgent: false })
     }
 

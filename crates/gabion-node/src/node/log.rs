@@ -45,7 +45,7 @@ pub(super) struct Draining {
 }
 
 impl Node {
-    /// Appends a record at the head and tells the chain.
+    /// Appends a record at the head and tells the protocol.
     pub(super) fn append_record(
         &mut self,
         kind: RecordKind,
@@ -77,12 +77,16 @@ impl Node {
         // still.
         let now_ms = self.now_ms.max(self.tree.now_ms());
         let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
-        self.log.set_members_durable(self.chain.durable_commit().only());
+        self.log.set_members_durable(self.protocol.durable_commit().only());
         let Appended { pad, record } = self.log.append_built(builder, stamp)?;
         let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
         let last = self.log.last();
-        self.chain.handle_appended(ShardId::ZERO, records, last.crc);
-        assert_eq!(self.chain.progress().end.only(), last.end, "what is sent is what the log has");
+        self.protocol.handle_appended(ShardId::ZERO, records, last.crc);
+        assert_eq!(
+            self.protocol.progress().end.only(),
+            last.end,
+            "what is sent is what the log has"
+        );
         if kind == RecordKind::Seal {
             self.apply.seals.push_back((record.anchor(), now_ms));
         }
@@ -379,7 +383,7 @@ impl Node {
         let end = LogPosition(self.drain.flushed.get().min(limit));
         if end > self.log.durable_end() {
             self.log.flushed(end);
-            self.chain.handle_durable(Frontier::of(self.log.durable_end()));
+            self.protocol.handle_durable(Frontier::of(self.log.durable_end()));
             self.end_repair();
         }
     }
@@ -387,10 +391,10 @@ impl Node {
     /// Forgets log that every member has flushed into files, a segment at a time: first the new
     /// beginning is made durable, then the log and its segments go.
     pub(super) fn trim_log(&mut self) {
-        self.log.set_members_durable(self.chain.durable_commit().only());
+        self.log.set_members_durable(self.protocol.durable_commit().only());
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();
-        let flushed = self.tree.flushed().frontier.meet(self.chain.flushed_min());
+        let flushed = self.tree.flushed().frontier.meet(self.protocol.flushed_min());
         let limit = flushed.only().min(durable);
         self.trim_to(limit);
     }
@@ -422,9 +426,9 @@ impl Node {
             Err(error) => return self.failed(Failed::Log, error),
         };
         self.drain.flushed = self.drain.flushed.max(at);
-        self.chain.handle_durable(Frontier::of(self.log.durable_end()));
+        self.protocol.handle_durable(Frontier::of(self.log.durable_end()));
         self.end_repair();
-        self.chain.handle_trimmed(Frontier::of(at));
+        self.protocol.handle_trimmed(Frontier::of(at));
         // Those of terms that wrote nothing behind it are not to be read, and added to, by each
         // start from here on.
         if self.log.spans().len() < self.state.spans.len() {

@@ -78,7 +78,7 @@ impl Node {
         let Some(repair) = self.log_repair.as_mut().filter(|repair| !repair.is_told) else {
             return;
         };
-        let Some(source) = self.chain.source() else { return };
+        let Some(source) = self.protocol.source() else { return };
         repair.is_told = true;
         self.outputs.push_back(Output::Notice(format!(
             "the log is repaired from {from} on, from replica {}",

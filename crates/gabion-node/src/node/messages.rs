@@ -1,4 +1,4 @@
-//! Between the chain core and the rest: carrying out its actions, and messages from other nodes.
+//! Between the protocol and the rest: carrying out its actions, and messages from other nodes.
 
 use super::{After, Node, Order, Output};
 use crate::message::NodeMessage;
@@ -12,9 +12,9 @@ use gabion_log::{Resend, Span};
 use gabion_replication::{Action, Message, Spans};
 
 impl Node {
-    /// Carries out the actions of the chain.
-    pub(super) fn pump_chain(&mut self) {
-        while let Some(action) = self.held.take().or_else(|| self.chain.poll(self.now_ms)) {
+    /// Carries out the actions of the protocol.
+    pub(super) fn pump_protocol(&mut self) {
+        while let Some(action) = self.held.take().or_else(|| self.protocol.poll(self.now_ms)) {
             let cuts = matches!(
                 action,
                 Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
@@ -159,8 +159,8 @@ impl Node {
 
     /// The term is durable here.
     pub(super) fn term_adopted(&mut self, term: Term) {
-        self.chain.handle_term_adopted(ShardId::ZERO, term);
-        let begins = self.duties().append && self.chain.is_joined();
+        self.protocol.handle_term_adopted(ShardId::ZERO, term);
+        let begins = self.duties().append && self.protocol.is_joined();
         self.writing.awaits_term_start = begins && !self.view.log_is_private();
         // The head ignores a member of an older term, so this one tells its room again.
         self.room.forget_told();
@@ -202,7 +202,7 @@ impl Node {
                 self.apply_records();
                 let error = error.within(alloc::format!("records of {term} from {from}"));
                 let last = self.log.last();
-                return self.chain.handle_rejected(ShardId::ZERO, last.end, last.crc, &error);
+                return self.protocol.handle_rejected(ShardId::ZERO, last.end, last.crc, &error);
             }
         }
         self.apply_records();
@@ -217,7 +217,7 @@ impl Node {
         });
         match read {
             Ok(Resend::Bytes(bytes)) => {
-                self.chain.handle_log_read(ticket, Ok(alloc::vec![bytes]));
+                self.protocol.handle_log_read(ticket, Ok(alloc::vec![bytes]));
             }
             Ok(Resend::InSegments(_)) => {
                 let segments = self.pool.files().filter(|f| f.file.kind == FileKind::LogSegment);
@@ -229,14 +229,14 @@ impl Node {
             }
             Ok(Resend::TooOld) => {
                 let error = Error::not_found(alloc::format!("the log from {from} on was trimmed"));
-                self.chain.handle_log_read(ticket, Err(error));
+                self.protocol.handle_log_read(ticket, Err(error));
             }
-            Err(error) => self.chain.handle_log_read(ticket, Err(error)),
+            Err(error) => self.protocol.handle_log_read(ticket, Err(error)),
         }
     }
 
     pub(super) fn log_read(&mut self, ticket: u64, result: Result<Bytes>) {
         self.unpin_segments(ticket);
-        self.chain.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
+        self.protocol.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
     }
 }

@@ -92,20 +92,20 @@ pub struct Node {
     log_from: LogPosition,
     tree: Tree,
     pool: Pool,
-    chain: Box<dyn Protocol>,
+    protocol: Box<dyn Protocol>,
     files: FileMap,
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
     now_ms: u64,
     /// Files that no reader here needs any more.
     obsolete: Vec<FileId>,
-    /// Why writes are refused, as the chain last said.
+    /// Why writes are refused, as the protocol last said.
     refused: Option<String>,
     /// Whether reads are answered here.
     readable: bool,
     /// The edit that must be applied before reads are answered.
     readable_from: u64,
-    /// An action of the chain that waits for a drain or a note to end.
+    /// An action of the protocol that waits for a drain or a note to end.
     held: Option<Action>,
     /// The part of the log that was lost and is not back yet.
     log_repair: Option<log_repair::LogRepair>,
@@ -151,7 +151,7 @@ impl Node {
         log: Log,
         tree: Tree,
         pool: Pool,
-        chain: Box<dyn Protocol>,
+        protocol: Box<dyn Protocol>,
         now_ms: u64,
     ) -> Self {
         let me = state.me;
@@ -168,7 +168,7 @@ impl Node {
             log_from: LogPosition::ZERO,
             tree,
             pool,
-            chain,
+            protocol,
             files: FileMap::default(),
             damaged: DamageList::default(),
             now_ms,
@@ -332,7 +332,7 @@ impl Node {
     /// The protocol of the view, for status.
     #[must_use]
     pub fn protocol(&self) -> &dyn Protocol {
-        &*self.chain
+        &*self.protocol
     }
 
     /// Durable counters.
@@ -374,21 +374,21 @@ impl Node {
     pub fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.end_turn_before_event();
         self.set_now(now_ms);
-        self.chain.handle_connected(peer, connection, now_ms);
+        self.protocol.handle_connected(peer, connection, now_ms);
     }
 
     /// A connection with a member was lost.
     pub fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64) {
         self.end_turn_before_event();
         self.set_now(now_ms);
-        self.chain.handle_disconnected(peer, connection, now_ms);
+        self.protocol.handle_disconnected(peer, connection, now_ms);
     }
 
     /// A message came on a connection. A message that breaks the protocol ends the connection.
     pub fn handle_message(&mut self, from: ReplicaId, connection: u64, frame: Frame, now_ms: u64) {
         self.end_turn_before_event();
         self.set_now(now_ms);
-        if let Err(reason) = self.chain.handle_message(from, connection, frame, now_ms) {
+        if let Err(reason) = self.protocol.handle_message(from, connection, frame, now_ms) {
             let connection = Some(connection);
             self.outputs.push_back(Output::Disconnect { peer: from, connection, reason });
         }
@@ -397,7 +397,7 @@ impl Node {
     /// Time passed. To be called at least every heartbeat interval.
     pub fn handle_tick(&mut self, now_ms: u64) {
         self.set_now(now_ms);
-        self.chain.handle_tick(now_ms);
+        self.protocol.handle_tick(now_ms);
         self.ask_for_missing_files();
         self.tick_marks();
     }
@@ -451,7 +451,7 @@ impl Node {
     /// Takes the steps of a turn that are due, in the order that [`steps`] argues, until one has
     /// made itself or an earlier one due. Returns whether none has.
     fn take_due_steps(&mut self) -> bool {
-        self.step(Step::Protocol, Self::pump_chain)
+        self.step(Step::Protocol, Self::pump_protocol)
             && self.step(Step::TermStart, Self::append_term_start)
             && self.step(Step::RingLoss, Self::judge_ring_loss)
             && self.step(Step::Records, Self::apply_records)
@@ -534,7 +534,7 @@ impl Node {
         let bytes = Bytes::from(message.encode());
         self.due.mark(Step::Protocol);
         // Without a connection there is nobody to tell; the next one starts from durable state.
-        let _ = self.chain.send(to, Message::Node { bytes });
+        let _ = self.protocol.send(to, Message::Node { bytes });
     }
 
     /// Checks what must hold between steps, in this machine and in its parts.
@@ -546,9 +546,9 @@ impl Node {
         self.tree.version().invariants();
         assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
-            self.chain.commit().only() <= self.log.end() || !self.duties().append,
+            self.protocol.commit().only() <= self.log.end() || !self.duties().append,
             "{}",
-            format!("commit {} beyond the log's end {}", self.chain.commit(), self.log.end())
+            format!("commit {} beyond the log's end {}", self.protocol.commit(), self.log.end())
         );
         for ordinal in self.drain.segments.keys() {
             let file = self.log.config().segment(*ordinal);

@@ -91,16 +91,16 @@ impl Node {
         else {
             return;
         };
-        if !self.chain.has_caught_up() || self.awaits_ring_note() {
+        if !self.protocol.has_caught_up() || self.awaits_ring_note() {
             return;
         }
-        let fate = match self.chain.whole_member(loss.term) {
+        let fate = match self.protocol.whole_member(loss.term) {
             Whole::Member(id) => Fate::TakenOver(id),
-            Whole::Nobody => Fate::Gone(self.chain.term()),
+            Whole::Nobody => Fate::Gone(self.protocol.term()),
             Whole::Unknown => return,
         };
         let loss = RingLoss { fate, ..loss.clone() };
-        self.chain.set_gap(loss.gap());
+        self.protocol.set_gap(loss.gap());
         self.outputs.push_back(Output::Notice(loss.to_string()));
         self.state.ring.loss = Some(loss);
         self.stage_state(None);

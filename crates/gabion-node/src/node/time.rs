@@ -37,7 +37,7 @@ impl Node {
     /// before any event.
     pub fn begin_at(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
-        self.chain.begin_at(now_ms);
+        self.protocol.begin_at(now_ms);
     }
 
     /// Tells the time before commands are run, so that they meet nothing that has expired by now.

@@ -112,20 +112,20 @@ impl Node {
 
     fn begin_protocol_anew(&mut self) -> Result<()> {
         let marks = Watermarks {
-            commit: self.chain.commit(),
-            durable: self.chain.durable_commit(),
-            flushed: self.chain.flushed_min(),
-            edit: self.chain.edits_applied_min(),
+            commit: self.protocol.commit(),
+            durable: self.protocol.durable_commit(),
+            flushed: self.protocol.flushed_min(),
+            edit: self.protocol.edits_applied_min(),
         };
         let local = LocalState {
             lost: self.lost_log(),
             gap: self.state.ring.loss.as_ref().and_then(crate::ring::RingLoss::gap),
             marks,
-            next_ticket: self.chain.next_ticket(),
+            next_ticket: self.protocol.next_ticket(),
             ..local_state(&self.state, &self.tree, &self.log)?
         };
         let settings = (&self.config, &self.options);
-        self.chain = begin_protocol(settings, local, &self.state, self.now_ms)?;
+        self.protocol = begin_protocol(settings, local, &self.state, self.now_ms)?;
         // What the protocol before wanted done to the log is of no term that runs.
         self.held = None;
         self.refused = Some("the group is starting".into());
@@ -136,7 +136,7 @@ impl Node {
     /// Begins the log of a term with the view in which it runs, so that the log tells by itself
     /// whose it is. A log that nobody else reads needs no such record.
     pub(super) fn append_term_start(&mut self) {
-        if !self.writing.awaits_term_start || !self.chain.is_joined() {
+        if !self.writing.awaits_term_start || !self.protocol.is_joined() {
             return;
         }
         let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());

@@ -208,10 +208,10 @@ impl Node {
         if self.is_stopping() {
             return Some("the replica stops".into());
         }
-        if let Some(reason) = self.chain.not_ready_reason().or(self.refused.as_deref()) {
+        if let Some(reason) = self.protocol.not_ready_reason().or(self.refused.as_deref()) {
             return Some(reason.into());
         }
-        let is_starting = !self.chain.is_joined() || self.writing.awaits_term_start;
+        let is_starting = !self.protocol.is_joined() || self.writing.awaits_term_start;
         is_starting.then(|| "the group is starting".into())
     }
 
@@ -219,14 +219,14 @@ impl Node {
     /// Members that compact for themselves do not tell.
     #[must_use]
     pub fn is_edit_kept(&self, edit: u64) -> bool {
-        !self.view.has_one_tree() || self.chain.edits_applied_min() >= edit
+        !self.view.has_one_tree() || self.protocol.edits_applied_min() >= edit
     }
 
     fn edits_not_applied_everywhere(&self) -> u64 {
         if !self.view.has_one_tree() {
             return 0;
         }
-        self.apply.last_appended(self.tree.last_edit()) - self.chain.edits_applied_min()
+        self.apply.last_appended(self.tree.last_edit()) - self.protocol.edits_applied_min()
     }
 
     /// Sets a key, as part of this turn's record.
@@ -555,14 +555,14 @@ impl Node {
             return self.log_end();
         }
         match self.config.ack {
-            AckLevel::Replicated => self.chain.commit(),
-            AckLevel::Durable => self.chain.durable_commit(),
+            AckLevel::Replicated => self.protocol.commit(),
+            AckLevel::Durable => self.protocol.durable_commit(),
         }
     }
 
     /// The frontier that every member has flushed: what `WAITAOF` waits for.
     #[must_use]
     pub fn durable_everywhere(&self) -> Frontier {
-        self.chain.durable_commit()
+        self.protocol.durable_commit()
     }
 }
