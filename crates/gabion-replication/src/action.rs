@@ -18,7 +18,7 @@ pub struct LocalState {
     pub incarnation: u64,
     /// Its durable counter of starts and connections, as at this start.
     pub session: u64,
-    /// Its spans as last adopted; what they say beyond `progress.end` is ignored.
+    /// Its spans as last adopted. Anything in them beyond `progress.end` is ignored.
     pub spans: Spans,
     /// The first position that it can still send to others.
     pub oldest: LogPosition,
@@ -27,28 +27,28 @@ pub struct LocalState {
     /// Where its log ends and how much of it is durable, applied and flushed. A log that lost
     /// records may end before what is flushed.
     pub progress: Progress,
-    /// What the log lost: remembered durably until the log reaches it again.
+    /// The records that the log lost, remembered durably until the log reaches them again.
     pub lost: Option<Lost>,
     /// See [`MemberState::gap`](crate::MemberState::gap).
     pub gap: Option<Term>,
-    /// What is known to hold at every member: they do not fall with a new view.
+    /// The watermarks of all members known here: they do not fall with a new view.
     pub marks: Watermarks,
     /// No [`Action::SendLog`] with this ticket, or a later one, was ever polled in this process.
     pub next_ticket: u64,
 }
 
-/// Whether some member of a group has all that was in the ring of one that lost its own.
+/// Whether some member of a group has all records of another member's lost ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// This one.
+    /// This member has them.
     Member(ReplicaId),
-    /// Each of them lost its own as well.
+    /// Each other member lost its own ring as well.
     Nobody,
-    /// Not all have said.
+    /// Not all members have said.
     Unknown,
 }
 
-/// What a member was last known to be, for status pages.
+/// The last known state of a member, for status pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Which member.
@@ -57,9 +57,9 @@ pub struct MemberStatus {
     pub is_connected: bool,
     /// Whether it takes part in the current term, as far as is known here.
     pub is_joined: bool,
-    /// When something was last heard from it, in the milliseconds of `now_ms`.
+    /// When this replica last heard from it, in the milliseconds of `now_ms`.
     pub last_heard_ms: u64,
-    /// What it last said of itself; nothing before the first word.
+    /// Its last report of itself; nothing before the first one.
     pub progress: Option<Progress>,
     /// Bytes of this replica's log that it has not acknowledged (span gaps included).
     pub lag_bytes: u64,
@@ -67,15 +67,15 @@ pub struct MemberStatus {
     pub refused: Option<String>,
 }
 
-/// What the node is to do. Actions are carried out in the order in which they come; one that takes
-/// long (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow`
-/// or `AdoptTerm` never overtakes an earlier one.
+/// Orders to the node. It carries them out in the order in which they come. One that takes long
+/// (`SendLog`, `AdoptTerm`) may be answered later, but a later `Place`, `Truncate`, `Follow` or
+/// `AdoptTerm` never overtakes an earlier one.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Send `frame` to its receiver over the connection `frame.connection`. When that connection is
     /// gone, drop it.
     Send {
-        /// What to send; [`Frame::encode`] makes bytes of it without copying record bytes.
+        /// The frame; [`Frame::encode`] makes bytes of it without copying record bytes.
         frame: Frame,
     },
     /// Close this connection (and call `handle_disconnected`).
@@ -92,7 +92,7 @@ pub enum Action {
     SendLog {
         /// The log that is meant.
         shard: ShardId,
-        /// Who will be sent them.
+        /// The member that will get them.
         to: ReplicaId,
         /// Names this read.
         ticket: u64,
@@ -102,8 +102,8 @@ pub enum Action {
         until: LogPosition,
         /// Bytes to read at most, unless the first record is longer.
         bytes_max: usize,
-        /// Whether each record is to be checked against its CRC: a stream begins here, maybe since
-        /// the receiver found what it was sent to be bad.
+        /// Whether to check each record against its CRC. A stream begins here, maybe because the
+        /// receiver found the last bytes bad.
         check: bool,
     },
     /// Put these whole records in the log at `from`, then call `handle_placed` (the tail: after it
@@ -126,9 +126,9 @@ pub enum Action {
         /// The new end.
         at: LogPosition,
     },
-    /// The records that come before the next `AdoptTerm` are of terms that this head never knew (it
-    /// lost its disk): they lie in `spans`, which are made durable with the last of these terms.
-    /// That need not be waited for: until then a restart finds less.
+    /// The records before the next `AdoptTerm` are of terms that this head never knew (it lost its
+    /// disk). They lie in `spans`, which become durable with the last of these terms. Nobody waits
+    /// for that: until then a restart finds less.
     Follow {
         /// The log that is meant.
         shard: ShardId,
@@ -148,8 +148,8 @@ pub enum Action {
         end: LogPosition,
     },
     /// Grants between this replica and `peer` are void: the connection that carried them is gone.
-    /// A secondary voids what it granted (durably, with a new session) before it grants anew; the
-    /// head forgets what it was granted.
+    /// A secondary voids its grants (durably, with a new session) before it grants anew; the head
+    /// forgets the grants that it got.
     VoidGrants {
         /// The other side.
         peer: ReplicaId,

@@ -2,8 +2,8 @@
 //!
 //! Members stand in a fixed order: the first is the head and primary, the last the tail. Every pair
 //! has one connection. Records flow from each member to the next; each member acknowledges
-//! cumulatively to the head, and to its predecessor, whose window it opens. What every member has
-//! is committed.
+//! cumulatively to the head, and to its predecessor, whose window it opens. A record is committed
+//! once every member has it.
 //!
 //! # A term
 //!
@@ -31,20 +31,20 @@
 //!
 //! Such a member is there only while disks keep what they made durable. A member whose segments are
 //! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every
-//! member. So a member remembers, durably, up to which record its log was durable and committed,
-//! and until its log reaches that record again its Hello says so ([`Lost`]: term and end of the
+//! member. So a member remembers, durably, up to which record its log was durable and committed.
+//! Until its log reaches that record again, its Hello says so ([`Lost`]: term and end of the
 //! record). The head begins no term with a winner whose (last term, end) is below any of these; it
-//! says who lost what, to all.
+//! tells all members who lost which records.
 //!
-//! The argument then holds with the log that the member had in place of the one that it has: cut at
-//! the end of that record it is a log as any other, all of it committed, and the winner's (last
-//! term, end) is at least its own. The position alone would not do, as a log of an older term may
-//! be longer, with records that never committed. Nor does a rotten log win by what it lost: (last
-//! term, end) is of the records that are there, and no record is placed before all that precede it.
+//! The argument then holds with the log that the member had before. Cut at the end of that record,
+//! it is a log as any other, all of it committed, and the winner's (last term, end) is at least its
+//! own. The position alone would not do: a log of an older term may be longer, with records that
+//! never committed. Nor can a rotten log win by its lost records: its (last term, end) counts only
+//! records that are there, and no record is placed before all that precede it.
 //!
-//! Until what was lost is durable again here, the member says that it needs the log from its
-//! durable end on, whatever its files hold: it may lose its ring and need the same once more, so
-//! nobody may trim it. A group of one has nobody to ask; its node refuses to open such a log.
+//! Until the lost records are durable again here, the member says that it needs the log from its
+//! durable end on, whatever its files hold. It may lose its ring and need the same log once more,
+//! so nobody may trim it. A group of one has nobody to ask; its node refuses to open such a log.
 //!
 //! A member that got more log after its Hello (its predecessor still streams in the old term)
 //! answers NewTerm with a new Hello, and the head starts over; so nothing that a tail may have
@@ -61,11 +61,10 @@
 //! - The head accepts writes when every member has joined and has its log. It goes on through a
 //!   short absence; a member that is out, behind, or acknowledges nothing for `timeout_ms` stops
 //!   writes, with a sentence that names it, until it is in place again.
-//! - Log is trimmed only below what every member has flushed (`flushed_min`), so that whoever
-//!   returns finds the rest at its predecessor. One that does not is told that it needs a full
-//!   copy.
-//! - The tail answers reads once it has what the head had when it joined, and from then on for the
-//!   life of its view: nothing commits without it.
+//! - Log is trimmed only below what every member has flushed (`flushed_min`), so a member that
+//!   returns finds the rest at its predecessor. Otherwise it is told that it needs a full copy.
+//! - The tail may answer reads once it has all that the head had when the tail joined, and from
+//!   then on for the life of its view: nothing commits without the tail.
 //!
 //! # Order of calls
 //!
@@ -111,7 +110,7 @@ enum Phase {
     Joined,
 }
 
-/// What was last announced to the node.
+/// The last announcement to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Announced {
     Nothing,
@@ -129,7 +128,7 @@ pub struct Chain {
     now_ms: u64,
     /// The highest term durable here, but for one that is followed.
     term: Term,
-    /// Head: the highest term of the logs that it began to fetch; nobody starts it anew.
+    /// Head: the highest term of the logs that it began to fetch; it is never started anew.
     followed: Term,
     incarnation: u64,
     session: u64,
@@ -141,9 +140,9 @@ pub struct Chain {
     progress: Progress,
     /// Records that go on to the successor as they are.
     recent: Recent,
-    /// What the log had lost at the start.
+    /// The records that the log lacked at the start.
     lost: Option<Lost>,
-    /// What is said of a ring that was lost.
+    /// The report on a lost ring in the next Hello.
     gap: Option<Term>,
     /// The log ends here once the node has carried out every `Place`.
     received: LogPosition,
@@ -653,7 +652,7 @@ impl Chain {
         self.progress.durable.only()
     }
 
-    /// What must hold between any two calls.
+    /// Invariants between any two calls.
     fn invariants(&self) {
         assert!(self.end() <= self.received, "placed more than was received");
         assert!(self.durable() <= self.end(), "durable beyond the end");

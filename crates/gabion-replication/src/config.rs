@@ -17,14 +17,14 @@ pub struct Config {
     pub me: ReplicaId,
     /// A connection on which nothing was sent for this long gets a heartbeat, in milliseconds.
     pub heartbeat_ms: u64,
-    /// A member that was not heard for this long is out, in milliseconds; over `heartbeat_ms`.
+    /// A member that is silent for this long, in milliseconds, is out; over `heartbeat_ms`.
     pub timeout_ms: u64,
-    /// Bytes of log sent to the next member and not acknowledged by it, at which sending pauses.
+    /// Sending pauses at this many bytes of log that the next member has not acknowledged.
     pub window_bytes: u64,
-    /// Bytes of a log segment: names the place of what a log lost. No record is longer.
+    /// Bytes of a log segment: names the place of lost log. No record is longer.
     pub segment_len: u64,
-    /// Bytes of each member's ring, at least four segments: a member is sent no log that would
-    /// overwrite there what it has not flushed.
+    /// Bytes of each member's ring, at least four segments. No member is sent log that would
+    /// overwrite unflushed log in its ring.
     pub ring_len: u64,
 }
 
@@ -62,9 +62,9 @@ impl Config {
         POSITION_MAX.min(LogPosition(end - 1))
     }
 
-    /// Where what is sent to a member must begin at the latest whose log is durable up to
-    /// `durable`. One segment is kept for the record that begins there, and one as a ring keeps
-    /// whole what is flushed in part.
+    /// The last position at which records sent to a member may begin, with its log durable up to
+    /// `durable`. One segment is kept for the record that begins there, and one because a ring
+    /// keeps a partly flushed segment whole.
     pub(crate) const fn ring_ends(&self, durable: LogPosition) -> LogPosition {
         LogPosition(durable.get().saturating_add(self.ring_len - 2 * self.segment_len))
     }

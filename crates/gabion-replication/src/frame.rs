@@ -34,7 +34,7 @@ use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, ShardId, Term
 
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 64;
-/// Bytes that [`Frame::len_of`] wants to see.
+/// Bytes that [`Frame::len_of`] needs.
 pub const PREFIX_LEN: usize = 16;
 /// "GBCH" in little-endian order.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"GBCH");
@@ -48,7 +48,7 @@ const CRC_OFFSET: usize = 12;
 /// for headers.
 pub const PAYLOAD_FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 4096;
 
-/// A message with where it belongs.
+/// A message with its addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     /// The group.
@@ -74,7 +74,7 @@ pub struct Frame {
 pub struct Encoded {
     /// Header and body.
     pub head: Vec<u8>,
-    /// Record or command bytes, shared with whoever made the message.
+    /// Record or command bytes, shared with the maker of the message.
     pub payload: Vec<Bytes>,
 }
 
@@ -132,8 +132,8 @@ impl Frame {
         Ok(encoded)
     }
 
-    /// The length in bytes of the frame that begins with `prefix`, of which [`PREFIX_LEN`] bytes
-    /// are looked at; nothing while there are fewer.
+    /// The length in bytes of the frame that begins with `prefix`; nothing while there are fewer
+    /// than the [`PREFIX_LEN`] bytes that it looks at.
     ///
     /// # Errors
     /// Corruption when it is no frame, unsupported for another version, limit exceeded when it is

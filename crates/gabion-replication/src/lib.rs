@@ -16,8 +16,8 @@
 //! - [`Protocol`]: the seam; [`begin`] gives a view its protocol. [`chain`]: the chain, whose
 //!   module text is the protocol. [`Alone`]: a group of one.
 //! - [`GroupView`]: term, configuration and members.
-//! - [`message`] and [`frame`]: what members say, and how it lies in bytes.
-//! - [`spans`]: which term wrote which part of a log; where two logs part.
+//! - [`message`] and [`frame`]: the messages between members, and their bytes.
+//! - [`spans`]: the term that wrote each part of a log; the point where two logs part.
 //!
 //! Log records are opaque here: positions, lengths and the checksum of the last one. Files do
 //! not occur here, and edits are numbers. The glue that owns log, tree and pool is `gabion-node`.

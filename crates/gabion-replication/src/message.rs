@@ -1,4 +1,4 @@
-//! What members of a group say to each other. Bodies are little-endian; the frame around them, with
+//! Messages between the members of a group. Bodies are little-endian; the frame around them, with
 //! the sender's term, stands in [`crate::frame`].
 //!
 //! ```text
@@ -45,7 +45,7 @@ use gabion_base::{Error, Frontier, LogPosition, Result, Term};
 /// Longest sentence in a message, in bytes.
 pub const TEXT_LEN_MAX: usize = 4096;
 
-/// In [`MemberState::gap`]: of whatever term.
+/// In [`MemberState::gap`]: any term.
 pub const ANY_TERM: Term = Term(u64::MAX);
 
 /// How far a member is. Every value only rises while its process lives, except where a log is cut.
@@ -62,7 +62,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What both have reached.
+    /// The progress that both have reached.
     #[must_use]
     pub fn meet(self, other: Self) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// What either has reached.
+    /// The progress that either has reached.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         Self {
@@ -99,7 +99,7 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// What holds when every member has come so far.
+    /// The marks when every member has come so far.
     #[must_use]
     pub const fn of(least: Progress) -> Self {
         let Progress { end, durable, flushed, edit } = least;
@@ -128,8 +128,8 @@ pub struct Lease {
     pub lasts_ms: u32,
 }
 
-/// Committed records that were durable in a log and that it does not have any more: its segments
-/// are rotten (docs/faults.md E4).
+/// Committed records that were durable in a log and are not in it any more: its segments are rotten
+/// (docs/faults.md E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Where the first of them begins.
@@ -141,14 +141,14 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What the tip of a log must reach to hold them all; compared like [`Spans::tip`].
+    /// The log's tip must reach this to hold them all; compared like [`Spans::tip`].
     #[must_use]
     pub const fn tip(&self) -> (Term, LogPosition) {
         (self.term, self.to)
     }
 }
 
-/// What a member says of itself at the start of a connection. Its term is the frame's.
+/// A member's account of itself at the start of a connection. Its term is the frame's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberState {
     /// The lowest and the highest version of frames that it speaks.
@@ -165,16 +165,16 @@ pub struct MemberState {
     pub progress: Progress,
     /// Its spans up to its end; only such as hold records.
     pub spans: Spans,
-    /// What its log lost and has not got back.
+    /// The records that its log lost and has not got back.
     pub lost: Option<Lost>,
-    /// Its ring was lost: records of terms below this one that it had acknowledged may be gone
-    /// here. [`ANY_TERM`] until it has heard whether others have them.
+    /// Its ring was lost: it may lack records that it acknowledged, of terms below this one.
+    /// [`ANY_TERM`] until it has heard whether others have them.
     pub gap: Option<Term>,
 }
 
 impl MemberState {
-    /// The least that the log of a group must reach that this member is to follow: the tip of its
-    /// own, or what it lost.
+    /// The tip that a group's log must reach before this member follows it: its own, or that of its
+    /// lost records.
     #[must_use]
     pub fn known_tip(&self) -> (Term, LogPosition) {
         let tip = self.spans.tip();
@@ -187,7 +187,7 @@ impl MemberState {
 pub enum Message {
     /// The first message on a connection, both ways.
     Hello(MemberState),
-    /// From the head: the frame's term runs, or still runs; this is its log.
+    /// From the head: the frame's term runs, or still runs, with this log.
     NewTerm {
         /// The head's log begins here; spans wholly below may be missing.
         oldest: LogPosition,
@@ -237,7 +237,7 @@ pub enum Message {
     },
     /// The answer to a frame of an older view: the view that runs at the sender.
     View(GroupView),
-    /// What nodes say to each other about slots and files (grants, placements, missing files).
+    /// Messages between nodes about slots and files (grants, placements, missing files).
     Node {
         /// The node's own encoding.
         bytes: Bytes,
@@ -253,7 +253,7 @@ pub enum Message {
     ForwardReply {
         /// The number in `Forward`.
         id: u64,
-        /// The log up to here is what the answer stands for.
+        /// The answer stands for the log up to here.
         frontier: Frontier,
         /// The reply.
         bytes: Bytes,
@@ -267,7 +267,7 @@ pub enum Message {
 
 pub(crate) const KIND_RECORDS: u8 = 4;
 const KIND_NODE: u8 = 16;
-/// The field of a Hello that an older build must not skip: it would go on without what was lost.
+/// The field of a Hello that an older build must not skip: it would go on without the lost records.
 const TAG_LOST: u16 = 1;
 const TAG_GAP: u16 = 2;
 pub(crate) const KIND_FORWARD: u8 = 17;

@@ -6,7 +6,7 @@
 pub(crate) enum Mutant {
     /// The head counts acknowledgements of any term.
     AckOfOldTerm,
-    /// Committed is what any member has.
+    /// The commit mark is the most that any member has, not the least.
     MaxOfAcks,
     /// A stream that begins anew leaves out a record.
     ResendSkipsRecord,
@@ -16,11 +16,11 @@ pub(crate) enum Mutant {
     ShortestLogWins,
     /// The head does not look at other logs when it starts.
     HeadKeepsItsLog,
-    /// The tail answers reads before it knows what was acknowledged.
+    /// The tail answers reads before it knows the acknowledged end.
     ReadableAtOnce,
     /// The bound for trimming looks at the head only.
     TrimByHeadOnly,
-    /// The head does not look at what members lost.
+    /// The head ignores members' losses.
     LossIgnored,
     /// Records of an old connection are taken.
     OldConnectionCounts,

@@ -39,7 +39,7 @@ pub fn begin(config: Config, state: LocalState, now_ms: u64) -> Result<Box<dyn P
 pub trait Protocol: Send {
     // ---- inputs
 
-    /// The clock begins at `now_ms`, which may be before the time of the start. Only before any
+    /// Sets the clock to `now_ms`, which may be before the time of the start. Only before any
     /// event.
     fn begin_at(&mut self, now_ms: u64);
 
@@ -47,7 +47,7 @@ pub trait Protocol: Send {
     /// never uses again in the life of this process). It replaces an older one.
     fn handle_connected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64);
 
-    /// The connection is gone. One that has been replaced meanwhile is ignored.
+    /// The connection is gone. Ignored if it has been replaced meanwhile.
     fn handle_disconnected(&mut self, peer: ReplicaId, connection: u64, now_ms: u64);
 
     /// A frame arrived over `connection` of `peer`. Group, configuration and term are checked
@@ -67,8 +67,8 @@ pub trait Protocol: Send {
     /// Time has passed. To be called a few times per heartbeat.
     fn handle_tick(&mut self, now_ms: u64);
 
-    /// The node made the term durable that [`Action::AdoptTerm`] named, and had carried out every
-    /// earlier [`Action::Place`]. A term that a later one replaced is ignored.
+    /// The node made the term of [`Action::AdoptTerm`] durable, and had carried out every earlier
+    /// [`Action::Place`]. Ignored for a term that a later one replaced.
     fn handle_term_adopted(&mut self, shard: ShardId, term: Term);
 
     /// The own log grew by these whole records, the last of which has this checksum.
@@ -77,8 +77,8 @@ pub trait Protocol: Send {
     /// At a member that does not take writes, and while not [`Self::is_joined`].
     fn handle_appended(&mut self, shard: ShardId, records: Vec<Bytes>, last_crc: u32);
 
-    /// The node placed (a member that answers reads: and applied) the records of
-    /// [`Action::Place`] up to `end`.
+    /// The node placed the records of [`Action::Place`] up to `end`. At a member that answers reads
+    /// it has applied them, too.
     fn handle_placed(&mut self, shard: ShardId, end: LogPosition, last_crc: u32);
 
     /// The records of an [`Action::Place`] do not continue the log, which ends at `end` with a
@@ -95,8 +95,8 @@ pub trait Protocol: Send {
     fn handle_trimmed(&mut self, oldest: Frontier);
 
     /// The node's answer to [`Action::SendLog`]: whole records from its `from` on. The kind of an
-    /// error decides its end: *not found* (trimmed) the peer, which needs a full copy; *corruption*
-    /// the process; any other the connection.
+    /// error decides what ends: *not found* (trimmed) the peer, which needs a full copy;
+    /// *corruption* the process; any other the connection.
     fn handle_log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>);
 
     /// Sends one of the node's own kinds, behind everything that was sent to this member before.
@@ -106,10 +106,10 @@ pub trait Protocol: Send {
     /// own.
     fn send(&mut self, to: ReplicaId, message: Message) -> Result<()>;
 
-    /// Changes the word that the next greeting has of a ring that was lost.
+    /// Changes the report on a lost ring in the next greeting.
     fn set_gap(&mut self, gap: Option<Term>);
 
-    /// The next thing to do; nothing when everything is done for now.
+    /// The next order; nothing when all is done for now.
     fn poll(&mut self, now_ms: u64) -> Option<Action>;
 
     // ---- facts
@@ -120,8 +120,8 @@ pub trait Protocol: Send {
     /// Whether the current term runs here.
     fn is_joined(&self) -> bool;
 
-    /// Whether the current term runs here, and the log has all that the group had when it told this
-    /// replica of the term.
+    /// Whether the current term runs here, and the log has all that the group had when this replica
+    /// was told of the term.
     fn has_caught_up(&self) -> bool;
 
     /// Whether the group accepts writes, as last announced and not overtaken since.
@@ -165,14 +165,14 @@ pub trait Protocol: Send {
     /// The spans of the log, as last adopted.
     fn spans(&self) -> &Spans;
 
-    /// The member from which the log comes that comes to this replica.
+    /// The member that sends this replica its log.
     fn source(&self) -> Option<ReplicaId>;
 
-    /// Whether another member has all the records up to this term that this one ever acknowledged,
-    /// and did not lose its ring as well.
+    /// Whether another member, with its ring intact, has all records up to this term that this one
+    /// ever acknowledged.
     fn whole_member(&self, term: Term) -> Whole;
 
-    /// The first ticket that no [`Action::SendLog`] had: for the protocol of the next view.
+    /// The first ticket that no [`Action::SendLog`] had, for the protocol of the next view.
     fn next_ticket(&self) -> u64;
 
     /// Every member as last known, in the order of the view.

@@ -1,4 +1,4 @@
-//! Which term wrote which part of a log, and where two logs part.
+//! The term that wrote each part of a log, and the point where two logs part.
 //!
 //! A log is a list of spans, each the work of one term. The first record of a term begins at the
 //! next 4 KiB boundary after the end of the log that the term took over (docs/replication.md,
@@ -9,9 +9,9 @@
 //!   [0 ─────── 5000)  ....   [8192 ──────────── 20000) .. [20480 ───────►
 //! ```
 //!
-//! Two rules make term and position enough to compare logs, as in Raft's log matching: within a
-//! term there is one writer, whose log every other member's is a prefix of; and nobody places a
-//! record of a term before its log up to that term's start equals the head's.
+//! Two rules make term and position enough to compare logs, as in Raft's log matching. Within a
+//! term there is one writer, and every other member's log is a prefix of its log. And no member
+//! places a record of a term before its log up to that term's start equals the head's.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -25,8 +25,7 @@ pub const OPEN: LogPosition = LogPosition(u64::MAX);
 pub const POSITION_MAX: LogPosition = LogPosition(1 << 62);
 /// Most spans in one list. A list shrinks as the log is trimmed.
 pub const SPANS_MAX: usize = 16_384;
-/// Terms that can be: the highest whose files have numbers has no successor, so nobody may be in
-/// it.
+/// Terms that can be. The highest term whose files have numbers is excluded: it has no successor.
 pub(crate) const TERMS: core::ops::Range<u64> = 1..TERM_MAX.get();
 /// Bytes of an encoded span.
 const SPAN_LEN: usize = 24;
@@ -126,8 +125,8 @@ impl Spans {
         self.0.iter().find(|s| s.start >= position).map_or(position, |s| s.start)
     }
 
-    /// How far this log, which is clipped, is the same as `other`. What `other` has trimmed away
-    /// counts as the same: it was flushed by every member.
+    /// How far this log, which is clipped, is the same as `other`. Log that `other` has trimmed
+    /// counts as the same: every member had flushed it.
     #[must_use]
     pub fn common_end(&self, other: &Self) -> LogPosition {
         let mut common = LogPosition::ZERO;
@@ -152,9 +151,9 @@ impl Spans {
         common
     }
 
-    /// This list for a log that follows it and is the same up to `common`, with the spans that it
-    /// had. Where this list has forgotten the span in which that log ends, it stays in front: its
-    /// term is what the log is compared by until it has records of a later one.
+    /// The spans of a log that follows this list, is the same up to `common`, and had the spans
+    /// `had`. If this list has forgotten the span in which that log ends, that span stays in front:
+    /// its term identifies the log in comparisons until it has records of a later one.
     #[must_use]
     pub fn followed_from(&self, had: &Self, common: LogPosition) -> Self {
         let mut spans = self.clone();
@@ -167,21 +166,21 @@ impl Spans {
         spans
     }
 
-    /// Whether a log that is the same as this one up to `common` misses records of spans that were
-    /// forgotten here, when the log here begins at `oldest`.
+    /// Whether a log that is the same as this one up to `common` misses records of spans forgotten
+    /// here, when the log here begins at `oldest`.
     #[must_use]
     pub fn forgot_after(&self, common: LogPosition, oldest: LogPosition) -> bool {
         common < oldest && self.0.first().is_none_or(|first| first.start > common)
     }
 
-    /// Forgets spans that end before the log's last record before `oldest`, but never the last one
-    /// that holds records of a log that ends at `end`: its term is what the log is compared by,
-    /// also when all is trimmed, or when all that is kept turns out to be rotten, here or at a
-    /// member to which this log is compared.
+    /// Forgets spans that end before the log's last record before `oldest`. The last span that
+    /// holds records of a log that ends at `end` always stays, as its term identifies the log in
+    /// comparisons. That holds even when all is trimmed, or when all kept log turns out to be
+    /// rotten, here or at the member compared with.
     pub fn trim(&mut self, oldest: LogPosition, end: LogPosition) {
         let has_records = |s: &Span| s.start < end && s.start < s.end;
         let last = self.0.iter().rposition(has_records).unwrap_or(0);
-        // A span may end before `oldest` with nothing but the gap to the next one between them.
+        // Between the end of a span and `oldest` there may be only the gap to the next span.
         let is_needed = |s: &Span| round_up_to_block(s.end.get()) >= oldest.get();
         let keep = self.0.iter().take(last).position(is_needed).unwrap_or(last);
         self.0.drain(..keep);

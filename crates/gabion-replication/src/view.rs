@@ -25,9 +25,8 @@ const FLAG_FULL: u32 = 1;
 /// Bytes of a member without its addresses.
 const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
 
-/// Where a member can be reached: IP address and port as text, empty where the view does not say.
-/// Then each process has the address from its own settings, as it has where a text is none: a name
-/// is not resolved.
+/// Where a member can be reached: IP address and port as text. Each process uses the address from
+/// its own settings where the text is empty or no IP address: names are not resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// For the protocol of the group.
@@ -62,10 +61,10 @@ impl Addresses {
 pub struct Member {
     /// Which replica.
     pub replica: ReplicaId,
-    /// Whether it has all that the group has. One that does not is being filled, and is counted for
-    /// nothing but receiving.
+    /// Whether it has all that the group has. A member that is not full is being filled, and only
+    /// receives.
     pub is_full: bool,
-    /// The machine or process that it runs on; 0 where nobody registers these.
+    /// The machine or process that it runs on; 0 where no registry of these exists.
     pub node: u64,
     /// Its durable counter of starts when the view was made; 0 if unknown.
     pub incarnation: u64,
@@ -76,7 +75,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// A full member of which nothing else is known.
+    /// A full member with nothing else known.
     #[must_use]
     pub fn new(replica: ReplicaId) -> Self {
         Self {
@@ -90,7 +89,7 @@ impl Member {
     }
 }
 
-/// What the members of a group agree on at one time.
+/// The agreement of a group's members at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
     /// The group.
@@ -156,7 +155,7 @@ impl GroupView {
         self.members.iter().map(|member| member.replica).filter(move |replica| *replica != but)
     }
 
-    /// Checks what every view fulfils.
+    /// Checks the rules that every view keeps.
     ///
     /// # Errors
     /// Invalid input that names the value and its limit.

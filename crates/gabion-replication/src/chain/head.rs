@@ -105,8 +105,8 @@ impl Chain {
         }
     }
 
-    /// Why no term may begin with a log that ends at `best`: some member's log once reached further
-    /// and that was committed, and nobody has it any more.
+    /// Why no term may begin with a log that ends at `best`: some member's log once reached
+    /// further, that part was committed, and no member has it any more.
     fn reason_of_loss(&self, best: (Term, LogPosition)) -> Option<String> {
         if self.planted.has(Mutant::LossIgnored) {
             return None;
@@ -118,7 +118,7 @@ impl Chain {
         self.config.reason_of_loss(&lost)
     }
 
-    /// Tells every member, once, and waits for one that comes back with what is missing.
+    /// Tells every member, once, and waits for a member that comes back with the missing records.
     fn refuse_to_begin(&mut self, reason: String) {
         let is_new = self.blocked.as_ref() != Some(&reason);
         for i in 0..self.peers.len() {
@@ -185,7 +185,7 @@ impl Chain {
         self.take_records(i, from, term, bytes)
     }
 
-    /// Head: the node placed some of what was pulled.
+    /// Head: the node placed some of the pulled records.
     pub(super) fn after_placed(&mut self) {
         let here = self.end();
         let Phase::Pulling { end, is_asked, .. } = &mut self.phase else { return };
@@ -224,7 +224,7 @@ impl Chain {
         self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: start });
     }
 
-    /// The term runs here: tell the others, unless one has more log than was known.
+    /// The term runs here: tells the others, unless one has more log than was known.
     pub(super) fn welcome_all(&mut self) {
         let tip = self.tip();
         let mut hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
@@ -252,7 +252,7 @@ impl Chain {
         self.push(self.peers[i].id, message);
     }
 
-    /// A member's word that it is in the term; from a successor also the request for the stream.
+    /// A member says that it is in the term; a successor also asks for the stream with it.
     pub(super) fn term_accepted_by(
         &mut self,
         i: usize,
@@ -322,7 +322,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Head: what every member has, while every member is in this term.
+    /// Head: raises the marks to the least of all members, while every member is in this term.
     pub(super) fn raise_marks(&mut self) {
         if self.index != 0 || self.phase != Phase::Joined {
             return;
@@ -423,7 +423,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Head: remembers who is in place now, for the day when one is not.
+    /// Head: notes the members in place now, for the day when one is not.
     pub(super) fn note_places(&mut self) {
         if self.index != 0 || self.phase != Phase::Joined {
             return;

@@ -1,5 +1,5 @@
-//! Connections with the other members: what is said first on each, who is next to whom, and what is
-//! known of each.
+//! Connections with the other members: the first message on each, the neighbours in the chain, and
+//! the known state of each member.
 
 use super::{Chain, Phase};
 use crate::frame::{VERSION, VERSION_MIN};
@@ -32,13 +32,13 @@ impl Chain {
         })
     }
 
-    /// How far this member says that it is. While what its log lost is not durable here again, it
-    /// may need that log once more, whatever is in its files: nobody may trim it.
+    /// This member's progress as it tells it. While lost log is not durable here again, the member
+    /// may need that log once more, whatever its files hold: nobody may trim it.
     pub(super) fn told(&self) -> Progress {
         Progress { flushed: self.progress.flushed.meet(self.progress.durable), ..self.progress }
     }
 
-    /// What the log lost and does not have yet.
+    /// The records that the log lost and does not have yet.
     pub(super) fn still_lost(&self) -> Option<Lost> {
         let lost = self.lost.filter(|lost| self.tip() < lost.tip())?;
         Some(Lost { from: lost.from.max(self.received.min(lost.to)), ..lost })

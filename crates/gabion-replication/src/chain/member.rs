@@ -11,7 +11,7 @@ use bytes::Bytes;
 use gabion_base::{Error, Frontier, LogPosition, Result, ShardId, Term};
 
 impl Chain {
-    /// The head's word that a term runs.
+    /// The head says that a term runs.
     pub(super) fn new_term_from(
         &mut self,
         i: usize,
@@ -72,7 +72,7 @@ impl Chain {
         self.spans.clipped(self.received).common_end(spans)
     }
 
-    /// The head has forgotten what comes after the end of this log.
+    /// The head has forgotten the log after the end of this one.
     pub(super) fn lacks_trimmed_log(&mut self, oldest: LogPosition) {
         let reason = format!(
             "replica {} needs a full copy: its log ends at {}, the primary's begins at {oldest}",
@@ -216,8 +216,8 @@ impl Chain {
         for i in 0..self.peers.len() {
             let id = self.peers[i].id;
             let Some(link) = &mut self.peers[i].link else { continue };
-            // The predecessor's window moves with the end, and where the ring was full with what is
-            // durable, of which not each step is worth a message.
+            // The end moves the predecessor's window. So does `durable` where the ring was full,
+            // but not each of its steps is worth a message.
             let more_durable =
                 progress.durable.only().get().saturating_sub(link.told_durable.get());
             let has_moved =
@@ -229,7 +229,7 @@ impl Chain {
         }
     }
 
-    /// The head's and the predecessor's word on what holds everywhere.
+    /// Head or predecessor say what holds at every member.
     pub(super) fn learn_marks(&mut self, i: usize, term: Term, marks: Watermarks) {
         let id = self.peers[i].id;
         let is_source = self.index != 0 && (id == self.head() || Some(id) == self.predecessor());
@@ -251,7 +251,7 @@ impl Chain {
         self.blocked = Some(reason);
     }
 
-    /// The tail may answer reads once it has what was acknowledged before it (re)joined.
+    /// The tail may answer reads once it has all records acknowledged before it (re)joined.
     pub(super) fn become_readable(&mut self) {
         let is_tail = self.index + 1 == self.order.len();
         let is_early = self.planted.has(Mutant::ReadableAtOnce);

@@ -1,4 +1,4 @@
-//! What one member knows of another.
+//! One member's knowledge of another.
 
 use crate::Action;
 use crate::message::{MemberState, Progress, Watermarks};
@@ -9,11 +9,11 @@ use gabion_base::{LogPosition, ReplicaId, ShardId, Term};
 pub(super) struct Peer {
     pub(super) id: ReplicaId,
     pub(super) last_heard_ms: u64,
-    /// Head's view: when it last was where it should be: joined, and its log the head's.
+    /// Head's view: when it was last in place: joined, with the head's log.
     pub(super) in_place_ms: u64,
     /// Head's view: when it last acknowledged something, or had nothing to acknowledge.
     pub(super) acked_ms: u64,
-    /// What it last said of itself, on any connection: for status only, nothing is counted by it.
+    /// Its last report of itself, on any connection: for status only, nothing counts on it.
     pub(super) progress: Option<Progress>,
     pub(super) link: Option<Link>,
 }
@@ -35,33 +35,33 @@ impl Peer {
     }
 }
 
-/// The current connection to it and all that is forgotten when it breaks.
+/// The current connection to it, and all state that is forgotten when it breaks.
 pub(super) struct Link {
     /// This side's number.
     pub(super) connection: u64,
     /// The other side's number, from its Hello.
     pub(super) remote: Option<u64>,
     pub(super) is_closing: bool,
-    /// The term with which it was told the view that runs here.
+    /// The term of the last answer that told it the view that runs here.
     pub(super) told_view: Option<Term>,
     pub(super) last_sent_ms: u64,
     pub(super) told: Watermarks,
     pub(super) hello: Option<(Term, MemberState)>,
     /// Head's view: the term that it accepted on this connection.
     pub(super) joined: Option<Term>,
-    /// Head's view: what it acknowledged in that term.
+    /// Head's view: its acknowledged progress in that term.
     pub(super) acked: Progress,
     /// Head's view: the member has caught up when it has acknowledged this.
     pub(super) target: LogPosition,
     pub(super) refused: Option<String>,
-    /// Head's view: it was told that no member has what was lost.
+    /// Head's view: it was told that no member has the lost records.
     pub(super) knows_of_loss: bool,
     /// Secondary's view of the head: NewTerm came on this connection, for this term.
     pub(super) welcomed: Option<Term>,
-    /// Secondary's view of head and predecessor: the term it was told to be accepted.
+    /// Secondary's view of head and predecessor: the term for which it sent them TermAccepted.
     pub(super) accepted: Option<Term>,
-    /// Secondary's view of head and predecessor: the end of the log that it was told, and how far
-    /// that was durable.
+    /// Secondary's view of head and predecessor: the end of the log in the last Ack to them, and
+    /// how far that was durable.
     pub(super) told_end: LogPosition,
     pub(super) told_durable: LogPosition,
     /// To the successor: the live stream.
@@ -104,7 +104,7 @@ pub(super) struct Stream {
     pub(super) acked: LogPosition,
     /// How far the successor's log is durable there.
     pub(super) durable: LogPosition,
-    /// Log was read for it, and looked at: the rest is sent as it is.
+    /// Log was read and checked for it: the rest is sent as it is.
     pub(super) is_sound: bool,
     /// The read that is under way.
     pub(super) reading: Option<Read>,

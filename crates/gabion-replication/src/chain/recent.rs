@@ -1,6 +1,6 @@
-//! The newest records of the log, as they were encoded or came: they go on to the successor as they
-//! are, and nobody reads them from the ring again. Parts leave when they are sent; ones that do not
-//! fit are read when their turn comes.
+//! The newest records of the log, as they were encoded or came. They go on to the successor as they
+//! are, without a read from the ring. Parts leave when they are sent; parts that do not fit are
+//! read from the ring when their turn comes.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -59,9 +59,9 @@ impl Recent {
         Some(part)
     }
 
-    /// Takes the records from `from` on that end by `until`, of one term, up to `bytes_max` in all,
-    /// or the first part if that is longer and within `room`. None where they are not here; those
-    /// before `from` are let go.
+    /// Takes the records of one term that begin at `from` and end by `until`: up to `bytes_max` in
+    /// all, or the first part if that is longer and within `room`. None where they are not here.
+    /// Drops those before `from`.
     pub(super) fn take(
         &mut self,
         from: LogPosition,
@@ -103,7 +103,7 @@ mod tests {
         vec![Bytes::from(vec![0; len])]
     }
 
-    /// Begin and end of the part that is taken.
+    /// Begin and end of the taken part.
     fn take(recent: &mut Recent, from: u64, until: u64, max: u64) -> Option<(u64, u64)> {
         let ready = recent.take(at(from), at(until), (max, 500))?;
         let len = ready.bytes.iter().map(Bytes::len).sum::<usize>() as u64;

@@ -37,10 +37,10 @@ impl Chain {
         }
     }
 
-    /// Sends the next records of the stream while its window is open, and the successor's ring has
-    /// room: one whose disk is slow holds the others back, and never has to refuse what it was sent
-    /// (docs/faults.md E15, R14). Records that have just come go on as they are; what is older the
-    /// node is asked for.
+    /// Sends the next records of the stream while its window is open and the successor's ring has
+    /// room. A successor with a slow disk thus holds the others back, and never has to refuse
+    /// records (docs/faults.md E15, R14). Records that have just come go on as they are; the node
+    /// reads older ones.
     pub(super) fn read_streams(&mut self) {
         while let Some(step) = self.next_of_stream() {
             match step {
@@ -89,12 +89,12 @@ impl Chain {
         self.next_ticket += 1;
         let read = Read { ticket, from, until, term: span.term };
         stream.reading = Some(read);
-        // The receiver may have found these very bytes bad, and that may be this side's doing.
+        // The receiver may have found these very bytes bad, and this side may be the cause.
         let check = !core::mem::replace(&mut stream.is_sound, true);
         Some(Step::Read(read.order(to, bytes_max as usize, check)))
     }
 
-    /// The part of these records that is sent: all, but with a planted defect.
+    /// The records to send: all of them, but with a planted defect.
     fn planted_gap(&self, to: ReplicaId, ready: &Ready) -> Vec<Bytes> {
         let link = self.peer_index(to).and_then(|i| self.peers[i].link.as_ref());
         let acked = link.and_then(|link| link.stream.as_ref()).map(|stream| stream.acked);
@@ -102,7 +102,7 @@ impl Chain {
         ready.bytes.iter().skip(usize::from(skips)).cloned().collect()
     }
 
-    /// The log at `from`, which this peer needs, is gone.
+    /// The log at `from` is gone, and this peer needs it.
     fn refuse_log(&mut self, i: usize, from: LogPosition) {
         let to = self.peers[i].id;
         let reason = format!(
@@ -130,7 +130,7 @@ impl Chain {
         }
     }
 
-    /// Asks the node for what the head pulls, as soon as it is there.
+    /// Asks the node for the log that the head pulls, as soon as it is there.
     pub(super) fn read_pulls(&mut self) {
         if self.index == 0 || matches!(self.phase, Phase::Adopting { .. }) {
             return;
@@ -155,8 +155,8 @@ impl Chain {
         self.actions.push_back(read.order(head, bytes_max, true));
     }
 
-    /// The node's answer to `SendLog`. One that nobody waits for any more (the connection broke, a
-    /// term began) is dropped.
+    /// The node's answer to `SendLog`. Dropped when nobody waits for it any more (the connection
+    /// broke, a term began).
     pub(super) fn log_read(&mut self, ticket: u64, records: Result<Vec<Bytes>>) {
         let waits = |read: &Option<Read>| read.is_some_and(|r| r.ticket == ticket);
         for i in 0..self.peers.len() {

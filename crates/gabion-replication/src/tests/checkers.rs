@@ -1,6 +1,5 @@
-//! What must hold in any run, told from the outside: from logs on disks and rings, from what the
-//! head calls committed, what a tail shows, and what was said on the wire. Nothing here looks
-//! inside a chain.
+//! Invariants of any run, checked from the outside: logs on disks and rings, the head's commit
+//! mark, the tail's answers, and messages on the wire. Nothing here looks inside a chain.
 
 use super::cluster::{Cluster, Node, describe};
 use crate::{Frame, Message};
@@ -15,17 +14,17 @@ type Records = BTreeMap<u64, (u32, u64)>;
 
 #[derive(Default)]
 pub(crate) struct Checkers {
-    /// What a client may have been told: acknowledged, or shown by a tail.
+    /// Records that a client may have been told of: acknowledged, or shown by a tail.
     pub(crate) promised: Records,
-    /// What was acknowledged as durable.
+    /// Records that were acknowledged as durable.
     pub(crate) promised_durable: Records,
     /// Per life of a process.
     commit: BTreeMap<(u32, u64), u64>,
     terms: BTreeMap<u32, Term>,
-    /// The highest end that each member acknowledged to another, per connection of that one and
+    /// The highest end that each member acknowledged to another, per connection of the other and
     /// term.
     acks: BTreeMap<(u32, u32, u64, Term), u64>,
-    /// The connection of one on which another spoke last.
+    /// The connection of one member on which another spoke last.
     latest: BTreeMap<(u32, u32), u64>,
     heard: usize,
     any_wiped: bool,
@@ -88,8 +87,8 @@ impl Checkers {
         self.heard = cluster.heard.len();
     }
 
-    /// The head calls committed only what each member acknowledged in this term, on the connection
-    /// that it has now.
+    /// The head's commit mark covers only what each member acknowledged in this term, on its
+    /// current connection.
     fn check_acks(
         &self,
         cluster: &Cluster,
@@ -111,7 +110,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// What is committed was in every member's log, and is the same everywhere.
+    /// Committed records were in every member's log, and are the same everywhere.
     fn promise(&mut self, cluster: &Cluster, head: &Node, commit: u64) -> Result<(), String> {
         for record in head.records.values().filter(|r| r.end() <= commit) {
             let key = (record.position, record.crc());
@@ -124,7 +123,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// A tail that answers reads has everything that was acknowledged; what it has, it may show.
+    /// A tail that answers reads has everything that was acknowledged; it may show all that it has.
     fn check_shown(&mut self, node: &Node) -> Result<(), String> {
         for (&position, &(crc, _)) in self.promised.range(node.oldest..) {
             if node.records.get(&position).map(|r| r.crc()) != Some(crc) {
@@ -136,8 +135,8 @@ impl Checkers {
         Ok(())
     }
 
-    /// Prefix property: whoever's log goes beyond a promised record has that record. Costs a pass
-    /// over all logs.
+    /// Prefix property: a log that goes beyond a promised record has that record. Costs a pass over
+    /// all logs.
     pub(crate) fn check_prefixes(&self, cluster: &Cluster) -> Result<(), String> {
         for node in &cluster.nodes {
             let end = node.end();
@@ -191,8 +190,8 @@ impl Checkers {
         cluster.nodes.iter().any(|n| holds(&n))
     }
 
-    /// Whether the disk of another member than `id` holds everything promised as durable, and its
-    /// log all that is promised, so that `id` may lose its disk too.
+    /// Whether another member than `id` holds on disk everything promised as durable, and in its
+    /// log everything promised, so that `id` may lose its disk too.
     pub(crate) fn may_lose_disk(&self, cluster: &Cluster, id: u32) -> bool {
         let on_disk = |node: &Node| {
             self.promised_durable.iter().all(|(position, (crc, end))| {
@@ -208,8 +207,8 @@ impl Checkers {
         cluster.nodes.iter().any(|n| n.id != id && on_disk(n) && holds(n))
     }
 
-    /// Every member loses power at once: only what was acknowledged as durable, and lies on a disk
-    /// that was not replaced since, must be there after.
+    /// Every member loses power at once. Only records acknowledged as durable, on a disk that was
+    /// not replaced since, must be there after.
     pub(crate) fn forget_volatile(&mut self, cluster: &Cluster) {
         let is_on_disk = |position: &u64, (crc, end): &(u32, u64)| {
             cluster.nodes.iter().any(|n| {

@@ -1,8 +1,8 @@
 //! Fake nodes and a fake network around real chains, driven step by step.
 //!
 //! A node's *disk* holds term, spans, session, edit, flushed and trim positions; its *ring* holds
-//! the records. A kill keeps both, a power cut keeps the disk and the records below `durable`; rot
-//! takes records that were durable, and what follows them.
+//! the records. A kill keeps both. A power cut keeps the disk and the records below `durable`. Rot
+//! takes records that were durable, and all that follow them.
 
 use crate::planted::Mutant;
 use crate::spans::Span;
@@ -22,7 +22,7 @@ use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Ter
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
-/// Bytes of a segment and of the ring, where nothing else is said: more than any test writes.
+/// Bytes of a segment and of the ring, unless the test says otherwise: more than any test writes.
 const LENGTHS: (u64, u64) = (16_384, 1 << 40);
 const HEADER_LEN: u64 = 40;
 
@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// One replica: what survives, what a kill takes, and the work the chain asked for.
+/// One replica: its durable state, its volatile state, and the work the chain asked for.
 pub(crate) struct Node {
     pub(crate) id: u32,
     pub(crate) term: Term,
@@ -99,7 +99,7 @@ pub(crate) struct Node {
     pub(crate) view: GroupView,
     /// Gone with the process.
     pub(crate) chain: Option<Box<dyn Protocol>>,
-    /// What the protocol of the view before knew to hold at every member.
+    /// The watermarks that the protocol of the view before knew.
     marks: Watermarks,
     next_ticket: u64,
     /// Place, Truncate and AdoptTerm, in order.
@@ -144,7 +144,7 @@ impl Node {
         self.records.last_key_value().map_or(self.oldest_crc, |(_, r)| r.crc())
     }
 
-    /// What a start finds: the spans decide which records count.
+    /// A start's findings: the spans decide which records count.
     fn recover(&mut self) -> LocalState {
         let mut end = self.oldest;
         for span in self.spans.as_slice() {
@@ -190,7 +190,7 @@ impl Node {
         }
     }
 
-    /// Whether a log that ends at `end` lacks records that it is known to have had.
+    /// Whether a log that ends at `end` lacks records that it once had.
     pub(crate) fn is_lost(&self, end: u64) -> bool {
         self.spans.after(LogPosition(end)).get() < self.known
     }
@@ -200,8 +200,8 @@ impl Node {
         self.spans.as_slice().iter().rev().find(below).map_or(Term::ZERO, |s| s.term)
     }
 
-    /// Records that were durable at every member, or that this one needs no more: where the log
-    /// would end without them, and where they begin.
+    /// Records that were durable at every member, or that this one needs no more: the end of the
+    /// log without them, and their begin.
     pub(crate) fn can_rot(&self) -> Vec<(u64, u64)> {
         let ends = self.records.values().map(Record::end);
         let before = core::iter::once(self.oldest).chain(ends);
@@ -405,7 +405,7 @@ impl Cluster {
     pub(crate) fn kill(&mut self, id: u32, has_power: bool) {
         let node = self.node(id);
         if let Some(chain) = &node.chain {
-            // What the records say of themselves.
+            // The durable mark that the records state.
             let durable = chain.durable_commit().only().get();
             let ends = node.records.values().map(Record::end).filter(|end| *end <= durable);
             node.known = node.known.max(ends.max().unwrap_or(0));
@@ -433,7 +433,7 @@ impl Cluster {
         *node = Node { session, ever_held, ..Node::new(id, view) };
     }
 
-    /// The record at `position` of a stopped node is not whole any more, and the log ends there.
+    /// The record at `position` of a stopped node is no longer whole, and the log ends there.
     pub(crate) fn rot(&mut self, id: u32, position: u64) {
         let node = self.node(id);
         assert!(node.chain.is_none(), "what runs has its log in memory");
@@ -636,7 +636,7 @@ impl Cluster {
         self.drain(id);
     }
 
-    /// The node's tree flushed what is durable and committed, with one more edit.
+    /// The node's tree flushes all that is durable and committed, with one more edit.
     pub(crate) fn flush(&mut self, id: u32) {
         let node = self.node(id);
         let Some(chain) = &mut node.chain else { return };
@@ -699,7 +699,7 @@ impl Cluster {
                 | Action::AdoptTerm { .. } => {
                     self.node(id).work.push_back(action);
                 }
-                // The process ends and its records with it, as recovery cuts what is rotten.
+                // The process ends, and its records with it: recovery cuts rotten ones.
                 Action::Fatal { .. } => {
                     self.kill(id, true);
                     return;
@@ -749,8 +749,8 @@ impl Cluster {
         false
     }
 
-    /// Every node flushes of which a quarter of the ring is not on the disk, as a real one does.
-    /// Whether there was one.
+    /// Every node with over a quarter of its ring unflushed flushes it, as a real one does. Returns
+    /// whether there was one.
     fn relieve_rings(&mut self) -> bool {
         let is_due = |n: &&Node| n.chain.is_some() && n.unflushed() > self.lengths.1 / 4;
         let due: Vec<_> = self.nodes.iter().filter(is_due).map(|node| node.id).collect();

@@ -241,7 +241,7 @@ fn lengths_are_refused_before_memory_is_reserved() {
     assert_eq!(frame(too_long).encode().unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
 
-/// What a newer build says is refused or ignored as that build asked.
+/// A newer build's message is refused or ignored, as that build asked.
 /// docs/faults.md: R15
 #[test]
 fn unknown_kinds_and_fields_are_ignored_unless_they_are_critical() {

@@ -214,7 +214,7 @@ fn option(words: &[&str], name: &str) -> Option<u64> {
     words.iter().find_map(|w| w.strip_prefix(name)?.strip_prefix('=')).map(number)
 }
 
-/// Runs one file and returns it with what happened in place of what was expected.
+/// Runs one file and returns it with the trace in place of the expected text.
 fn run_file(text: &str) -> String {
     let mut script = Script { cluster: Cluster::new(1), kept: BTreeMap::new() };
     let mut out = String::new();

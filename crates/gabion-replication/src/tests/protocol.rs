@@ -1,4 +1,4 @@
-//! What the chain refuses, cuts and passes on, case by case.
+//! Frames and records that the chain refuses, cuts or passes on, case by case.
 
 use super::cluster::{Cluster, HEARTBEAT_MS, TIMEOUT_MS};
 use crate::frame::VERSION;
@@ -98,7 +98,7 @@ fn a_member_with_more_log_than_the_head_knew_says_hello_again() {
     assert_eq!(all.len(), 1);
 }
 
-/// A tail of a lower term than the head's last records is cut, in the same step as the term.
+/// A tail of a lower term than the head's last records cuts its log, in the same step as the term.
 #[test]
 fn a_divergent_tail_is_cut_when_the_term_is_adopted() {
     let mut chain = middle(200);
@@ -166,13 +166,13 @@ fn frames_for_others_and_from_others_are_refused() {
         let error = chain.handle_message(ReplicaId(1), 9, change, 0).unwrap_err();
         assert!(format!("{error}").contains(about), "{error}");
     }
-    // Another connection than the current one says nothing at all, whatever it says.
+    // A frame on another connection than the current one is ignored, whatever its content.
     let other = Frame { group: GroupId(7), ..heartbeat() };
     chain.handle_message(ReplicaId(1), 8, other, 0).unwrap();
 }
 
-/// A frame of another view is not looked into: the answer to an older one is the view that runs,
-/// once for each connection, and a newer one waits until its view is here.
+/// The content of a frame of another view is ignored. An older view is answered with the running
+/// one, once for each connection; a newer one waits until its view is here.
 /// docs/faults.md: R4
 #[test]
 fn a_frame_of_an_older_view_is_answered_with_the_running_one() {
@@ -445,7 +445,7 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     cluster.start(2);
     cluster.connect_all();
     assert!(cluster.settle());
-    // Records that were sent and lost are read again.
+    // Records lost on the way are read again.
     cluster.append(40);
     cluster.break_connection(0, 0);
     cluster.deliver_rest_of(2);
@@ -615,7 +615,7 @@ fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
     assert_eq!(chain.whole_member(term), Whole::Unknown, "the third has not said anything");
     say(&mut chain, 3, any);
     assert_eq!(chain.whole_member(term), Whole::Nobody);
-    // One that lost what was there before this one did is whole since.
+    // A member whose ring was lost earlier than this one's is whole since.
     say(&mut chain, 3, Some(term.next()));
     assert_eq!(chain.whole_member(term), Whole::Nobody);
     say(&mut chain, 3, Some(term));
@@ -626,8 +626,8 @@ fn who_lost_its_ring_learns_whether_another_has_what_was_there() {
     assert!(!chain.has_caught_up(), "no term runs");
 }
 
-/// What a member says that it lost is told by the name of a segment: a place that no segment has is
-/// refused, and not named.
+/// A member's loss is reported by the name of a segment. A place that no segment has is refused,
+/// and not named.
 #[test]
 fn a_loss_where_no_segment_has_a_name_is_refused() {
     for (place, is_refused) in [(1 << 62, true), ((1 << 62) - 8, false)] {

@@ -36,16 +36,16 @@ struct Run {
     cluster: Cluster,
     checkers: Checkers,
     random: Random,
-    /// Of faults of single bytes and reads, apart so that seeds keep their other faults.
+    /// Faults of single bytes and reads, apart so that seeds keep their other faults.
     noise: Random,
-    /// Of moves of the head, apart for the same reason.
+    /// Moves of the head, apart for the same reason.
     moves: Random,
     /// How often faults happen: 0 to 20 per mille.
     faults: u64,
-    /// How often those of single bytes and reads do: in every second run, as they end connections
-    /// and so hide others.
+    /// How often faults of single bytes and reads happen. In every second run only, as they end
+    /// connections and so hide other faults.
     noises: u64,
-    /// How many records were appended and how many faults happened, to see that runs do something.
+    /// How many records were appended and how many faults happened, to see that runs are not idle.
     appended: u64,
     broken: u64,
     wiped: u64,
@@ -210,7 +210,7 @@ impl Run {
         self.flipped += u64::from(ends.any(|(i, side)| self.cluster.flip(i, side, bit)));
     }
 
-    /// The members stand in another order from now on; one of them is told, and perhaps others. The
+    /// The members stand in another order from now on. One of them is told, and perhaps others; the
     /// rest hear of it from these.
     fn move_head(&mut self) {
         let count = self.count();
@@ -231,7 +231,7 @@ impl Run {
         self.moved += 1;
     }
 
-    /// R11: a node returns with an empty disk. Only while the others hold everything and nobody can
+    /// R11: a node returns with an empty disk. Only while the others hold everything and cannot
     /// have trimmed, as this node never said that it flushed: else it would rightly ask for a full
     /// copy.
     fn wipe(&mut self, id: u32) {
@@ -249,7 +249,7 @@ impl Run {
     }
 
     /// E4: a record that was durable is not whole when a node starts again. Only while the others
-    /// hold everything, also on a disk, and what it will need is not trimmed.
+    /// hold everything, also on a disk, and have not trimmed the log that it will need.
     fn rot(&mut self, id: u32) {
         if !self.may_lose_disk(id) {
             return;
@@ -274,8 +274,7 @@ impl Run {
         self.checkers.may_lose_disk(&self.cluster, id) && self.disks_suffice_without(id)
     }
 
-    /// Whether the disks, but for that of `id`, have all that rotten ones lost, and what `id` may
-    /// lose.
+    /// Whether the disks of the others have all that rotten ones lost, and all that `id` may lose.
     fn disks_suffice_without(&self, id: u32) -> bool {
         let nodes = &self.cluster.nodes;
         let has = |n: &Node, known: u64| n.id != id && (n.durable >= known || n.oldest >= known);
@@ -283,8 +282,8 @@ impl Run {
         nodes.iter().filter(needs).all(|lost| nodes.iter().any(|n| has(n, lost.known)))
     }
 
-    /// Up to eight frames of older terms or connections are heard once more, some as if they came
-    /// on the connection that is there now.
+    /// Replays up to eight frames of older terms or connections, some as if they came on the
+    /// current connection.
     fn replay(&mut self) {
         for _ in 0..8 {
             if self.cluster.heard.is_empty() {
@@ -307,7 +306,7 @@ impl Run {
             return;
         };
         if self.random.below(4) == 0 {
-            // On its own, dead connection: whatever it says is ignored.
+            // On its own, dead connection: its content is ignored.
             if old_number != ours {
                 self.cluster.hand_in(to, i, old_number, frame);
             }
@@ -421,9 +420,9 @@ fn random_faults_never_break_a_promise_and_the_group_recovers() {
     assert!(terms > 2 * seeds, "{terms} terms in {seeds} runs");
 }
 
-/// What longer runs found: a log that ends in a span which the head has forgotten; a term that a
-/// head with a blank disk chose again while it was being adopted; what such a head had fetched,
-/// forgotten by a restart after the member that had it lost its disk too.
+/// Seeds that longer runs found. A log ended in a span that the head had forgotten. A head with a
+/// blank disk chose a term again while it was being adopted. Such a head forgot its fetched log in
+/// a restart, after the member that had it lost its disk too.
 #[test]
 fn seeds_that_have_failed_pass() {
     for seed in [13_002, 40_071, 94_439] {
@@ -431,9 +430,9 @@ fn seeds_that_have_failed_pass() {
     }
 }
 
-/// Kills everyone, lets the logs of some, or of all, rot, and starts everyone again: the group goes
-/// on with all that was promised, or says what nobody has, and goes on once a disk comes back.
-/// Returns whether it had to.
+/// Kills everyone, lets the logs of some, or of all, rot, and starts everyone again. The group goes
+/// on with all that was promised. Or it names the records that nobody has, and goes on once a disk
+/// comes back. Returns whether it had to.
 fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     let mut run = Run::new(seed, mutant);
     (run.faults, run.noises) = (0, 0);
@@ -459,7 +458,7 @@ fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     }
     let terms: Vec<_> = run.cluster.nodes.iter().map(|n| n.term).collect();
     (1..nobody).for_each(|id| run.cluster.start(id));
-    // Whoever hears of a newer view ends its connections.
+    // A member that hears of a newer view ends its connections.
     for _ in 0..nobody {
         run.cluster.connect_all();
         run.cluster.settle();
@@ -490,7 +489,7 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
     assert!((0..seeds).any(|seed| is_caught(&seed)), "a head that ignores what is lost");
 }
 
-/// What each found, once.
+/// Seeds that failed once, and the cause.
 const ONCE_FAILED: [(u64, &str); 1] = [(
     23_868,
     "a log that was rotten from the first record of a term on ends where the term before it did, and the others \
