@@ -2,9 +2,9 @@
 //! a length that the input does not hold.
 //!
 //! Extensible structures use typed fields: `tag u16 | flags u16 | length u32 | bytes`. Flag bit 0
-//! marks a field as *critical*: a reader that does not know it must refuse the whole. It skips one
-//! without the flag, so that an older build can read what a newer one wrote. See [`put_field`] and
-//! [`Fields`].
+//! marks a field as *critical*: a reader that does not know it must refuse the whole structure. It
+//! skips an unknown field without the flag, so an older build can read a newer one's bytes. See
+//! [`put_field`] and [`Fields`].
 
 use crate::{Error, Result};
 use alloc::format;
@@ -80,7 +80,7 @@ pub fn put_field(out: &mut Vec<u8>, tag: u16, flags: u16, payload: &[u8]) {
     out.put_bytes(payload);
 }
 
-/// Reads values off the front of a byte slice. Errors name `what` is being read and where.
+/// Reads values off the front of a byte slice. Errors name `what` (the structure) and the place.
 #[derive(Clone)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         self.bytes.is_empty()
     }
 
-    /// What is left, without reading it.
+    /// The rest, without reading it.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.bytes
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
     /// An unsigned LEB128 number in its shortest form.
     ///
     /// # Errors
-    /// Corruption when it is cut off, over 64 bits or longer than it need be: a value has exactly
+    /// Corruption when it is cut off, over 64 bits or longer than it need be. A value has exactly
     /// one encoding, so that equal structures have equal bytes.
     #[inline]
     pub fn varint(&mut self) -> Result<u64> {
@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
 /// One typed field of an extensible structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// What it means.
+    /// Its meaning.
     pub tag: u16,
     /// Whether a reader that does not know the tag must refuse the structure.
     pub critical: bool,
@@ -267,7 +267,7 @@ pub struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// What to do with a tag that this build does not know: nothing, or refuse.
+    /// Skips a tag that this build does not know, or refuses it.
     ///
     /// # Errors
     /// Unsupported when the field is critical.

@@ -1,6 +1,6 @@
 //! CRC32C (Castagnoli), the one checksum of every format.
 //!
-//! A block's checksum covers its bytes *and where they belong*: [`with_lineage`] folds the owner's
+//! A block's checksum covers its bytes *and their place*: [`with_lineage`] folds the owner's
 //! identity into the checksum, so that a whole, valid block in the wrong place is not taken for the
 //! right one (docs/faults.md E6). Checksums of adjacent parts [`combine`] into the checksum of the
 //! whole, so one pass over a file serves wire digests, chunks and the file.
@@ -15,7 +15,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32C of what `crc` is the checksum of, followed by `bytes`.
+/// CRC32C of the bytes behind the checksum `crc`, followed by `bytes`.
 #[inline]
 #[must_use]
 pub fn append(crc: u32, bytes: &[u8]) -> u32 {
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// At every length around those at which the library changes its method.
+    /// At every length around those where the library changes its method.
     #[test]
     fn another_implementation_agrees() {
         let bytes: Vec<u8> =

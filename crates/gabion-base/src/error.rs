@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 
-/// What a caller can act on.
+/// The kinds that a caller can act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -13,7 +13,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// A size or count is over its limit.
     LimitExceeded,
-    /// Bytes from a disk or a wire are not what was written. Never returned as data.
+    /// Bytes from a disk or a wire differ from the written ones. Never returned as data.
     Corruption,
     /// A device or connection failed the operation; nothing of it counts.
     Io,
@@ -87,7 +87,7 @@ impl Error {
         Self::with_source(self.kind(), message, self)
     }
 
-    /// What the caller can act on.
+    /// The kind to act on.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -19,34 +19,33 @@
 //! | | corruption | process |
 //! | | any other | connection |
 //!
-//! Ends of connections, where nothing else can come of it: a frame or record of a peer that is not
-//! whole or that the log here refuses, a shipped file's write that the target refuses. A view that
-//! ends a term ends its jobs, loads and shipments with it; no failure does that alone. A read of a
-//! file that is damaged ends that read, and has the file repaired; a job that reads it is set aside
-//! until then. A thread that ends takes the process with it.
+//! Some ends of connections need no row, as nothing else can follow: a peer's frame or record that
+//! is not whole or that the log here refuses, and a shipped file's write that the target refuses. A
+//! view that ends a term ends its jobs, loads and shipments with it; no failure does that alone. A
+//! read of a damaged file ends, and the file is repaired; a job that reads it is set aside until
+//! then. A thread that ends takes the process with it.
 
 use crate::{Error, ErrorKind};
 
 /// The act that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// A record is added to the log here. A full ring is drained, and the next turn tries again;
-    /// else memory may hold what the log does not.
+    /// A record is added to the log here. A full ring is drained, and the next turn tries again.
+    /// After any other failure memory may hold more than the log.
     Append,
     /// The log is drained, cut, trimmed or flushed. Nothing since the last good flush counts, and a
-    /// second one proves nothing (docs/faults.md E8).
+    /// second flush proves nothing (docs/faults.md E8).
     Log,
     /// A commit or checkpoint of the placement log. As [`Self::Log`].
     Placement,
     /// A record, edit, term or view of the log is applied. No replica may go on from a state that
     /// the others do not have.
     Apply,
-    /// The books of slots, files and orders are kept. Where they are wrong, what is in use may be
-    /// freed.
+    /// The books of slots, files and orders are kept. Wrong books may free what is in use.
     Accounts,
-    /// A flush or compaction, of which nobody knows a better slot or a damaged input. Tried again
-    /// by whoever writes now, and once there is room; else bytes that are not what was written
-    /// would be compacted into new ones.
+    /// A flush or compaction that neither another slot nor the repair of an input can save. Fenced:
+    /// the current writer does it. No space: it is tried again once there is room. Any other:
+    /// corrupt bytes would be compacted into new ones.
     Job,
     /// A file of a bulk load is written. Without room the load is refused; else as [`Self::Log`].
     LoadFile,
@@ -59,12 +58,12 @@ pub enum Failed {
     LogForPeer,
 }
 
-/// How much ends with a failure. Nothing is left half alive: what does not end goes on whole.
+/// How much ends with a failure. Nothing is left half alive: the rest goes on whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The act alone, which is tried again or refused.
+    /// The act alone. It is tried again or refused.
     Operation,
-    /// The connection with the peer that it was for, which the peer opens anew.
+    /// The connection with the act's peer. The peer opens a new one.
     Connection,
     /// The process. The next start recovers from disk and ring.
     Process,

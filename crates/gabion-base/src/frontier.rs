@@ -6,9 +6,9 @@
 //! [`Frontier::meet`].
 //!
 //! The chain has one shard, and every group of today is a chain or a single replica. The length is
-//! a constant for that reason. Formats and messages that hold frontiers say their length, so their
-//! layout stays with more shards; what one log says of itself (a member's Hello, spans, the state
-//! of a replica) has to be told for each.
+//! a constant for that reason. Formats and messages that hold frontiers state their length, so
+//! their layout stays with more shards. A single log's own facts (a member's Hello, spans, the
+//! state of a replica) will have to be told for each shard.
 
 use crate::codec::{Put, Reader};
 use crate::{Error, LogPosition, Result, ShardId};
@@ -54,7 +54,7 @@ impl Frontier {
         self.0[usize::from(shard.get())]
     }
 
-    /// Whether groups have this shard: to be asked of every shard that a wire or a disk names.
+    /// Whether groups have this shard. Callers ask it of every shard that a wire or a disk names.
     #[must_use]
     pub const fn has(shard: ShardId) -> bool {
         (shard.get() as usize) < SHARDS
@@ -116,7 +116,7 @@ impl Frontier {
         }
     }
 
-    /// The frontier that comes next in `reader`, whose subject is `what`.
+    /// The next frontier in `reader`, whose subject is `what`.
     ///
     /// # Errors
     /// Corruption when bytes are missing or no shard is named; Unsupported for another number of

@@ -82,8 +82,7 @@ number!(
     /// A slot of a region, counted from the region's first.
     SlotIndex(u32), "slot ");
 number!(
-    /// How often slots of a pool have been handed out: a durable counter that tells two uses of one
-    /// slot apart.
+    /// A pool's durable count of slot allocations: tells two uses of one slot apart.
     Generation(u64), "gen ");
 
 impl SequenceNumber {
@@ -96,10 +95,10 @@ impl SequenceNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LogKind {
-    /// This replica alone, at its next start. Its records may say nothing that their place says; it
-    /// may end where a flush has put everything into files, and lack what was written past it.
+    /// This replica alone, at its next start. Its records may leave out what their place says. It
+    /// may end where a flush has put everything into files, and lack what was written past that.
     Private = 1,
-    /// Every member of the group: each record says of itself all that a member has to know, and all
+    /// Every member of the group. Each record says of itself all that a member has to know, and all
     /// batches and edits are there.
     Shared = 2,
 }
@@ -117,7 +116,7 @@ impl LogKind {
         }
     }
 
-    /// Both kinds in words, for whoever meets the other one.
+    /// Both kinds in words, for messages about the wrong one.
     pub const BOTH: &'static str = "a private log is read by its own replica alone, and its \
         records do not say what their place says; a shared log is sent to the members of a group, \
         and each of its records says all";
@@ -132,7 +131,7 @@ impl LogKind {
     }
 }
 
-/// What a numbered file holds.
+/// The content of a numbered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -145,7 +144,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind that a stored byte means, if it means one.
+    /// The kind that a stored byte means, if any.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
@@ -165,12 +164,12 @@ impl FileKind {
 /// ```
 ///
 /// The term of an SST is the tenure of the primary that gave the number. A primary that starts has
-/// a new term, so it needs not to know which numbers an earlier one gave and never used: their
-/// orphans may lie at any replica. A segment spans terms and pointers name it beforehand, so its
-/// number follows from its place.
+/// a new term, so it need not know which numbers an earlier one gave and never used; their orphans
+/// may lie at any replica. A segment spans terms and pointers name it beforehand, so its number
+/// follows from its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// What it holds; each kind has a number space of its own.
+    /// Its content; each kind has a number space of its own.
     pub kind: FileKind,
     /// Its number, never used twice in the life of a group.
     pub number: u64,
@@ -191,7 +190,7 @@ impl FileId {
     /// The number of the first file that a primary makes in `term`; the others follow.
     ///
     /// # Panics
-    /// When the term is over [`TERM_MAX`]: whoever takes a term from a wire or a disk checks it.
+    /// When the term is over [`TERM_MAX`]: code that takes a term from a wire or a disk checks it.
     #[must_use]
     pub const fn first_number(term: Term) -> u64 {
         assert!(term.0 <= TERM_MAX.0, "the term is over the limit");
@@ -204,7 +203,7 @@ impl FileId {
         Term(self.number >> 32)
     }
 
-    /// How many numbers the primary of `term` has left for files when the next is `number`: none
+    /// How many numbers the primary of `term` has left for files when the next is `number`. None
     /// once it has given all of them, and none of another term's.
     #[must_use]
     pub const fn numbers_left(number: u64, term: Term) -> u64 {

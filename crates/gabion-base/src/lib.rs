@@ -1,4 +1,4 @@
-//! What every room of Gabion shares and none owns: identifiers, units and limits, the error type,
+//! The vocabulary that all rooms of Gabion share: identifiers, units and limits, the error type,
 //! checked byte codecs and CRC32C.
 //!
 //! ```text

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-/// The integer that `text` means in Redis: an optional `-`, no `+`, no blanks, no leading zeros,
-/// within 64 bits. `None` otherwise (`string2ll` in Redis).
+/// `text` as an integer of Redis: an optional `-`, no `+`, no blanks, no leading zeros, within 64
+/// bits. `None` otherwise (`string2ll` in Redis).
 #[inline]
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {

@@ -25,8 +25,8 @@ pub const VALUE_LEN_MAX: usize = 8 * MIB as usize;
 pub const RECORD_LEN_MAX: usize = 16 * MIB as usize;
 /// Most operations in one log record.
 pub const RECORD_OPS_MAX: usize = 65_536;
-/// Key bounds in edits are cut to this many bytes (a lower bound down, an upper bound up), but
-/// where they would not tell a file from the next.
+/// Key bounds in edits are cut to this many bytes (a lower bound down, an upper bound up), unless
+/// the cut bounds would not tell a file from the next.
 pub const EDIT_KEY_BOUND_LEN_MAX: usize = 256;
 /// Largest encoded edit.
 pub const EDIT_LEN_MAX: usize = MIB as usize;
