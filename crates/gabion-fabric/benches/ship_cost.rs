@@ -1,4 +1,4 @@
-//! What a shipped kilobyte costs in CPU, both ends together over loopback: `cargo bench -p
+//! The CPU cost of a shipped kilobyte, both ends together over loopback: `cargo bench -p
 //! gabion-fabric --bench ship_cost -- DIRECTORY [MiB]`. Writes of 1 MiB at a given depth into the
 //! region of an embedded target, with and without digests, CRCs known in advance or taken here.
 //! `RETURN_MEMORY=1` leaves the allocator as it is, `BUFFER_LEN=n` sets the socket buffers.

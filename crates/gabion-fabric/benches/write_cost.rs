@@ -1,6 +1,6 @@
-//! What a written kilobyte costs in CPU, by backend: `cargo bench -p gabion-fabric --bench
-//! write_cost -- DIRECTORY [MiB]`. Writes a pool file there in transfers of 1 MiB at depth 4, with
-//! a flush every 64 MiB, and prints one line per backend and manner of I/O.
+//! The CPU cost of a written kilobyte, by backend: `cargo bench -p gabion-fabric --bench write_cost
+//! -- DIRECTORY [MiB]`. Writes a pool file there in transfers of 1 MiB at depth 4, with a flush
+//! every 64 MiB, and prints one line per backend and manner of I/O.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,

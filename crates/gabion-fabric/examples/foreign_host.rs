@@ -1,5 +1,5 @@
-//! Proves our NVMe/TCP target against an initiator by another hand; `cargo xtask guest` runs it
-//! with the one of Linux.
+//! Proves our NVMe/TCP target against a foreign initiator; `cargo xtask guest` runs it with
+//! Linux's.
 //!
 //! ```text
 //!   foreign_host COMMAND...    serves a temporary file, runs the command, which sees
@@ -8,9 +8,9 @@
 //!   namespace: 0 ── writes are admitted ── NVME_GRANTED_LEN ── refused ── NVME_LEN
 //! ```
 //!
-//! The command judges what the host sees. Afterwards this program judges what the target did: each
-//! write that it reported is in the file, byte for byte, and beyond the grant nothing is. Exit code
-//! 0 when both are content.
+//! The command judges the host's view. Afterwards this program judges the target: each write that
+//! it reported is in the file, byte for byte, and nothing is beyond the grant. Exit code 0 when
+//! both pass.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,

@@ -1,5 +1,5 @@
-//! Proves our NVMe/TCP initiator against a target by another hand; `cargo xtask guest` runs it
-//! against the one of Linux. The target's first 48 MiB are overwritten.
+//! Proves our NVMe/TCP initiator against a foreign target; `cargo xtask guest` runs it against
+//! Linux's. Overwrites the target's first 48 MiB.
 //!
 //! ```text
 //!   NVMET_ADDRESS  ip:port       NVMET_LEN        bytes of the namespace (optional)
@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-/// For everything together.
+/// The limit for all checks together.
 const TIME_MAX: Duration = Duration::from_secs(60);
 const HOST: &str = "nqn.2026-01.org.gabion:host";
 /// Large writes at once, each 1 MiB: more than a target takes into its capsules, so each needs
@@ -97,7 +97,7 @@ impl Host {
         }
     }
 
-    /// All checks with these digests. `before` salted what the previous connection wrote.
+    /// All checks with these digests. The previous connection wrote with the salt `before`.
     fn check_digests(
         &mut self,
         digests: (bool, bool),
@@ -202,7 +202,7 @@ impl Host {
         self.write_and_compare(&ranges, salt)
     }
 
-    /// Two writes of one place, a flush and a read, each of which waits for the one before.
+    /// Two writes of one place, a flush and a read; each waits for the one before.
     fn chain(&mut self, salt: u8) -> Checked {
         let (offset, len) = (46 * MIB, MIB);
         let write = |salt| OperationKind::Write { offset, data: pattern(offset, len, salt) };

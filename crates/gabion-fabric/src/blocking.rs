@@ -17,7 +17,7 @@ pub struct BlockingMedium {
     woken: Arc<Woken>,
 }
 
-/// Whether a future asked to be polled again, as one does that lets others run in between.
+/// Whether a future asked to be polled again: one that lets others run in between does.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {

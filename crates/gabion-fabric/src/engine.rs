@@ -1,11 +1,11 @@
-//! What the two backends of a file have in common: they run one system call per job and give the
-//! job back. Chains, short transfers and errors are the business of [`crate::file`].
+//! The interface of a file's two backends: they run one system call per job and give the job back.
+//! Chains, short transfers and errors are the business of [`crate::file`].
 
 use gabion_media::{Operation, OperationKind};
 use std::collections::VecDeque;
 use std::io;
 
-/// An operation on its way, with the buffer that it owns and what waits for it.
+/// An operation on its way, with its buffer and the operations that wait for it.
 pub(crate) struct Job {
     pub(crate) tag: u64,
     pub(crate) kind: OperationKind,
@@ -28,7 +28,7 @@ pub(crate) trait Engine: Send {
     /// Takes a job; it starts at the next [`Self::submit`] at the latest.
     fn start(&mut self, job: Job);
 
-    /// Hands what was taken to the system.
+    /// Hands the taken jobs to the system.
     fn submit(&mut self);
 
     /// Appends the jobs that came back. Never blocks.

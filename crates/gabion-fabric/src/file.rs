@@ -8,10 +8,10 @@
 //!         per descriptor, and no medium may miss it
 //! ```
 //!
-//! A chain is kept here, not in the kernel: the next operation starts when the one before it is
-//! done, whatever the backend. After a failed flush, every later flush of the pool file fails: what
-//! was not durable then may never be, and a second flush that succeeds would prove nothing
-//! (docs/faults.md E8). Nor does one prove anything that succeeded beside it: it fails too.
+//! This module keeps chains, not the kernel: the next operation starts when the one before it is
+//! done, whatever the backend. After a failed flush, every later flush of the pool file fails: data
+//! that was not durable then may never be, and a second flush that succeeds would prove nothing
+//! (docs/faults.md E8). A flush that succeeded beside it proves nothing either: it fails too.
 
 use crate::engine::{Ended, Engine, Job};
 use crate::ledger::Ledger;
@@ -79,9 +79,9 @@ pub struct MediumOptions {
     pub backend: BackendChoice,
     /// Most operations in the kernel at a time, 1 to 4,096 (default 64); more wait their turn.
     pub depth: u32,
-    /// Whether [`FileMedium::readiness_fd`] exists. A blocking thread needs none, and flushes by
-    /// itself: io_uring leaves that to a thread of the kernel's, which costs two changes of
-    /// threads, a quarter of a small synced write.
+    /// Whether [`FileMedium::readiness_fd`] exists. A blocking thread needs none, and makes its
+    /// flushes itself: io_uring leaves them to a kernel thread, which costs two thread switches, a
+    /// quarter of a small synced write.
     pub notify: bool,
 }
 
@@ -102,16 +102,16 @@ struct Shared {
 }
 
 impl Shared {
-    /// Stands beside the file while a flush that failed may have left something behind.
+    /// This name stands beside the file while a failed flush may have left unflushed data behind.
     fn mark(&self) -> PathBuf {
         mark_of(&self.path)
     }
 
-    /// From now on no flush of this process counts, and the next process is told. Returns the
-    /// error, which says so where that is not.
+    /// From now on no flush of this process counts, and a mark tells the next process. Returns the
+    /// error; it says so if the mark could not be made.
     fn note_failed_flush(&self, number: u64, error: io::Error) -> io::Error {
         let besides = self.make_mark();
-        // Only now: whoever is told of the failure may end the process.
+        // Only now: a caller that learns of the failure may end the process.
         self.ledger.fail(number, besides.clone());
         if besides.is_empty() {
             return error;
@@ -119,11 +119,11 @@ impl Shared {
         io::Error::new(error.kind(), format!("{error}{besides}"))
     }
 
-    /// Makes the mark; returns what errors have to say besides when that fails.
+    /// Makes the mark. Returns the text that errors must add when that fails, else nothing.
     fn make_mark(&self) -> String {
         let mark = self.mark();
-        // A link that leads nowhere takes neither a descriptor nor a block of data: the pool can
-        // still be written where the process has no more of these, or the file system.
+        // A link that leads nowhere takes neither a descriptor nor a data block. So the pool gets
+        // its mark even where the process or the file system has no more of these.
         match std::os::unix::fs::symlink(MARK, &mark) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => format!(
                 "; and {} cannot be made, so the next process must be told: {error}",
@@ -134,7 +134,7 @@ impl Shared {
     }
 }
 
-/// Where the link leads that says that a flush failed.
+/// The target of the link that marks a failed flush.
 const MARK: &str = "a flush failed";
 
 fn mark_of(pool: &Path) -> PathBuf {
@@ -143,9 +143,9 @@ fn mark_of(pool: &Path) -> PathBuf {
     path.into()
 }
 
-/// Removes the mark of a failed flush beside a pool, if there is one: the link, or an empty file,
-/// which older versions and operators make. Anything else is somebody else's and stays; what is
-/// then to be said is returned.
+/// Removes the mark of a failed flush beside a pool, if there is one: the link, or an empty file as
+/// older versions and operators make it. Anything else is foreign and stays; the text to report
+/// then is returned.
 ///
 /// # Errors
 /// I/O.
@@ -200,8 +200,8 @@ impl PoolFile {
     fn open_as(path: &Path, direct: DirectIo, write: bool) -> Result<Self> {
         let cannot = |e| failed(path, "cannot be opened", e);
         let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
-        // Before it is opened: of a FIFO that would wait for its other end, of other devices it may
-        // do something.
+        // Checked before the open: a FIFO would wait for its other end, and other devices may act
+        // on it.
         if !kind.is_file() && !kind.is_block_device() {
             let message = format!("{}: is neither a file nor a block device", path.display());
             return Err(Error::invalid(message));
@@ -214,8 +214,8 @@ impl PoolFile {
             DirectIo::Try => set_direct(&file, len).err().map(|error| error.to_string()),
         };
         Ok(Self(Arc::new(Shared {
-            // It is gone to again, for further descriptors and the mark of a failed flush, wherever
-            // the process is by then.
+            // Absolute, as it is used again for further descriptors and the mark of a failed flush,
+            // in whatever directory the process is by then.
             path: std::path::absolute(path).map_err(|e| failed(path, "has no absolute path", e))?,
             file: Arc::new(file),
             len,
@@ -226,20 +226,20 @@ impl PoolFile {
         })))
     }
 
-    /// Whether a flush failed in a process that ran since the machine started, and nobody has said
-    /// since that it does no harm any more. A symbolic link beside this file says so, or a file
-    /// (older versions made one), which nothing flushes: after a power cut what can be read is what
-    /// is there, and the mark may go the way of what the system had in memory.
+    /// Whether a flush failed in a process that ran since the machine started, and nobody has
+    /// cleared that since. The sign is a symbolic link beside this file, or a file (older versions
+    /// made one). Nothing flushes it: after a power cut all that can be read is on the device, and
+    /// the mark may be lost with the page cache.
     #[must_use]
     pub fn flush_had_failed(&self) -> bool {
-        // The link itself, as it leads nowhere. Where the system does not say, to write again harms
-        // nobody.
+        // The link itself, as it leads nowhere. If the system does not say, writing again does no
+        // harm.
         let found = self.0.mark().symlink_metadata();
         !matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// What no flush had covered was written again and flushed. Returns what is to be said where
-    /// something has the name of the mark that is none: it stays.
+    /// All unflushed data was written again and flushed. If something else has the name of the
+    /// mark, it stays, and the text to report is returned.
     ///
     /// # Errors
     /// I/O, when the mark cannot be removed.
@@ -361,16 +361,16 @@ pub struct FileMedium {
     flush_here: Option<Arc<File>>,
 }
 
-/// Flushes of one medium, one at a time: of two side by side on a descriptor the system tells one
-/// alone that a write-back failed, and the other one's success may be read first. Those that wait
-/// meanwhile share the next one.
+/// Flushes of one medium, one at a time. If two ran side by side on a descriptor, the system would
+/// report a failed write-back to only one, and the other's success might be read first. Flushes
+/// that wait meanwhile share the next one.
 #[derive(Default)]
 struct Flushes {
     /// Asked for before the flush under way began, if one is.
     sharing: Vec<Job>,
-    /// In the ledger of all media's flushes, of the one whose call is under way.
+    /// The number in the ledger of the flush whose call is under way.
     number: Option<u64>,
-    /// One that is done, and before which number of the ledger all must be judged before it counts.
+    /// A flush that is done. It counts once all flushes before this number are judged.
     held: Option<(Job, u64)>,
     waiting: Vec<Job>,
 }
@@ -431,17 +431,17 @@ impl FileMedium {
         self.backend
     }
 
-    /// Why the backend is not io_uring, to be said once by whoever opened the pool; nothing when
-    /// it is, or when threads were asked for.
+    /// Why the backend is not io_uring, for the opener of the pool to report once; nothing when it
+    /// is, or when threads were asked for.
     #[must_use]
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
 
-    /// Becomes readable when an operation ends; nothing when `notify` was not asked for. It is
-    /// never read, so it is to be watched for edges (as mio does), and [`Medium::poll`] called
-    /// after each. An operation that ends also interrupts a system call that the thread sleeps in:
-    /// `EINTR` from the wait for events means nothing worse than "look again".
+    /// Becomes readable when an operation ends; nothing when `notify` was not asked for. Nobody
+    /// reads it, so watch it for edges (as mio does), and call [`Medium::poll`] after each. The end
+    /// of an operation also interrupts a system call that the thread sleeps in: `EINTR` from the
+    /// wait for events only means "look again".
     #[must_use]
     pub fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         self.notify.as_ref().map(AsFd::as_fd)
@@ -450,14 +450,14 @@ impl FileMedium {
     /// Blocks until [`Medium::poll`] has something to return. Returns at once when nothing is in
     /// flight.
     ///
-    /// A flush that is done counts once those of other media of the pool file are judged that ran
-    /// when it ended, which they are when their medium is polled or dropped: not by a thread that
-    /// waits here meanwhile.
+    /// A flush that is done counts once all flushes of the pool file's other media that ran when it
+    /// ended are judged. Those are judged when their medium is polled or dropped, not by a thread
+    /// that waits here meanwhile.
     pub fn wait(&mut self) {
         while self.ended.is_empty() && self.in_flight > 0 {
             self.engine.submit();
             match &self.flushes.held {
-                // Nothing else brings anything.
+                // Nothing else will end anything.
                 Some((_, before)) if self.engine.running() == 0 => self.file.0.ledger.wait(*before),
                 _ => self.engine.wait(),
             }
@@ -487,7 +487,7 @@ impl FileMedium {
         self.engine.start(job);
     }
 
-    /// Reports an operation, and starts or fails what waits for it.
+    /// Reports an operation, and starts or fails the operations that wait for it.
     fn finish(
         &mut self,
         tag: u64,
@@ -510,7 +510,7 @@ impl FileMedium {
         self.ended.push(kind.ended(tag, outcome));
     }
 
-    /// Takes what came back and sends on what follows from it.
+    /// Takes the jobs that came back and sends on their next steps.
     fn advance(&mut self) {
         let mut ended = std::mem::take(&mut self.scratch);
         self.engine.collect(&mut ended);
@@ -537,7 +537,8 @@ impl FileMedium {
         let outcome = match progress {
             Ok(n) if job.done + n >= len => Outcome::Done,
             Ok(n) => {
-                // A direct transfer goes on at a block, so part of one is done again.
+                // A direct transfer continues at a block boundary, so a part of a block is done
+                // again.
                 let unit = if self.file.0.direct { BLOCK_LEN } else { 1 };
                 let done = (job.done + n) / unit * unit;
                 job.stalls = if done > job.done { 0 } else { job.stalls + 1 };
@@ -566,8 +567,8 @@ impl FileMedium {
         }
     }
 
-    /// Enters what a flush came to, and returns before which number all must be judged for it to
-    /// count. One that was only interrupted goes on, with the number that it has.
+    /// Enters a flush's result. Returns the number before which all must be judged for it to count.
+    /// An interrupted flush goes on under its number.
     fn enter_flush(
         &mut self,
         mut job: Job,
@@ -590,7 +591,7 @@ impl FileMedium {
         Some((job, entered))
     }
 
-    /// Ends the flush that is done, once it is known what those came to that ran when it ended.
+    /// Ends the flush that is done, once all flushes that ran when it ended are judged.
     fn judge_held(&mut self) {
         let ledger = &self.file.0.ledger;
         let held = self.flushes.held.take_if(|(_, before)| !ledger.is_held(*before));
@@ -688,8 +689,8 @@ impl Medium for FileMedium {
 }
 
 impl Drop for FileMedium {
-    /// Others wait for what a flush under way comes to, and rely on hearing of it when it fails,
-    /// though nobody is told here any more.
+    /// Other media wait for the result of a flush under way, and must learn of its failure even
+    /// though nobody waits for it here any more.
     fn drop(&mut self) {
         let mut ended = Vec::new();
         while self.flushes.number.is_some() && self.engine.running() > 0 {

@@ -1,9 +1,9 @@
-//! Whether this is still the process that something was made in, and not a fork of it.
+//! Tells whether this is still the process that made something, or a fork of it.
 //!
-//! A child has a copy of the memory and none of the threads, the same file offsets and locks, and
-//! the same shared mappings: what it wrote to a ring, its parent would lose. The kernel tells for
-//! the price of a load: a page that it clears in each child (`MADV_WIPEONFORK`, Linux 4.14),
-//! whatever call made the child.
+//! A child has a copy of the memory but none of the threads; it shares file offsets, locks and
+//! shared mappings. If it wrote to a ring, its parent would lose data. The kernel tells for the
+//! price of a load: it clears a page in each child (`MADV_WIPEONFORK`, Linux 4.14), whatever call
+//! made the child.
 
 use crate::space::failed;
 use gabion_base::Result;
@@ -39,7 +39,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Whether that is the one that asks. Costs a load, or a call of the system on kernels before
+    /// Whether the calling process is that one. Costs a load, or a system call on kernels before
     /// 4.14.
     #[must_use]
     #[inline]
@@ -75,7 +75,7 @@ mod tests {
         assert!(process.is_wiped, "this kernel is older than 4.14");
         assert!(process.is_this());
         assert!(std::thread::scope(|scope| scope.spawn(|| process.is_this()).join().unwrap()));
-        // As the page of a child is; what a fork does is tested in `gabion-db`.
+        // Like the page of a child; `gabion-db` tests real forks.
         process.mark().store(0, Ordering::Relaxed);
         assert!(!process.is_this());
         let older = Process { is_wiped: false, ..Process::this().unwrap() };

@@ -1,13 +1,13 @@
-//! Names for new files that take nobody else's: a file is made without its name, and gets it when
-//! it says whose it is.
+//! Names for new files that replace nobody's file: a file is made without its name, and gets the
+//! name once it holds its owner's mark.
 //!
 //! ```text
 //!   begin ─► O_TMPFILE, no name ─────────────┐ write ─► appear ─► NAME, or an error where NAME is there
 //!        └─► NAME.PID-N.new, which is new ───┘                    (linked, or renamed with RENAME_NOREPLACE)
 //! ```
 //!
-//! Where the file system has no nameless files a crash before `appear` leaves one of the second
-//! kind. It is in nobody's way: no other attempt has its name.
+//! On a file system without nameless files, a crash before `appear` leaves a file of the second
+//! kind. It disturbs nobody: no other attempt has its name.
 
 use crate::space::failed;
 use gabion_base::{Error, Result};
@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What has a name.
+/// The thing that has a name.
 #[derive(Debug)]
 pub enum Named {
     /// Nothing.
@@ -31,10 +31,10 @@ pub enum Named {
     Other(&'static str),
 }
 
-/// What has a name. No link is followed, and nothing waits, as opening a FIFO would.
+/// The thing that has this name. Follows no link and waits for nothing, unlike the open of a FIFO.
 ///
 /// # Errors
-/// The system's, when it does not say or let it be read.
+/// The system's, when it does not say or does not let the file be read.
 pub fn named(path: &Path) -> Result<Named> {
     let kind = match path.symlink_metadata() {
         Ok(metadata) => metadata.file_type(),
@@ -66,13 +66,13 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Makes an empty file that is to be called `path`.
+    /// Makes an empty file, to be called `path` later.
     ///
     /// # Errors
-    /// I/O, naming `path`: its directory is not there, or not to be written in.
+    /// I/O, naming `path`: its directory is not there, or not writable.
     pub fn begin(path: &Path) -> Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        // It gets its name through this.
+        // The file gets its name through this.
         if !Path::new("/proc/self/fd").exists() {
             return Self::begin_named(path);
         }
@@ -92,7 +92,7 @@ impl NewFile {
         Ok(Self { file, path: path.to_owned(), temporary: Some(temporary) })
     }
 
-    /// To be written.
+    /// The file, to write into.
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
@@ -114,7 +114,7 @@ impl NewFile {
         self.file.try_clone().map_err(|e| failed(&self.path, "has no further descriptor", e))
     }
 
-    /// Makes a file of such content that is called `path` once it has all of it.
+    /// Makes a file with this content that is called `path` once it holds all of it.
     ///
     /// # Durability
     /// The content is flushed before the name is there; the name survives once its directory is
@@ -139,7 +139,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Makes something under a name beside `path` that nothing has.
+/// Makes something under an unused name beside `path`.
 fn new_name<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> Result<(PathBuf, T)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -155,7 +155,7 @@ fn new_name<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> Result<(Pa
     }
 }
 
-/// Makes a directory that is to be called `path`, under a name that nothing has.
+/// Makes a directory, to be called `path` later, under an unused name.
 ///
 /// # Errors
 /// I/O, naming `path`.
@@ -163,11 +163,10 @@ pub fn new_directory(path: &Path) -> Result<PathBuf> {
     new_name(path, |name| std::fs::create_dir(name)).map(|(name, ())| name)
 }
 
-/// Gives a file or directory another name, which nothing may have: not even an empty directory is
-/// replaced.
+/// Renames a file or directory to an unused name: not even an empty directory is replaced.
 ///
 /// # Errors
-/// Invalid input when something has that name; I/O. It has its former name then.
+/// Invalid input when something has that name; I/O. It keeps its former name then.
 pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
@@ -176,15 +175,15 @@ pub fn rename_new(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// The same where the file system cannot do it at once. A crash between the steps leaves both
-/// names, or `to` as an empty directory.
+/// The same where the file system cannot rename without replacing. A crash between the steps leaves
+/// both names, or `to` as an empty directory.
 fn rename_by_steps(from: &Path, to: &Path) -> Result<()> {
     if !from.is_dir() {
         rustix::fs::link(from, to).map_err(|errno| taken(to, errno))?;
         return std::fs::remove_file(from).map_err(|e| failed(from, "cannot be removed", e));
     }
     rustix::fs::mkdir(to, Mode::from_raw_mode(0o777)).map_err(|errno| taken(to, errno))?;
-    // An empty directory is replaced, and this one is our own.
+    // The rename replaces an empty directory, and this one is our own.
     std::fs::rename(from, to).map_err(|error| {
         let _ = std::fs::remove_dir(to);
         failed(to, "cannot be made", error)
@@ -207,7 +206,7 @@ pub fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes the names in a directory last.
+/// Flushes a directory, so that the names in it last.
 ///
 /// # Errors
 /// The system's.

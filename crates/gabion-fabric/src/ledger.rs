@@ -1,14 +1,14 @@
-//! The flushes of all media of one pool file, while it is not known what they came to.
+//! The flushes of all media of one pool file, while their results are not known.
 //!
 //! ```text
 //!   begin ─► number ─► system call ─► judged ─┬─ failed: so do all that are held, and all later ones
 //!                                             └─ done: held while one that had a number then still has it
 //! ```
 //!
-//! The system tells a failed write-back once per descriptor, and where a device lost something, of
-//! two flushes one may find nothing wrong any more. So one that is done proves nothing while
-//! another, which ran when it ended, may turn out to have failed. One that is held has given its
-//! number back: it waits for others and none for it.
+//! The system reports a failed write-back once per descriptor: if a device lost data, one of two
+//! flushes may find nothing wrong any more. So a finished flush proves nothing while another, which
+//! ran when it ended, may turn out to have failed. A held flush has given its number back: it waits
+//! for others, and none waits for it.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -25,12 +25,12 @@ pub(crate) struct Ledger {
 struct Entries {
     /// The number of the next flush.
     next: u64,
-    /// Those that are not judged.
+    /// Flushes that are not judged.
     running: BTreeSet<u64>,
-    /// Once one failed: what errors are to say besides.
+    /// Set once one failed: the text that errors must add.
     failure: Option<String>,
-    /// Before which number all must be judged, and the event counter of the medium that waits for
-    /// it.
+    /// The number before which all must be judged, and the event counter of the medium that waits
+    /// for it.
     held: Vec<(u64, Arc<OwnedFd>)>,
 }
 
@@ -45,7 +45,7 @@ impl Entries {
         self.held.retain(|(before, counter)| {
             let stays = first < *before;
             if !stays {
-                // It fails only when the counter is at its end, and then the reader is awake
+                // It fails only when the counter is at its maximum, and then the reader is awake
                 // anyway.
                 let _ = rustix::io::write(counter, &1u64.to_ne_bytes());
             }
@@ -60,8 +60,8 @@ impl Ledger {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a flush its number, before its system call. It must be given back, whatever becomes of
-    /// the flush: others wait for that.
+    /// Gives a flush its number, before its system call. The number must be given back, however the
+    /// flush ends: others wait for that.
     pub(crate) fn begin(&self) -> u64 {
         let entries = &mut *self.lock();
         let number = entries.next;
@@ -70,16 +70,15 @@ impl Ledger {
         number
     }
 
-    /// A flush failed: none that is held counts, nor any later one, and their errors say this
-    /// besides.
+    /// A flush failed. No held flush counts, nor any later one, and their errors add `besides`.
     pub(crate) fn fail(&self, number: u64, besides: String) {
         let entries = &mut *self.lock();
         entries.failure = Some(besides);
         self.give_back(number, entries);
     }
 
-    /// A flush is done. It counts once all before the number that is returned are judged; where it
-    /// has to wait for that, the counter is written to then.
+    /// A flush is done. It counts once all before the returned number are judged. If it has to wait
+    /// for that, the counter is written to then.
     pub(crate) fn hold(&self, number: u64, counter: Option<&Arc<OwnedFd>>) -> u64 {
         let entries = &mut *self.lock();
         self.give_back(number, entries);
@@ -96,7 +95,7 @@ impl Ledger {
         self.judged.notify_all();
     }
 
-    /// Whether one before this number is not judged.
+    /// Whether some flush before this number is not judged.
     pub(crate) fn is_held(&self, before: u64) -> bool {
         self.lock().first() < before
     }
@@ -108,7 +107,7 @@ impl Ledger {
         drop(judged.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What errors of flushes are to say besides, if one failed.
+    /// The text that errors of flushes must add, if one failed.
     pub(crate) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }

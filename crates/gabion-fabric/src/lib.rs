@@ -9,8 +9,8 @@
 //! ```
 //!
 //! - [`mod@file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
-//! - [`space`]: free space and pool files that own all of theirs; [`fresh`]: names that take nobody
-//!   else's; [`lock`]: one process per pool.
+//! - [`space`]: free space and pool files that own all of theirs; [`fresh`]: names that replace
+//!   nobody's file; [`lock`]: one process per pool.
 //! - [`ring`]: mapped memory that survives the kill of the process.
 //! - [`tcp`]: sockets; [`nvme`]: the threads that serve a region and ship into others.
 #![allow(

@@ -12,20 +12,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to end what a killed process had under way.
+/// The time that the kernel may take to end a killed process's operations.
 const DYING_MAX: Duration = Duration::from_secs(10);
-/// How long a process that seems to live is given to end: its parent may have been killed, and it
-/// be killed with it in a moment.
+/// How long to wait for a holder that seems to live: its parent may have been killed, and its own
+/// kill may follow in a moment.
 const LIVING_MAX: Duration = Duration::from_secs(1);
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
-/// In the flags of a process: it is in `do_exit` (`PF_EXITING`).
+/// A flag of a process that is in `do_exit` (`PF_EXITING`).
 const EXITING: u32 = 4;
-/// In a set of signals, of which the first is bit 0.
+/// The bit in a signal set, in which the first signal is bit 0.
 const SIGKILL: u64 = 1 << 8;
 
-/// Takes the lock of a pool. A process that was killed holds it until its last operation in the
-/// kernel has ended; that is waited for, for up to 10 s. One that lives is waited for no longer
-/// than 1 s.
+/// Takes the lock of a pool. A killed process holds it until its last operation in the kernel has
+/// ended; the call waits for that, up to 10 s. For a live holder it waits 1 s at most.
 ///
 /// # Errors
 /// Busy, naming the path and, where `/proc/locks` tells, the process that holds it.
@@ -33,7 +32,7 @@ pub fn lock_exclusive(file: &File, path: &Path) -> Result<()> {
     lock_held_by(file, path, || holder(file))
 }
 
-/// [`lock_exclusive`] for a file of which `holder` knows who holds it.
+/// [`lock_exclusive`] for a file whose holder `holder` knows.
 ///
 /// # Errors
 /// Busy, naming the path and the holder.
@@ -80,9 +79,9 @@ fn patience(holder: Option<u32>) -> Duration {
     }
 }
 
-/// Whether a process is none that has ended and was not waited for, is ending, or will without a
-/// further step of its own: from `/proc/PID/stat` and `status`, which are empty where there is no
-/// process.
+/// Whether a process lives. One does not if it has ended and was not reaped, is ending, or will end
+/// without a further step of its own. Read from `/proc/PID/stat` and `status`, which are empty
+/// where there is no process.
 fn lives(stat: &str, status: &str) -> bool {
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let mut fields = fields.split(' ');
@@ -141,7 +140,7 @@ mod tests {
         let path =
             std::env::temp_dir().join(format!("gabion-lock-of-killed-{}", std::process::id()));
         let file = File::options().create(true).append(true).open(&path).unwrap();
-        // It keeps what it reads: so much memory that its end takes a while.
+        // It keeps its input: so much memory that its end takes a while.
         let mut owner = Command::new("flock")
             .args(["--no-fork", "-x"])
             .arg(&path)
@@ -162,8 +161,8 @@ mod tests {
     fn a_lock_whose_owner_is_dead_is_waited_for_and_one_of_a_living_process_is_not() {
         let path = std::env::temp_dir().join(format!("gabion-lock-{}", std::process::id()));
         let open = || File::options().create(true).append(true).open(&path).unwrap();
-        // The lock is taken by a process that ends at once; its parent keeps the open file, as the
-        // kernel does for operations under way.
+        // A process that ends at once takes the lock; its parent keeps the open file, as the kernel
+        // does for operations under way.
         let mut keeper = Command::new("sh")
             .args(["-c", "exec 9>>\"$0\"; flock -x 9 && echo held && read -r line"])
             .arg(&path)

@@ -1,4 +1,4 @@
-//! NVMe/TCP on sockets: the protocol cores of `gabion_media::nvme` with what drives them.
+//! NVMe/TCP on sockets: the drivers of the protocol cores in `gabion_media::nvme`.
 //!
 //! - [`remote`]: the initiators of a shipping thread.
 //! - [`target`]: the thread that serves this pool's region to a primary.

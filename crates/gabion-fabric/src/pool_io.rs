@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Threads of one pool file. Enough for the depth of four that shipping and draining keep.
 const THREADS: usize = 4;
 
-/// Where the jobs of one medium come back.
+/// The place where the jobs of one medium come back.
 struct Replies {
     ended: Mutex<Vec<Ended>>,
     arrived: Condvar,
@@ -31,7 +31,8 @@ impl Replies {
         self.lock().push(ended);
         self.arrived.notify_one();
         if let Some(notify) = &self.notify {
-            // It fails only when the counter is at its end, and then the reader is awake anyway.
+            // It fails only when the counter is at its maximum, and then the reader is awake
+            // anyway.
             let _ = rustix::io::write(notify, &1u64.to_ne_bytes());
         }
     }
@@ -70,7 +71,7 @@ fn serve(tasks: &Mutex<Receiver<Task>>) {
     }
 }
 
-/// One system call for what is left of the job.
+/// One system call for the rest of the job.
 fn attempt(job: &mut Job, file: &File, flush_file: &File) -> io::Result<usize> {
     let done = job.done;
     match &mut job.kind {
@@ -115,7 +116,7 @@ impl Engine for Threads {
             replies: self.replies.clone(),
         };
         if let Err(refused) = self.pool.0.send(task) {
-            // Every thread is gone, which takes a panic in each of them.
+            // Every thread is gone: only a panic in each of them does that.
             let error = io::Error::other("the I/O threads are gone");
             self.replies.give(Ended { job: refused.0.job, result: Err(error) });
         }

@@ -15,8 +15,9 @@ pub struct MappedRing {
 }
 
 impl MappedRing {
-    /// Maps the first `len` bytes of a file, which are reserved (a store to a mapping of a full
-    /// file system would kill the process) and that nobody else changes. `path` is for messages.
+    /// Maps the first `len` bytes of a file. They must be reserved (a store to a mapping of a full
+    /// file system would kill the process), and nobody else may change them. `path` is for
+    /// messages.
     ///
     /// # Errors
     /// Invalid input when the file is shorter, or for no bytes; I/O.
@@ -29,8 +30,8 @@ impl MappedRing {
         Ok(Self { map })
     }
 
-    /// Maps a file as [`Self::map`] does, so that writes stay with this process: the file is never
-    /// changed. For tools that recover a log without leaving a trace.
+    /// Maps a file as [`Self::map`] does, but writes stay in this process and never change the
+    /// file. For tools that recover a log without leaving a trace.
     ///
     /// # Errors
     /// As [`Self::map`].

@@ -1,4 +1,4 @@
-//! Room on a file system: how much there is, and a pool file that owns all of its own from the
+//! Space on a file system: how much is free, and a pool file that owns all of its own from the
 //! start.
 
 use crate::fresh::{NewFile, directory_of, sync_directory};
@@ -21,8 +21,7 @@ pub fn free_space(path: &Path) -> Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Bytes that a file has before it has a name: by them it is known for its maker's whenever a crash
-/// comes.
+/// Bytes that a file holds before it has a name. They identify its maker, whenever a crash comes.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark<'a> {
     /// Where they begin.
@@ -43,8 +42,8 @@ pub fn preallocate(path: &Path, len: u64) -> Result<()> {
     preallocate_marked(path, len, Mark { at: 0, bytes: &[] }).map(drop)
 }
 
-/// Creates a file as [`preallocate`] does that has its mark, and is flushed with it, before it has
-/// its name. What has the name already stays as it is.
+/// Creates a file as [`preallocate`] does; it has its mark, flushed, before it has its name. A file
+/// that already has the name stays as it is.
 ///
 /// # Durability
 /// As [`preallocate`]; after a crash before it returns there is no file of that name, or one that
@@ -65,15 +64,15 @@ pub fn preallocate_marked(path: &Path, len: u64, mark: Mark<'_>) -> Result<File>
         .and_then(|()| file.sync_all().map_err(|e| failed(path, "cannot be flushed", e)))
         .and_then(|()| sync_directory(directory_of(path)));
     if let Err(error) = reserved {
-        // It would keep its space.
+        // The file would keep its space.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
     Ok(file)
 }
 
-/// Reserves the bytes of a file that has its mark alone; zeros are written where the file system
-/// has no reservation.
+/// Reserves the bytes of a file that holds only its mark; writes zeros where the file system has no
+/// reservation.
 fn reserve(file: &File, path: &Path, len: u64, mark: Mark<'_>) -> Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => Ok(()),

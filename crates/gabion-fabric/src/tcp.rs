@@ -1,8 +1,8 @@
 //! A non-blocking TCP socket as a [`Transport`].
 //!
-//! Where its owner watches it for edges and hands each to `TcpTransport::note_ready`, the socket
-//! is asked nothing to which the answer is known: after a transfer that was cut short it would
-//! block until the next edge.
+//! If the owner watches the socket for edges and hands each to `TcpTransport::note_ready`, the
+//! socket makes no call with a known result: after a transfer that was cut short it would block
+//! until the next edge.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::transport::Transport;
@@ -24,11 +24,11 @@ pub struct TcpTransport {
     peer: SocketAddr,
     sent_bytes: u64,
     received_bytes: u64,
-    /// Whether edges are told; without them the socket itself is asked each time.
+    /// Whether edges are reported; without them the socket itself is asked each time.
     is_watched: Cell<bool>,
     readable: Cell<bool>,
     writable: Cell<bool>,
-    /// One direction is over or broken, of which there may be no further edge.
+    /// One direction is over or broken; no further edge may tell of that.
     ending: Cell<bool>,
 }
 
@@ -43,8 +43,8 @@ impl TcpTransport {
         Self::with_peer(stream, peer, buffer_len)
     }
 
-    /// Begins to connect and does not wait for it: until the peer answered, sending and receiving
-    /// would block; if it refuses they fail. `buffer_len` as for [`Self::new`].
+    /// Begins to connect without waiting. Until the peer has answered, sending and receiving would
+    /// block; if it refuses they fail. `buffer_len` as for [`Self::new`].
     ///
     /// # Errors
     /// I/O when the system has no socket or no way to this address.
@@ -77,7 +77,7 @@ impl TcpTransport {
         })
     }
 
-    /// Watches the socket for edges in both directions, each of which is to be handed to
+    /// Watches the socket for edges in both directions. The caller hands each to
     /// [`Self::note_ready`].
     pub(crate) fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -96,7 +96,7 @@ impl TcpTransport {
         self.writable.set(self.writable.get() || ends || event.is_writable());
     }
 
-    /// Whether asking the socket may bring anything, by what is known of this direction.
+    /// Whether a call on the socket may bring anything, by the known state of this direction.
     fn may(&self, direction: &Cell<bool>) -> bool {
         !self.is_watched.get() || direction.get()
     }
@@ -211,7 +211,7 @@ mod tests {
     use std::net::TcpListener;
     use std::time::Duration;
 
-    /// A watched socket that was found empty, what watches it, and its other end.
+    /// A watched socket that was found empty, its poller, and its other end.
     fn watched() -> (TcpTransport, Poll, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -222,7 +222,7 @@ mod tests {
         (here, poll, there)
     }
 
-    /// Waits for an edge of which `wanted` says that it is enough; hands all to the socket.
+    /// Hands edges to the socket until `wanted` accepts one.
     fn edges(here: &TcpTransport, poll: &mut Poll, wanted: impl Fn(&Event) -> bool) {
         let mut events = Events::with_capacity(8);
         loop {

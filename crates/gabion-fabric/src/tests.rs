@@ -1,4 +1,4 @@
-//! Pools, rings, sockets and locks on the real system, by every way of doing I/O, kills included.
+//! Pools, rings, sockets and locks on the real system, by every kind of I/O, kills included.
 
 use crate::{
     Backend, BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile,
@@ -88,8 +88,8 @@ enum Step {
     Flush,
 }
 
-/// A batch of operations on disjoint ranges, so that any order gives one result, each one alone or
-/// a chain of a write, a flush and a read of the same range.
+/// A batch of operations on disjoint ranges, so that any order gives one result. Each is alone or a
+/// chain of a write, a flush and a read of the same range.
 #[derive(Clone, Debug)]
 struct Round(Vec<(Step, bool)>);
 
@@ -477,7 +477,7 @@ fn a_socket_moves_parts_in_order_and_never_blocks() {
     assert_eq!(there.receive(&mut into).unwrap(), Some(0), "the peer closed its end");
 }
 
-/// Loop devices take rights that not everybody who runs the tests has: without them it says so.
+/// Loop devices need rights that some users who run the tests lack: the test says so then.
 #[test]
 fn a_block_device_is_a_pool_as_a_file_is() {
     let dir = TempDir::new();
@@ -554,7 +554,8 @@ fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
     }
     let busy = PoolFile::open(&path, DirectIo::Try).err().unwrap();
     assert!(busy.message().contains(&format!("process {}", child.id())), "{busy}");
-    // Not waited for: it is taken for dead from here on, whatever the kernel has still to do.
+    // Not waited for: the test takes it for dead from here on, though the kernel may still work for
+    // it.
     child.kill().unwrap();
     let file = PoolFile::open(&path, DirectIo::Try).unwrap();
     let blocking = BlockingMedium::new(file.medium(MediumOptions::default()).unwrap());
@@ -567,7 +568,7 @@ fn the_ring_and_what_was_written_survive_the_kill_of_the_process() {
     assert_eq!(bytes[100_000], 0);
 }
 
-/// A walk over many records lets others run in between; on a thread of its own there are none.
+/// A walk over many records lets other futures run in between; a thread of its own has none.
 #[test]
 fn a_future_that_only_lets_others_run_is_polled_again() {
     let dir = TempDir::new();
@@ -592,8 +593,8 @@ fn a_future_that_only_lets_others_run_is_polled_again() {
     assert!(waits_for_nothing.is_err(), "it would wait for ever");
 }
 
-/// It is gone to again for further descriptors, and beside it stands the mark of a failed flush:
-/// wherever the process is by then.
+/// The path is used again for further descriptors and for the mark of a failed flush, wherever the
+/// process is by then.
 #[test]
 fn a_path_that_was_relative_when_the_pool_was_opened_names_it_from_everywhere() {
     let dir = TempDir::new();

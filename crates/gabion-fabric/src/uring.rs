@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A job's buffer lives in its slot from before the kernel learns its address until after the
-//! kernel reported the end; dropping the ring waits for that. This is the whole of the safety
-//! argument, but for a kernel that refuses to be called: what it did not take is given back, and it
-//! is not called again.
+//! kernel reported the end; dropping the ring waits for that. This is the whole safety argument,
+//! but for a kernel that refuses calls: jobs that it did not take are given back, and it is not
+//! called again.
 
 use crate::engine::{Ended, Engine, Job};
 use gabion_media::OperationKind;
@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause between two looks for what the kernel had when it began to refuse.
+/// Pause between two checks for completions of a kernel that refuses calls.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Uring {
@@ -32,8 +32,8 @@ pub(crate) struct Uring {
     waiting: VecDeque<Job>,
     /// Slots whose entries the kernel did not take yet, in order.
     unsubmitted: VecDeque<usize>,
-    /// Why the kernel takes nothing any more. It is not called again then: entries may lie in the
-    /// submission queue whose buffers were given back.
+    /// Why the kernel takes nothing any more. It is not called again then: entries in the
+    /// submission queue may name buffers that were given back.
     refusal: Option<io::Error>,
 }
 
@@ -100,7 +100,7 @@ impl Uring {
         }
     }
 
-    /// Has the kernel take what is queued, and waits for an end where `wanted` is 1.
+    /// Has the kernel take the queued entries, and waits for an end where `wanted` is 1.
     fn enter(&mut self, wanted: usize) {
         if self.refusal.is_some() {
             return;
@@ -108,12 +108,13 @@ impl Uring {
         let entered = self.ring.submit_and_wait(wanted);
         let left = self.ring.submission().len();
         self.unsubmitted.drain(..self.unsubmitted.len().saturating_sub(left));
-        // Refused for now (EAGAIN, EBUSY, EINTR): the entries stay queued and the next call, which
-        // every poll makes, offers them again.
+        // Refused for now (EAGAIN, EBUSY, EINTR): the entries stay queued, and the next call offers
+        // them again. Every poll makes one.
         self.refusal = entered.err().filter(|error| !is_passing(error));
     }
 
-    /// Gives back what the kernel will never take; what it took may still end by itself.
+    /// Gives back the jobs that the kernel will never take; those that it took may still end by
+    /// themselves.
     fn give_up(&mut self, ended: &mut Vec<Ended>) {
         let Some(errno) = self.refusal.as_ref().map(io::Error::raw_os_error) else { return };
         let mut lost = std::mem::take(&mut self.waiting);
@@ -130,8 +131,8 @@ impl Uring {
     }
 }
 
-/// Shows that the kernel carries out what is queued: a filter of system calls may let a ring be
-/// made and refuse every call that uses it.
+/// Proves that the kernel carries out queued entries: a filter of system calls may permit to make a
+/// ring and refuse every use of it.
 fn prove(ring: &mut IoUring) -> io::Result<()> {
     // SAFETY: the entry has no buffer.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
@@ -145,7 +146,7 @@ fn prove(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel is to do for a job; the buffer is the part not transferred yet.
+/// The kernel's entry for a job; the buffer is the part not transferred yet.
 fn entry(job: &mut Job, file: &File, flush_file: &File) -> squeue::Entry {
     let fd = types::Fd(file.as_raw_fd());
     let done = job.done;
@@ -168,7 +169,7 @@ fn entry(job: &mut Job, file: &File, flush_file: &File) -> squeue::Entry {
     }
 }
 
-/// Whether a refusal of the kernel ends by itself.
+/// Whether a refusal of the kernel is temporary.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
@@ -209,12 +210,12 @@ impl Engine for Uring {
 
     fn wait(&mut self) {
         if self.refusal.is_some() {
-            // Nothing but time brings what the kernel has.
+            // Only time brings the jobs that the kernel has.
             return std::thread::sleep(REFUSED_PAUSE);
         }
         self.fill();
         if self.in_kernel() > 0 && self.ring.completion().is_empty() {
-            // An error that passes only means that the caller looks and waits again.
+            // After a temporary error the caller just looks and waits again.
             self.enter(1);
         }
     }
@@ -241,8 +242,8 @@ mod tests {
     use super::*;
     use gabion_media::AlignedBuf;
 
-    /// A ring that the system lets be made and of which it refuses every use, as a filter of system
-    /// calls does that knows the one call and not the other. None where not even that is allowed.
+    /// A ring that the system permits to make and refuses every use of, as a filter of system calls
+    /// may. None where not even that is allowed.
     fn refused_ring() -> Option<IoUring> {
         IoUring::builder().setup_r_disabled().build(4).ok()
     }

@@ -1,4 +1,4 @@
-//! What a medium makes of a system that transfers in pieces, interrupts and fails.
+//! A medium on a system that transfers in pieces, interrupts and fails.
 
 use super::*;
 use crate::preallocate;
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// What a replica has under way at once: writes and reads that nothing orders, and a flush.
+/// The operations that a replica has under way at once: unordered writes and reads, and a flush.
 fn calls() -> Vec<OperationKind> {
     let write = |at: usize, blocks: usize| OperationKind::Write {
         offset: (at * BLOCK_LEN) as u64,
@@ -171,8 +171,8 @@ fn run_calls(file: &PoolFile, answers: &[Answer]) -> (Vec<Completion>, Vec<u8>) 
     (ended, bytes)
 }
 
-/// The failing calls of a replica (`gabion-sim`, `io_failures`) leave this to whoever carries a
-/// transfer on.
+/// The failing calls of a replica (`gabion-sim`, `io_failures`) leave short transfers to the code
+/// that carries a transfer on, which is this.
 /// docs/faults.md: E11
 #[test]
 fn each_call_of_a_batch_is_cut_short_in_turn_and_it_never_shows() {
@@ -207,7 +207,7 @@ fn each_call_of_a_batch_breaks_after_a_beginning_in_turn_and_fails_alone_with_it
             OperationKind::Flush => 0,
         };
         for (errno, kind) in [(Errno::IO, ErrorKind::Io), (Errno::NOSPC, ErrorKind::NoSpace)] {
-            // One of its own: after a flush that failed none of a file succeeds.
+            // A file of its own: after a failed flush all flushes of a file fail.
             let file = open(DirectIo::Try);
             let mut answers = vec![at_once; calls().len()];
             let (begun, refused) = (Answer::Short(BLOCK_LEN), Answer::Refuse(errno));
@@ -235,7 +235,7 @@ fn a_system_that_never_makes_progress_ends_in_an_error() {
     let stalls = [
         vec![Answer::Refuse(Errno::AGAIN); 1000],
         vec![Answer::Short(0); 1000],
-        // Less than a block at a time never moves a direct transfer on.
+        // Less than a block at a time never advances a direct transfer.
         vec![Answer::Short(BLOCK_LEN - 1); 1000],
     ];
     for answers in stalls.iter().take(if file.0.direct { 3 } else { 2 }) {
@@ -258,7 +258,7 @@ fn an_error_of_the_system_is_passed_on_with_its_kind_and_place() {
     }
 }
 
-/// Two on one descriptor are told of one failure once, and who is told may be read last.
+/// Of two on one descriptor only one is told of a failure, and that one may be read last.
 /// docs/faults.md: E8
 #[test]
 fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
@@ -278,7 +278,7 @@ fn flushes_of_a_medium_never_overlap_and_those_that_wait_share_one() {
     };
     assert_eq!(ended(&[]), [true; 3]);
     assert_eq!(ended(&[Answer::Refuse(Errno::INTR)]), [true; 3]);
-    // The second asks the system for the third as well: a third answer is not asked for.
+    // The second system call serves the third flush as well: no third answer is needed.
     let (first, second) = (Answer::Short(0), Answer::Refuse(Errno::IO));
     assert_eq!(ended(&[first, second]), [true, false, false]);
     assert_eq!(ended(&[]), [false; 3]);
@@ -360,8 +360,8 @@ fn ends_of_flushes() -> Vec<(Vec<Answer>, bool)> {
     ]
 }
 
-/// The system may tell only one of them that what both are to make durable is lost, and who is told
-/// may be polled last.
+/// The system may report to only one of two flushes that data of both is lost, and that one may be
+/// polled last.
 /// docs/faults.md: E8
 #[test]
 fn a_flush_counts_once_those_are_judged_that_ran_when_it_ended() {

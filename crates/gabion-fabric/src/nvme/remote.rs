@@ -23,10 +23,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep of a turn while an answer is awaited: deadlines are judged as often.
+/// Longest sleep of a turn while an answer is awaited: deadlines are checked that often.
 const TURN_MAX: Duration = Duration::from_millis(50);
-/// Turns in the keep-alive time of a connection on which nothing is awaited. Its host speaks when
-/// half of that time is over.
+/// Turns in the keep-alive time of a connection with nothing in flight. Its host speaks when half
+/// of that time is over.
 const TURNS_PER_KEEP_ALIVE: u32 = 8;
 const WAKER: Token = Token(usize::MAX);
 
@@ -46,14 +46,14 @@ impl Remote {
         &self.handle
     }
 
-    /// How far the connection is.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> InitiatorState {
         self.namespace.borrow().initiator.state()
     }
 
-    /// Says that the bytes which will be written at `offset` with length `len` have this CRC32C, so
-    /// that they are not read once more for the data digest. Used for one write.
+    /// The bytes to be written at `offset` with length `len` have this CRC32C, so they are not read
+    /// once more for the data digest. Used for one write.
     pub fn note_crc(&self, offset: u64, len: usize, crc: u32) {
         self.namespace.borrow_mut().crcs.insert(offset, (len, crc));
     }
@@ -65,7 +65,8 @@ impl Remote {
         (namespace.initiator.bytes_sent(), namespace.initiator.bytes_received())
     }
 
-    /// How long it may be left alone while nothing comes; for ever where nothing is.
+    /// How long it may be left alone while nothing comes; without limit after a failure, or when
+    /// nothing is in flight and there is no keep-alive.
     fn sleep_max(&self) -> Option<Duration> {
         let namespace = self.namespace.borrow();
         match namespace.initiator.state() {
@@ -78,7 +79,7 @@ impl Remote {
         }
     }
 
-    /// Takes an edge of a socket, and says whether that is one of its own.
+    /// Takes an edge of a socket. Returns whether that socket is one of its own.
     fn note_ready(&self, event: &Event) -> bool {
         let namespace = self.namespace.borrow();
         let sockets = <[_; 2]>::from(namespace.initiator.transports());
@@ -96,7 +97,7 @@ impl Remote {
     }
 }
 
-/// What the handle owns: the initiator, and checksums by place for writes to come.
+/// The state behind the handle: the initiator, and checksums by place for writes to come.
 struct Namespace {
     initiator: Initiator<TcpTransport>,
     crcs: BTreeMap<u64, (usize, u32)>,
@@ -129,7 +130,7 @@ impl Medium for Namespace {
     }
 }
 
-/// What a shipping thread sleeps on. Made before the thread, so that whoever starts it keeps a
+/// The poller that a shipping thread sleeps on. Made before the thread, so that its starter keeps a
 /// waker.
 pub struct Readiness {
     poll: Poll,
@@ -163,7 +164,7 @@ pub struct Remotes<K> {
     readiness: Readiness,
     events: Events,
     remotes: BTreeMap<K, Remote>,
-    /// Dropped, but somebody still holds the handle and is to be told that nothing works any more.
+    /// Dropped connections whose handle is still in use; their operations must still fail.
     retired: Vec<Remote>,
     next_token: usize,
     started: Instant,
@@ -235,8 +236,8 @@ impl<K: Ord + Clone> Remotes<K> {
         }
     }
 
-    /// Sends what was submitted; unless that ended an operation, sleeps until a socket is ready,
-    /// the waker is called or `sleep_max` is over; receives. Returns how many operations ended.
+    /// Sends submitted operations. Unless that ended one, sleeps until a socket is ready, the waker
+    /// is called or `sleep_max` is over; then receives. Returns how many operations ended.
     ///
     /// # Errors
     /// I/O when the system cannot tell readiness.
@@ -253,7 +254,7 @@ impl<K: Ord + Clone> Remotes<K> {
             Err(error) => return Err(failed(Path::new("shipping"), "cannot wait", error)),
         }
         for event in &self.events {
-            // A connection that was dropped meanwhile was told that its sockets are closed.
+            // A connection dropped meanwhile was told that its sockets are closed.
             let told = |remote: &Remote| remote.note_ready(event);
             let _ = self.remotes.values().any(told);
         }

@@ -8,10 +8,10 @@
 //!               └──────── FileMedium (the extents of the region)    ──────┘
 //! ```
 //!
-//! [`TargetCommand::Open`] fences: the old subsystem is closed, what its connections have in the
-//! medium ends, and only then is the new one served and [`TargetEvent::Opened`] reported. A write
-//! is reported before its host learns that it is complete, so whatever the host says afterwards, by
-//! whatever way, arrives later than the report.
+//! [`TargetCommand::Open`] fences: the old subsystem is closed, the operations of its connections
+//! in the medium end, and only then is the new one served and [`TargetEvent::Opened`] reported. A
+//! write is reported before its host learns that it is complete. So anything that the host says
+//! afterwards, by any way, arrives later than the report.
 
 use crate::file::FileMedium;
 use crate::space::failed;
@@ -36,13 +36,14 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep while something moves: all connections are looked at as often.
+/// Longest sleep while something moves: all connections are checked that often.
 const TURN_MAX: Duration = Duration::from_millis(100);
-/// The same while nothing moves. What is due then is a host that said nothing for its keep-alive
-/// time or did not say Connect, limits of seconds. Without connections nothing is due.
+/// The same while nothing moves. Only hosts that were silent for their keep-alive time or did not
+/// send Connect can fall due then, and those limits are seconds. Without connections nothing falls
+/// due.
 const IDLE_TURN_MAX: Duration = Duration::from_secs(1);
-/// Most sockets at a time. For one more, the oldest that did not say Connect is closed, so that
-/// strangers who say nothing keep no host out; where all did, the new one is closed at once. A host
+/// Most sockets at a time. For one more, the oldest without a Connect is closed, so that silent
+/// strangers keep no host out. If all have sent Connect, the new one is closed at once. A host
 /// needs two.
 const CONNECTIONS_MAX: usize = 64;
 
@@ -50,11 +51,11 @@ const WAKER: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
 const MEDIUM: Token = Token(usize::MAX - 2);
 
-/// What a target serves, and how.
+/// The region that a target serves, and its options.
 pub struct TargetOptions {
     /// Where it listens.
     pub listener: std::net::TcpListener,
-    /// What it serves from, made with `notify`.
+    /// The medium it serves from, made with `notify`.
     pub medium: FileMedium,
     /// Where the namespace lies on the medium.
     pub backing: Backing,
@@ -63,14 +64,14 @@ pub struct TargetOptions {
     pub config: TargetConfig,
     /// Socket buffers of accepted connections, in bytes each way (0: the system's choice).
     pub buffer_len: usize,
-    /// Steps by which its thread stands back ([`gabion_proc::stand_back`]).
+    /// Steps of niceness by which its thread stands back ([`gabion_proc::stand_back`]).
     pub nice: u8,
 }
 
-/// What the target reports, on its own thread.
+/// Events of the target, reported on its own thread.
 #[derive(Clone, Debug)]
 pub enum TargetEvent {
-    /// The subsystem of this session is served, and nothing of an earlier one can land any more.
+    /// The subsystem of this session is served, and no write of an earlier one can land any more.
     Opened {
         /// From the command.
         session: u64,
@@ -88,13 +89,14 @@ pub enum TargetEvent {
         /// CRC32C of the bytes as they arrived.
         crc: u32,
     },
-    /// The medium failed at a host's write, for another reason than room. The host is told as well.
+    /// The medium failed at a host's write, for another reason than lack of space. The host is
+    /// told, too.
     Refused {
         /// The session under which it came.
         session: u64,
         /// First byte in the namespace.
         offset: u64,
-        /// What the medium says.
+        /// The medium's error.
         error: Error,
     },
     /// A connection is over.
@@ -104,7 +106,7 @@ pub enum TargetEvent {
         /// Why.
         error: Error,
     },
-    /// The command cannot be carried out, or (when the thread ends with it) readiness failed or the
+    /// The command cannot be carried out. Or, if the thread ends with it: readiness failed or the
     /// thread panicked.
     Failed(Error),
 }
@@ -181,7 +183,7 @@ impl TargetServer {
     }
 
     fn tell(&self, message: Message) {
-        // Both fail only when the thread is gone, which it has reported.
+        // Both fail only when the thread is gone, and it has reported that.
         let _ = self.messages.send(message);
         let _ = self.waker.wake();
     }
@@ -226,7 +228,7 @@ struct Running {
     write: Option<Write>,
 }
 
-/// Name, session and hosts of a subsystem that is to be served.
+/// Name, session and hosts of the next subsystem.
 type Next = (String, u64, Vec<String>);
 
 struct Server {
@@ -241,7 +243,7 @@ struct Server {
     wire_bytes: Arc<WireBytes>,
     started: Instant,
     epoch: Option<Epoch>,
-    /// What comes after the epoch that drains: another subsystem, or none (`Close`).
+    /// The successor of the epoch that drains: another subsystem, or none (`Close`).
     next: Option<Option<Next>>,
     next_token: usize,
     next_tag: u64,
@@ -250,7 +252,7 @@ struct Server {
     touched: BTreeSet<usize>,
     /// Whether anything came in the last turn.
     moved: bool,
-    /// An arrival could not be accepted and the listener will not tell of it again.
+    /// A connection could not be accepted, and the listener will not report it again.
     accept_again: bool,
     stopping: bool,
 }
@@ -295,8 +297,8 @@ impl Server {
         })
     }
 
-    /// Serves until it is to stop. A panic ends the thread, but not without a word: nobody would
-    /// miss it before the primary fails to ship.
+    /// Serves until it is to stop. A panic ends the thread, but is reported: otherwise nobody would
+    /// notice before the primary fails to ship.
     fn run_and_report(mut self) {
         let ran = std::panic::catch_unwind(AssertUnwindSafe(|| self.run()));
         if ran.is_err() {
@@ -340,7 +342,7 @@ impl Server {
         }
     }
 
-    /// How long it may sleep: until something comes, when there is nothing to be judged meanwhile.
+    /// How long it may sleep: without limit when nothing can fall due meanwhile.
     fn turn_max(&self) -> Option<Duration> {
         let works = self.moved || self.next.is_some() || !self.running.is_empty();
         if works || self.accept_again {
@@ -383,7 +385,7 @@ impl Server {
         }
     }
 
-    /// Closes what is served; [`Self::go_on`] does the rest once it is drained.
+    /// Closes the served subsystem; [`Self::go_on`] does the rest once it is drained.
     fn succeed(&mut self, next: Option<Next>) {
         if let Some(epoch) = &mut self.epoch {
             epoch.subsystem.close();
@@ -393,12 +395,12 @@ impl Server {
         self.go_on();
     }
 
-    /// Goes on to what comes next when nothing of the old subsystem is in flight any more.
+    /// Goes on to the successor when nothing of the old subsystem is in flight any more.
     fn go_on(&mut self) {
         if self.next.is_none() || self.epoch.as_ref().is_some_and(|e| e.subsystem.in_flight() > 0) {
             return;
         }
-        // Connections that cannot get rid of their last answers are cut: nothing of them is left.
+        // Connections that cannot send their last answers are cut with the epoch.
         self.epoch = None;
         let Some(next) = self.next.take() else { return };
         let Some((subsystem, session, hosts)) = next else {
@@ -427,7 +429,7 @@ impl Server {
         }
     }
 
-    /// Whether one more connection has a place, for which another may have to go.
+    /// Whether one more connection has a place; another one may be closed for it.
     fn has_place(&mut self) -> bool {
         let Some(epoch) = &mut self.epoch else { return false };
         if epoch.subsystem.is_closed() {
@@ -468,7 +470,7 @@ impl Server {
         }
     }
 
-    /// Serves until nothing more moves by itself.
+    /// Serves until nothing moves any more by itself.
     fn serve(&mut self) {
         loop {
             self.move_all();
@@ -562,7 +564,7 @@ impl Server {
 /// Offset in the namespace, length and checksum of a write.
 type Write = (u64, u32, u32);
 
-/// The operation on the medium, and what is reported of a write.
+/// The operation on the medium, and the report of a write.
 fn operation(kind: BackendKind, backing: &Backing) -> Result<(OperationKind, Option<Write>)> {
     let locate = |offset: u64, len: usize| {
         backing.locate(offset, len as u64).ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! A target and its hosts on real sockets and files: what is reported when, fences, connections
-//! that are cut or fall silent.
+//! A target and its hosts on real sockets and files: the order of reports, fences, connections that
+//! are cut or fall silent.
 
 use super::*;
 use crate::engine::{Ended, Engine, Job};
@@ -33,7 +33,7 @@ fn pool(name: &str) -> PathBuf {
     path
 }
 
-/// A pool file, the target that serves from it, and what it reports.
+/// A pool file, the target that serves from it, and its events.
 struct Target {
     path: PathBuf,
     server: TargetServer,
@@ -234,7 +234,7 @@ fn writes_outside_what_is_admitted_are_refused_and_a_wrong_checksum_is_damage() 
     assert!(on_disk[(START + MIB) as usize..][..MIB as usize] == pattern(MIB, 1)[..]);
 }
 
-/// A group's former head and its new one, say, or the heads of two groups.
+/// Such as a group's former head and its new one, or the heads of two groups.
 /// docs/faults.md: H8
 #[test]
 fn a_host_writes_into_slots_of_another_and_not_a_byte_is_changed() {
@@ -255,7 +255,7 @@ fn a_host_writes_into_slots_of_another_and_not_a_byte_is_changed() {
     };
     assert_eq!((write(0, 0, 1), write(1, 4 * MIB, 2)), (Ok(()), Ok(())));
     let before = std::fs::read(&target.path).unwrap();
-    // As what is granted to nobody; also what begins or ends in a slot of its own.
+    // Refused like a range that is granted to nobody; so is one that begins or ends in an own slot.
     assert_eq!(write(0, 8 * MIB, 3), Err(ErrorKind::Fenced));
     for (host, at) in
         [(1, 0), (1, MIB), (0, 4 * MIB), (0, 5 * MIB), (0, 2 * MIB - 4096), (1, 4 * MIB - 4096)]
@@ -263,7 +263,7 @@ fn a_host_writes_into_slots_of_another_and_not_a_byte_is_changed() {
         assert_eq!(write(host, at, 3), Err(ErrorKind::Fenced), "host {host} at {at}");
     }
     assert!(std::fs::read(&target.path).unwrap() == before, "not a byte is changed");
-    // A slot that is granted anew has one writer, its new one.
+    // A slot that is granted anew has one writer, the new one.
     target.admit(OTHER, &[(0, MIB)]);
     assert_eq!(write(0, 0, 4), Err(ErrorKind::Fenced));
     assert_eq!((write(1, 0, 5), write(0, MIB, 6)), (Ok(()), Ok(())));
@@ -418,8 +418,8 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Forwards one connection after another to `target`; of each, it passes on `limit` bytes towards
-/// the target and then cuts both sides.
+/// Forwards one connection after another to `target`. Passes on `limit` bytes of each towards the
+/// target, then cuts both sides.
 fn cutting_proxy(target: SocketAddr, limit: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -559,7 +559,7 @@ fn a_panic_of_the_target_is_reported() {
     assert!(error.contains("panicked"), "{error}");
 }
 
-/// A device that takes writes and does nothing with them until the gate opens.
+/// A device that takes writes and holds them until the gate opens.
 struct Gated {
     path: PathBuf,
     jobs: Vec<Job>,
