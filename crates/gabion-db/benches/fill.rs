@@ -1,4 +1,4 @@
-//! What a put costs an embedded store, flushes and compactions included: processor time of all
+//! The cost of a put in an embedded store, flushes and compactions included: processor time of all
 //! threads (Linux).
 //!
 //! `cargo bench -p gabion-db --bench fill -- [RECORDS] [VALUE_LEN] [THREADS]`; 1,000,000 of 100

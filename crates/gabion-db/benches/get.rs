@@ -1,6 +1,6 @@
-//! What a look-up costs in an embedded store, by way of asking. Each way is measured in slices of a
-//! hundred look-ups, of which the fastest quarter counts: so other programs on the machine show
-//! little.
+//! The cost of a look-up in an embedded store, by way of asking. Each way is measured in slices of
+//! a hundred look-ups, and the fastest quarter of the slices counts: so other programs on the
+//! machine show little.
 //!
 //! `cargo bench -p gabion-db --bench get -- [RECORDS] [VALUE_LEN] [THREADS] [WAY]`; 1,000,000 of
 //! 100 bytes, one thread and every way unless said otherwise. Keys have 16 bytes and come in random
@@ -23,7 +23,7 @@ fn mixed(n: u64) -> u64 {
     (n ^ n >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-/// The key of a record; of an odd number there is none.
+/// The key of a record; odd numbers have none.
 fn key(n: u64) -> [u8; 16] {
     let mut key = *b"user000000000000";
     let mut n = n;
@@ -45,7 +45,7 @@ fn load(records: u64, value_len: usize) -> Db {
     options.run.block_cache_len = 4 << 30;
     let db = Db::create(&dir, &options).expect("a store can be made");
     let value = vec![0xa5; value_len];
-    // Odd multipliers of a power of two meet every number once.
+    // An odd multiplier, modulo a power of two, meets every number once.
     let space = records.next_power_of_two();
     let shuffled = (0..space).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % space);
     for n in shuffled.filter(|n| *n < records) {

@@ -1,6 +1,5 @@
-//! What a pair costs in a bulk load, beside puts in order and in none: processor time of all
+//! The cost of a pair in a bulk load, beside puts in order and in no order: processor time of all
 //! threads until compaction is quiet (Linux), and bytes written by flushes, compactions and loads.
-//!
 //! `cargo bench -p gabion-db --bench load -- [RECORDS] [VALUE_LEN]`; 1,000,000 of 100 bytes unless
 //! said otherwise. Keys have 16 bytes; values do not compress.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]

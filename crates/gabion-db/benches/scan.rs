@@ -1,11 +1,11 @@
-//! What a pair costs in a scan of an embedded store, by way of reading: processor time (Linux). For
-//! counts of instructions run one way under `perf stat -e instructions:u`, and take off what the
-//! way `none` needs.
+//! The cost of a pair in a scan of an embedded store, by way of reading: processor time (Linux). To
+//! count instructions, run one way under `perf stat -e instructions:u` and subtract the count of
+//! the way `none`.
 //!
 //! `cargo bench -p gabion-db --bench scan -- [RECORDS] [VALUE_LEN] [WAY]`; 1,000,000 of 100 bytes
 //! and every way unless said otherwise. Keys have 16 bytes and come in random order; a tenth of
-//! them is written twice. All blocks are cached. The last column is of a store whose records are
-//! all in one MemTable.
+//! them is written twice. All blocks are cached. The last column is for a store with all records in
+//! one MemTable.
 #![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs clock and files")]
 
@@ -34,7 +34,7 @@ fn load(name: &str, records: u64, value_len: usize, memtable_len: u64) -> Db {
     let db = Db::create(&dir, &options).expect("a store can be made");
     let value = vec![0xa5; value_len];
     let put = |n: u64| db.put(&key(n), &value).expect("the put is taken");
-    // Odd multipliers of a power of two meet every number once.
+    // An odd multiplier, modulo a power of two, meets every number once.
     let space = records.next_power_of_two();
     let shuffled = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % space;
     (0..space).map(shuffled).filter(|n| *n < records).for_each(put);

@@ -4,20 +4,20 @@ use crate::iter::{Bounds, EngineRange};
 use gabion_host::clock::Clock;
 use std::time::Duration;
 
-/// Until when a key is there.
+/// The end of a key's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// So long from the moment in which it is written, by the store's clock; cut to whole
-    /// milliseconds. One beyond the year 500 million means that year.
+    /// This long after the write, by the store's clock; cut to whole milliseconds. A time beyond
+    /// the year 500 million means that year.
     In(Duration),
-    /// When the system's clock shows this time, in milliseconds since 1970 (UTC). When it has
-    /// passed, the key is gone at once. Where that clock is set later on, what was left of the
+    /// When the system's clock shows this time, in milliseconds since 1970 (UTC). A time that has
+    /// passed means that the key is gone at once. If that clock is set later on, the rest of the
     /// key's life stays as it was ([`gabion_host::clock`]).
     AtMs(u64),
 }
 
 impl Expiry {
-    /// The time by `clock`; `now_ms` is the store's, which is not before what `clock` says.
+    /// The time by `clock`. `now_ms` is the store's time and not before the clock's.
     pub(crate) fn at_ms(self, now_ms: u64, clock: &Clock) -> u64 {
         match self {
             Self::In(time) => {
@@ -33,7 +33,7 @@ impl Expiry {
 /// operations, 1,024 range deletes among them, and about 16 MiB (`Options::segment_len`).
 ///
 /// Each call costs a copy of its key and value into the batch's memory, and nothing in the store
-/// before [`crate::Db::write`], where limits are looked at too. It may be made on one thread and
+/// before [`crate::Db::write`], which also checks the limits. A batch may be made on one thread and
 /// written by another, and written again.
 ///
 /// ```
@@ -77,13 +77,13 @@ enum Kind {
     DeleteFrom,
 }
 
-/// One of a batch.
+/// One operation of a batch.
 pub(crate) enum Op<'a> {
     Put(&'a [u8], &'a [u8]),
     PutExpiring(&'a [u8], &'a [u8], Expiry),
     Add(&'a [u8], i64),
     Delete(&'a [u8]),
-    /// From the first to before the second, or to the end of all.
+    /// From the first key to before the second, or to the end of all.
     DeleteRange(&'a [u8], Option<&'a [u8]>),
 }
 
@@ -118,8 +118,8 @@ impl WriteBatch {
         self.push(key.as_ref(), &[], Kind::Delete);
     }
 
-    /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. What the batch writes there
-    /// before it is deleted too, what it writes after it is not.
+    /// Deletes all keys within bounds; see [`crate::Db::delete_range`]. That includes keys that the
+    /// batch writes there before it, and no key that it writes there after it.
     pub fn delete_range(&mut self, bounds: impl Bounds) {
         self.delete_engine_range(&EngineRange::new(&bounds));
     }

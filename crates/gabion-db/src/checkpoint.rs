@@ -9,10 +9,10 @@
 //!   DIR ◄── rename, once all of it is flushed
 //! ```
 //!
-//! So a `DIR` that is there is whole. What an interrupted checkpoint left is `DIR.tmp`, whose pool
-//! has no name that anything opens; the next checkpoint into `DIR` throws it away, known by
-//! `checkpoint.unfinished`, which is in the directory before that is called `DIR.tmp`, and by the
-//! labels of its files (`owned.rs`). How the new pool comes by its files and its tree:
+//! So a `DIR` that is there is whole. An interrupted checkpoint leaves `DIR.tmp`, whose pool has a
+//! name that nothing opens; the next checkpoint into `DIR` removes it. It knows the directory by
+//! `checkpoint.unfinished`, which is there before the directory is called `DIR.tmp`, and by the
+//! labels of its files (`owned.rs`). For the new pool's files and tree see
 //! [`gabion_node::checkpoint`].
 
 use crate::Db;
@@ -33,9 +33,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 impl Db {
-    /// Makes a copy of the store in `dir`, which must not be there: a store of its own with a pool
-    /// of the same length, all reserved, which [`Db::open`] opens. It holds all writes that had
-    /// returned before the call, and none that began after it; of each batch all or nothing.
+    /// Makes a copy of the store in `dir`, which must not be there. The copy is a store of its own
+    /// with a pool of the same length, all reserved; [`Db::open`] opens it. It holds all writes
+    /// that had returned before the call, and none that began after it; of each batch all or
+    /// nothing.
     ///
     /// Reads and writes go on meanwhile and wait for nothing. Works on a store that is full, or
     /// that has failed. Files that compactions replace meanwhile keep their slots until the copy is
@@ -44,12 +45,12 @@ impl Db {
     ///
     /// # Durability
     /// Survives a power cut when it returns. After a kill before that there is no `dir`, but
-    /// perhaps `dir.tmp`, which does not open and which the next checkpoint into `dir` throws away.
+    /// perhaps `dir.tmp`: it does not open, and the next checkpoint into `dir` removes it.
     ///
     /// # Errors
     /// Invalid input when `dir` is there; busy while another checkpoint into `dir` goes on; no
-    /// space, naming how much is wanted; corruption when a file of the store is not what was
-    /// written. Nothing is left then.
+    /// space, naming the bytes wanted; corruption when a file of the store differs from its
+    /// checksums. Nothing is left then.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -70,9 +71,9 @@ impl Db {
         self.checkpoint_into(dir.as_ref(), None, &mut |_, _| {})
     }
 
-    /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: how a store that is full, or that
-    /// was made too large, comes into another pool. Costs what that costs, and reserves `pool_len`
-    /// bytes of the file system.
+    /// As [`Self::checkpoint`], into a pool of `pool_len` bytes: it moves a store that is full, or
+    /// was made too large, into another pool. Costs the same, and reserves `pool_len` bytes of the
+    /// file system.
     ///
     /// # Durability
     /// As [`Self::checkpoint`].
@@ -83,11 +84,10 @@ impl Db {
         self.checkpoint_into(dir.as_ref(), Some(pool_len), &mut |_, _| {})
     }
 
-    /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] where `pool_len` is said, for whoever
-    /// shows how far it is: `progress` is told, before the first file is copied and after each, of
-    /// how many bytes of files lie in the copy and how many will. When both are the same what is in
-    /// memory is still to be written and all to be read back, which takes no longer than copying
-    /// did.
+    /// As [`Self::checkpoint`], or [`Self::checkpoint_sized`] with a `pool_len`, for callers that
+    /// show progress. `progress` gets the bytes of files in the copy so far and in the end, before
+    /// the first file is copied and after each. When both are the same, the MemTables still have to
+    /// be written and everything to be read back, which takes no longer than copying did.
     ///
     /// # Durability
     /// As [`Self::checkpoint`].
@@ -110,7 +110,7 @@ impl Db {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Copied> {
         self.shared().check_process()?;
-        // What readers see now: whole writes only, and all of which anybody was told.
+        // The readers' view: whole writes only, and every acknowledged one.
         let snapshot = self.snapshot();
         let (group, view_then) = {
             let core = self.lock();
@@ -129,9 +129,9 @@ impl Db {
     }
 }
 
-/// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view and must not
-/// let its reads wait for anybody else; `progress` is told of the bytes of each file that was
-/// copied. Costs what [`Db::checkpoint`] does, on the thread that calls.
+/// Makes a checkpoint in `dir`, with such a pool. `source` has the files of the view, and its reads
+/// must not wait for anybody else. `progress` gets the bytes of each copied file. Costs the same as
+/// [`Db::checkpoint`], on the calling thread.
 ///
 /// # Durability
 /// As [`Db::checkpoint`].
@@ -155,12 +155,12 @@ pub fn write(
     kept.inspect_err(|_| unfinished.discard())
 }
 
-/// Says that a checkpoint is made in a directory.
+/// The mark of a directory in which a checkpoint is made.
 fn mark_path(dir: &Path) -> PathBuf {
     dir.join("checkpoint.unfinished")
 }
 
-/// The directory that becomes the copy's. Locked for as long as it has not.
+/// The directory that becomes the copy. Locked until it has.
 struct Unfinished {
     path: PathBuf,
     _lock: File,
@@ -188,7 +188,7 @@ impl Unfinished {
         }
         let busy = "another checkpoint is made there";
         let lock = lock_directory(&path, busy)?;
-        // Whoever had the lock before may have given the directory another name, or removed it.
+        // An earlier holder of the lock may have renamed or removed the directory.
         let inode = |data: io::Result<std::fs::Metadata>| data.ok().map(|data| data.ino());
         if inode(path.symlink_metadata()) != inode(lock.metadata()) {
             return Err(Error::new(
@@ -201,7 +201,7 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    /// Removes what an interrupted checkpoint left, all but the mark.
+    /// Removes the remains of an interrupted checkpoint, all but the mark.
     ///
     /// # Errors
     /// Invalid input, and nothing is removed, when something there is none of that: a store of that
@@ -225,16 +225,16 @@ impl Unfinished {
         remove_mark(&unfinished_path(&self.path)).map(drop)
     }
 
-    /// Whether a checkpoint left a file in its directory; false for what says that a flush failed.
+    /// Whether a checkpoint left a file in its directory; false for the mark of a failed flush.
     ///
     /// # Errors
-    /// Invalid input for what no checkpoint left.
+    /// Invalid input for a file that no checkpoint left.
     fn is_left(&self, path: &Path) -> Result<bool> {
         let (pool, ring) = (pool_path(&self.path), ring_path(&self.path));
         let unfinished = unfinished_path(&self.path);
         let purpose = match path {
-            // As long as a checkpoint's directory has this name its pool has its label, or lost it
-            // last of all.
+            // As long as a checkpoint's directory has this name, its pool has its label; it loses
+            // it last of all.
             path if path == pool => return owned::check_pool(path).map(|()| true),
             path if path == unfinished => Purpose::NewPool,
             path if path == ring || path == new_ring_path(&ring) => Purpose::Ring,
@@ -252,20 +252,20 @@ impl Unfinished {
         }
     }
 
-    /// Gives it its name, and makes the name last. Where that fails it has its former one again, so
-    /// that it can be discarded.
+    /// Gives the directory its name, and makes the name last. If that fails, it gets its former
+    /// name back, so that it can be discarded.
     fn keep(&self, dir: &Path) -> Result<()> {
         rename_new(&self.path, dir)?;
         if let Err(error) = sync_directory(directory_of(dir)) {
             let _ = rename_new(dir, &self.path);
             return Err(error);
         }
-        // It harms nobody where a kill leaves it.
+        // It does no harm if a kill leaves it.
         let _ = std::fs::remove_file(mark_path(dir));
         Ok(())
     }
 
-    /// Removes what was made; it keeps its space else.
+    /// Removes the copy, which would keep its space otherwise.
     fn discard(&self) {
         if self.clear().is_ok() {
             discard_marked(&self.path);
@@ -273,7 +273,7 @@ impl Unfinished {
     }
 }
 
-/// What a file was to be that had no name of its own yet when a kill came: see
+/// The purpose of a file that had no name of its own yet when a kill came: see
 /// [`gabion_fabric::fresh`].
 fn nameless(path: &Path) -> Option<Purpose> {
     let name = path.file_name()?.to_str()?.strip_suffix(".new")?;
@@ -296,12 +296,12 @@ fn make_marked(path: &Path) -> Result<()> {
     })
 }
 
-/// Removes a directory that holds its mark alone. It loses its name first: an empty one could be
-/// anybody's.
+/// Removes a directory that holds its mark alone. The directory loses its name first: an empty one
+/// could be anybody's.
 fn discard_marked(path: &Path) {
     let discard = || -> Result<()> {
         let other = new_directory(path)?;
-        // An empty directory is replaced, and this one is our own.
+        // The rename replaces an empty directory, and this one is our own.
         std::fs::rename(path, &other).map_err(|e| failed(path, "cannot be renamed", e))?;
         owned::remove(&mark_path(&other))?;
         std::fs::remove_dir(&other).map_err(|e| failed(&other, "cannot be removed", e))

@@ -1,4 +1,4 @@
-//! Stores whose system's clock is set, between two openings and while they are open.
+//! Stores while the system's clock is set, between two openings and while they are open.
 
 use crate::{Db, Expiry, Options};
 use gabion_host::clock::{Clock, JUMP_MS_MAX};
@@ -55,7 +55,7 @@ fn wait_until_gone(db: &Db, key: &[u8]) {
     }
 }
 
-/// A life of a moment lasts a moment, and a time of day is met when the system's clock, `clock`,
+/// A life of a moment lasts a moment, and a time of day comes when the system's clock, `clock`,
 /// shows it.
 fn check_lives(db: &Db, clock: fn() -> u64) {
     db.put_expiring(b"moment", b"1", Expiry::In(A_MOMENT)).unwrap();
@@ -124,8 +124,7 @@ fn ten_years_that_somebody_says_have_passed_have_passed_and_go_on_from_there() {
     assert_eq!(db.adopt_system_time(), 0, "once");
     check_lives(&db, ten_years_ahead_us);
     drop(db);
-    // It was wrong all the same: time goes on, ten years ahead, and lives are as long as they
-    // should be.
+    // It was wrong all the same: time goes on, ten years ahead, and lives keep their length.
     let db = dir.open(system_us);
     check_lives(&db, system_us);
     assert_eq!(db.adopt_system_time(), 0, "time does not go back");

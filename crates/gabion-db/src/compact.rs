@@ -6,16 +6,15 @@ use gabion_base::{Error, Result};
 use gabion_node::{RangeState, WriteGate};
 
 impl Db {
-    /// Compacts all keys within bounds (`..` for all) and waits for it: what was written to them
+    /// Compacts all keys within bounds (`..` for all) and waits for it. Everything written to them
     /// before is then in one level, in files without deleted or replaced values. Never needed: it
     /// makes reads of a range that was written once, or deleted, as cheap as they can be, and gives
-    /// its space back at once instead of by and by. Where a [`Snapshot`](crate::Snapshot) reads
-    /// them, the files from before stay beside the new ones, and take their space, for as long as
-    /// it lives.
+    /// its space back at once instead of by and by. If a [`Snapshot`](crate::Snapshot) reads the
+    /// range, the old files stay beside the new ones, and take their space, for as long as it
+    /// lives.
     ///
-    /// Costs a [`Self::flush`], then reading and writing all that is there, by the threads of
-    /// compactions. Reads and writes go on meanwhile. Calls of several threads are carried out one
-    /// after the other.
+    /// Costs a [`Self::flush`], then reading and writing the whole range, on the compaction
+    /// threads. Reads and writes go on meanwhile. Calls of several threads run one after the other.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -36,14 +35,14 @@ impl Db {
     /// ```
     ///
     /// # Durability
-    /// What was written to any key before, at whatever [`Durability`](crate::Durability), survives
-    /// a power cut, as after [`Self::flush`]; so does what the compactions made, as far as they
-    /// came.
+    /// Everything written to any key before, at whatever [`Durability`](crate::Durability),
+    /// survives a power cut, as after [`Self::flush`]. So do the results of the compactions, as far
+    /// as they came.
     ///
     /// # Errors
-    /// No space when a compaction of a file with what it overlaps needs more than the pool has
-    /// left, or the flush does; corruption with the file's name when one is damaged; what made the
-    /// store fail. What was compacted before stays so.
+    /// No space when a compaction of a file with its overlap, or the flush, needs more than the
+    /// pool has left; corruption with the file's name when one is damaged; the error that made the
+    /// store fail. Finished compactions stay.
     pub fn compact_range(&self, bounds: impl Bounds) -> Result<()> {
         self.compact_engine_range(&EngineRange::new(&bounds))
     }

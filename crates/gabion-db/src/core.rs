@@ -1,9 +1,8 @@
-//! The machine under its lock, and what its threads share.
+//! The machine under its lock, and the state that its threads share.
 //!
-//! Whoever has something for the machine (a writer, a thread with a result, the clock) takes the
-//! lock, hands it in, lets the machine carry on and does what it wants done, which is never more
-//! than to put an order into a queue. So there is no thread that only passes things on, and a write
-//! that meets no contention wakes nobody.
+//! A thread with an input for the machine (a write, a result, the clock) takes the lock, hands it
+//! in, advances the machine and carries out its outputs, none of which takes longer than queueing
+//! an order. So no thread only passes things on, and a write without contention wakes nobody.
 
 use crate::drain::Drains;
 use crate::moments::Moments;
@@ -22,28 +21,26 @@ use gabion_node::{Node, Output};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How often time passes for writers that wait.
+/// The interval of ticks for writers that wait.
 const TICK: Duration = Duration::from_millis(20);
-/// How often it passes for a machine to which nothing happens: files that readers let go are then
-/// given back.
+/// The interval of ticks for an idle machine, which gives back files that readers let go.
 pub(crate) const IDLE_TICK: Duration = Duration::from_millis(200);
 
-/// Bytes of log after which the machine carries on, if nothing else makes it: enough for a drain,
+/// Bytes of log after which a write advances the machine, if nothing else does: enough for a drain,
 /// and little against the ring.
 const CARRY_ON_LEN: u64 = 64 << 10;
 
-/// Sentences that are kept for whoever runs the store.
+/// Notices that are kept for the operator.
 const NOTICES_MAX: usize = 1_000;
 
-/// What the lock guards.
+/// The state behind the lock.
 pub(crate) struct Core {
     pub(crate) node: Box<Node>,
     /// The options that may change, as they are now.
     pub(crate) run: RunOptions,
     /// None while the store starts, and again once it closes.
     pub(crate) threads: Option<Threads>,
-    /// The drain that who has the lock carries out itself, when it is one that waits for it:
-    /// [`crate::drain`].
+    /// The drain that a waiting holder of the lock carries out itself: [`crate::drain`].
     own_drain: OwnDrain,
     /// The log ended here when the machine was last carried on.
     carried_on_at: Frontier,
@@ -57,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) is_closed: bool,
 }
 
-/// Whether the next drain that the machine wants stays with whoever has the lock.
+/// Whether the next drain of the machine stays with the holder of the lock.
 enum OwnDrain {
     /// It goes to the thread of I/O.
     No,
@@ -67,7 +64,7 @@ enum OwnDrain {
     Is(WorkId, DrainOrder),
 }
 
-/// Those that work for the machine.
+/// The threads that work for the machine.
 pub(crate) struct Threads {
     pub(crate) jobs: JobThreads,
     pub(crate) io: IoThread,
@@ -79,9 +76,9 @@ pub(crate) struct Shared {
     /// Something happened that a writer may have waited for.
     progress: Condvar,
     clock: Clock,
-    /// The newest view, and up to where it is read; see `newest`.
+    /// The newest view, and the write up to which it is read; see `newest`.
     views: Views,
-    /// Those that snapshots and cursors read.
+    /// The moments that snapshots and cursors read.
     pub(crate) moments: Moments,
     pub(crate) cache: Arc<SharedCache>,
     pub(crate) placements: Placements,
@@ -133,15 +130,14 @@ impl Shared {
         }
     }
 
-    /// Whether the store was opened by this process, and not by one that this is a fork of. Costs a
-    /// load.
+    /// Whether this process opened the store; a fork of it did not. Costs a load.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.process.is_this()
     }
 
-    /// To be called before anything else: in a fork each lock may be held by a thread that is not
-    /// there.
+    /// Callers check this before anything else: in a fork a thread that is not there may hold any
+    /// lock.
     ///
     /// # Errors
     /// Invalid input, in a fork.
@@ -173,7 +169,7 @@ impl Shared {
         self.assert_process();
         match self.core.lock() {
             Ok(core) => core,
-            // Whatever it was about to do is half done: nothing may be built on it.
+            // The panicked thread left the store half changed: nothing may be built on it.
             Err(poisoned) => {
                 let mut core = poisoned.into_inner();
                 core.fail(half_done());
@@ -182,12 +178,12 @@ impl Shared {
         }
     }
 
-    /// What whoever runs the store should know and has not asked for yet.
+    /// Notices that the operator has not taken yet.
     pub(crate) fn notices(&self) -> MutexGuard<'_, Vec<String>> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers what whoever runs the store should know; the oldest goes where nobody asks.
+    /// Remembers a notice for the operator; the oldest is dropped if nobody takes them.
     pub(crate) fn note(&self, text: String) {
         let mut notices = self.notices();
         if notices.len() == NOTICES_MAX {
@@ -216,9 +212,9 @@ impl Shared {
         core
     }
 
-    /// The tree as of the last write that was applied whole, and of now, where something may have
-    /// expired. Where the part of a shape that is shown ends before a clear, it is read as if that
-    /// had not been: see [`Self::publish_shape`].
+    /// The tree as of the last write that was applied whole, at the current time if something may
+    /// have expired. If the shown part of a shape ends before a clear, the clear is not visible:
+    /// see [`Self::publish_shape`].
     pub(crate) fn newest(&self) -> ReadView {
         let due_ms = self.views.due_ms();
         if due_ms < u64::MAX && due_ms <= self.clock.now_ms() {
@@ -227,7 +223,7 @@ impl Shared {
         self.views.newest(|view, sequence, now_ms| view.at(SequenceNumber(sequence), now_ms))
     }
 
-    /// The clock that the machine is told.
+    /// The machine's clock.
     pub(crate) const fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -242,14 +238,14 @@ impl Shared {
         self.views.late_ms()
     }
 
-    /// From when it is reckoned how long something lasts: the clock may be behind the log's time,
-    /// by which it expires.
+    /// The time from which a life is counted. The clock may be behind the log's time, which decides
+    /// expiry.
     pub(crate) fn expiry_base_ms(&self) -> u64 {
         self.clock.now_ms().max(self.views.now_ms())
     }
 
-    /// Has the machine log that time has passed, unless somebody else just did or the store has
-    /// failed: then time stands still.
+    /// Has the machine log that time has passed, unless another thread just did. If the store has
+    /// failed, time stands still.
     fn pass_time(&self) {
         let mut core = self.lock();
         let is_due = |core: &Core| {
@@ -265,8 +261,8 @@ impl Shared {
         }
     }
 
-    /// Shows readers a write that went into the log, and lets the machine carry on when there is
-    /// enough for it to do.
+    /// Shows readers a write that went into the log, and advances the machine when there is enough
+    /// to do.
     pub(crate) fn written(&self, core: &mut Core, end: Frontier) {
         let tree = core.node.tree();
         let is_sealed = tree.active_id() != core.active;
@@ -280,13 +276,13 @@ impl Shared {
         }
     }
 
-    /// Shows readers what is in the MemTables that they know, and by what time.
+    /// Shows readers the newest writes in the MemTables that they know, and the time.
     fn show(&self, tree: &Tree) {
         let due_ms = tree.time_due_ms().unwrap_or(u64::MAX);
         self.views.show(tree.last_sequence().get(), tree.now_ms(), due_ms);
     }
 
-    /// Lets the machine carry on and does what it wants done; then readers see what was written.
+    /// Advances the machine and carries out its outputs; then readers see the writes.
     pub(crate) fn carry_on(&self, core: &mut Core) {
         let now_ms = self.clock.now_ms();
         self.views.set_late_ms(now_ms);
@@ -301,12 +297,12 @@ impl Shared {
         self.publish(core);
     }
 
-    /// Lets the machine carry on and waits until the log is durable up to `end`. What it takes to
-    /// get there is done on this thread, if no drain is under way.
+    /// Advances the machine and waits until the log is durable up to `end`. This thread carries out
+    /// the drain itself, if none is under way.
     ///
     /// # Errors
-    /// No space where the log has no slot to grow into, and none is about to become free; what made
-    /// the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; the error
+    /// that made the store fail.
     pub(crate) fn wait_durable<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -314,7 +310,7 @@ impl Shared {
     ) -> Result<()> {
         core.own_drain = OwnDrain::Wanted;
         self.carry_on(&mut core);
-        // Whatever became of the store: nobody else has the order.
+        // Even if the store has failed: only this thread has the order.
         if let OwnDrain::Is(id, order) = std::mem::replace(&mut core.own_drain, OwnDrain::No) {
             drop(core);
             let unfinished = Unfinished(self);
@@ -333,17 +329,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Shows readers what was written.
+    /// Shows readers the writes so far.
     fn publish(&self, core: &mut Core) {
         self.publish_shape(core);
         self.show(core.node.tree());
     }
 
-    /// Gives readers the shape that the tree has now. They read it as of the last write that they
-    /// were shown, until they are shown the next: what that cleared is there until then.
+    /// Gives readers the tree's current shape. They read it as of the last write that they were
+    /// shown, until they are shown the next; until then they still see what that write cleared.
     ///
-    /// No job that knew of the clear can have ended by now: what it is to do goes to threads, whose
-    /// results come in under the lock that the writer has had since before it cleared.
+    /// No job that knows of the clear can have ended by now. Its work goes to threads, whose
+    /// results come in under the lock, and the writer has held that since before the clear.
     fn publish_shape(&self, core: &mut Core) {
         let newest = core.node.tree().lasting_view();
         core.active = core.node.tree().active_id();
@@ -376,8 +372,7 @@ impl Shared {
             }
             Output::Fatal(error) => core.fail(error),
             Output::Notice(text) => self.note(text),
-            // A group of one has nobody to talk to, to be sent files by, to ship files to or to be
-            // compared with.
+            // A group of one has no peer: nothing to send, to receive, to ship or to compare.
             Output::Send { .. }
             | Output::JobsMayBuild(_)
             | Output::Replaced(_)
@@ -397,7 +392,7 @@ impl Shared {
         self.hand_in(|core| core.node.handle_tick(now_ms));
     }
 
-    /// Gives the machine what happened, unless it has failed, and wakes who waits for it.
+    /// Gives the machine an event, unless it has failed, and wakes the waiters.
     fn hand_in(&self, give: impl FnOnce(&mut Core)) {
         let mut core = self.lock();
         if core.failed.is_none() {
@@ -409,8 +404,8 @@ impl Shared {
     }
 }
 
-/// A drain on the thread of a caller. Where that panics nobody ends it, and the log is never
-/// durable again.
+/// A drain on a caller's thread. If that thread panics nobody ends the drain, and the log never
+/// becomes durable again.
 struct Unfinished<'a>(&'a Shared);
 
 impl Drop for Unfinished<'_> {
@@ -430,9 +425,8 @@ impl Core {
     }
 
     /// # Errors
-    /// Why nothing can be written any more: what the device holds is not known, or a thread is
-    /// gone. A process that opens the store anew finds all that was acknowledged. Also a store that
-    /// was closed.
+    /// Why nothing can be written any more: the device's content is not known, a thread is gone, or
+    /// the store was closed. A process that opens the store anew finds all that was acknowledged.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {
             Some(error) => {
@@ -467,7 +461,7 @@ impl JobSink for Sink {
     fn built(&self, id: WorkId, inputs: &[(u8, Arc<FileMeta>)], file: BuiltFile) {
         if let Some(shared) = self.0.upgrade() {
             let warmed = shared.cache.warm(shared.group, inputs, &file);
-            // The store can do without; who reads the file later meets the same.
+            // The store can do without it; a later reader of the file meets the same error.
             if let Err(error) = warmed {
                 shared.note(format!("{}: not kept for readers: {error}", file.meta.id));
             }
@@ -484,7 +478,7 @@ impl JobSink for Sink {
     }
 }
 
-/// Whoever holds one keeps the store open.
+/// A handle keeps the store open.
 pub(crate) type Handle = Arc<Shared>;
 
 #[cfg(test)]
@@ -500,7 +494,7 @@ mod tests {
         all.map(|value| value.map(|value| value.as_bytes().to_vec()))
     }
 
-    /// What a snapshot shows, read in three ways that must agree.
+    /// A snapshot's pairs, read in three ways that must agree.
     fn read(snapshot: &Snapshot) -> Values {
         let each = KEYS.map(|key| snapshot.get(key).unwrap().map(|value| value.to_vec()));
         for (many, one) in snapshot.multi_get(KEYS).into_iter().zip(&each) {
@@ -512,8 +506,8 @@ mod tests {
         each
     }
 
-    /// The writer is stopped where it has given readers the new shape, and not yet the number of
-    /// its write.
+    /// The writer is stopped after it has given readers the new shape, before the number of its
+    /// write.
     /// docs/faults.md: P21
     #[test]
     fn a_batch_that_clears_everything_is_read_whole_or_not_at_all_and_so_copied() {
@@ -546,7 +540,7 @@ mod tests {
         db.shared().written(&mut core, end);
         drop(core);
         assert_eq!(read(&db.snapshot()), new);
-        // What the job does that drops what was cleared is not for the snapshot.
+        // The job drops the cleared keys, but not for the snapshot.
         db.compact_range(..).unwrap();
         assert_eq!(read(&db.snapshot()), new);
         assert_eq!(read(&amid), old);

@@ -1,4 +1,4 @@
-//! The store's handle: opening, writing, and what it says of itself.
+//! The store's handle: opening, writing, and its own statistics.
 
 use crate::batch::{Expiry, Op, WriteBatch};
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
@@ -27,24 +27,23 @@ use std::sync::{Arc, MutexGuard};
 
 /// Bytes that one operation takes in a record beside its key and value, at most.
 const OPERATION_OVERHEAD: usize = gabion_engine::batch::OPERATION_OVERHEAD_MAX;
-/// Steps by which jobs stand back: none, as callers have threads of their own, and one that writes
-/// without a pause would only wait for compactions later (overwriting took a seventh longer with
-/// 10).
+/// Niceness of jobs: none. Callers have threads of their own, and one that writes without a pause
+/// would only wait for compactions later (overwriting took a seventh longer with 10).
 const NICE: u8 = 0;
 
 /// An open store. A clone is the same store, and every method may be called on any thread. It
-/// closes with the last clone, as [`Self::close`] does but that nobody is told of an error: then
-/// jobs under way are waited for, and the lock of the directory is given back.
+/// closes with the last clone as by [`Self::close`], but an error is dropped. Jobs under way are
+/// waited for, and the lock of the directory is given back.
 ///
-/// Nothing needs to be done before a process ends: what was acknowledged is there when the store is
-/// opened again, after a kill too, but for writes at [`Durability::MemTable`]. Only a store that
-/// was closed can do without its file `ring`. A snapshot that outlives the last clone can still be
-/// read, and keeps the lock.
+/// A process may end without any call: everything acknowledged is there when the store is opened
+/// again, after a kill too, except writes at [`Durability::MemTable`]. Only a closed store can do
+/// without its file `ring`. A snapshot that outlives the last clone can still be read, and keeps
+/// the lock.
 ///
-/// It belongs to the process that opened it. In a fork of that every call is an error; those that
+/// The store belongs to the process that opened it. In a fork every call is an error; calls that
 /// return none panic ([`Self::snapshot`], [`Self::iter`], [`Self::stats`] and the like), and
-/// dropping it there does nothing. A fork that lives on keeps the lock of the directory, as it has
-/// the open file.
+/// dropping the store there does nothing. A fork that lives on keeps the lock of the directory, as
+/// it has the open file.
 #[derive(Clone)]
 pub struct Db(Arc<Open>);
 
@@ -63,12 +62,12 @@ impl Drop for Open {
     /// not land later.
     fn drop(&mut self) {
         if !self.shared.is_ours() {
-            // Threads that are to be waited for are not there, and what is open is the parent's:
-            // all of it stays, until the process ends.
+            // The threads to wait for are not there, and the open files are the parent's: all of it
+            // stays until the process ends.
             std::mem::forget(self.shared.clone());
             return;
         }
-        // Who wants to know whether it worked closes before.
+        // A caller that needs the result closes before.
         let _ = close(&self.shared);
         let threads = self.shared.lock().threads.take();
         drop(threads);
@@ -84,13 +83,13 @@ fn close(shared: &Shared) -> Result<()> {
             StopState::Stopped => return Ok(()),
             _ => core.check()?,
         }
-        // There is nobody to carry anything out where the store did not come to be opened.
+        // A store whose opening failed has no threads to carry anything out.
         if core.threads.is_none() {
             return Ok(());
         }
         core.node.has_unlogged()
     };
-    // What no log has is written to a file.
+    // Writes that are in no log go to a file.
     let flushed = if has_unlogged { flush(shared) } else { Ok(()) };
     let mut core = shared.lock();
     core.node.stop();
@@ -113,78 +112,75 @@ fn close(shared: &Shared) -> Result<()> {
     flushed
 }
 
-/// What a store says of itself.
+/// A store's statistics.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DbStats {
     /// Levels of the tree, from L0 on.
     pub levels: Vec<LevelStats>,
-    /// Bytes that compactions have yet to write anew until every level is within its aim: what a
-    /// burst of writes leaves behind (RocksDB: pending compaction bytes). 0 when compaction is
-    /// quiet.
+    /// Bytes that compactions have yet to rewrite until every level is within its target: the debt
+    /// of a burst of writes (RocksDB: pending compaction bytes). 0 when compaction is quiet.
     pub compaction_debt: u64,
-    /// What flushes and compactions did.
+    /// Counters of flushes and compactions.
     pub counters: Counters,
     /// Bytes of device that files and log take, whole slots.
     pub slot_bytes: u64,
-    /// Slots by state. Those of files that compactions replaced stay *retired* until nothing reads
-    /// them: `held` tells of what does.
+    /// Slots by state. Slots of files that compactions replaced stay *retired* until nothing reads
+    /// them; `held` shows their readers.
     pub slots: SlotCounts,
     /// Snapshots and cursors that are open.
     pub held: Held,
     /// Bytes that readers read of files.
     pub read_bytes: u64,
-    /// Look-ups of blocks that found theirs in memory, and that did not.
+    /// Look-ups of blocks that found theirs in memory, and those that did not.
     pub cache_hits: u64,
     /// See `cache_hits`.
     pub cache_misses: u64,
-    /// Blocks that made room for others. Those of files that are gone do not count.
+    /// Blocks evicted for others. Blocks of deleted files do not count.
     pub cache_evictions: u64,
-    /// Blocks of files that jobs built which were put into the cache before anybody asked, as
-    /// readers had what they were made of; their bytes; and files that were not, as they could not
-    /// be read.
+    /// Blocks of built files that were put into the cache before anybody asked, as readers had
+    /// cached the job's inputs; their bytes; and files that could not be read for that.
     pub warmed: WarmStats,
     /// Bytes of memory for blocks, and for the indexes and filters of open files.
     pub cache_bytes: usize,
     /// See `cache_bytes`.
     pub index_bytes: usize,
-    /// Live files of which some bytes are not what was written. Reads that need them fail; the
-    /// others go on.
+    /// Live files with corrupt bytes. Reads that need these bytes fail; the others go on.
     pub damaged_files: usize,
     /// Bytes of memory charged for MemTables.
     pub memtable_bytes: u64,
-    /// All memory of the store, by what for.
+    /// All memory of the store, by purpose.
     pub memory: Memory,
 }
 
-/// What keeps MemTables and files from being given back.
+/// Readers that keep MemTables and files from being given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Moments that are read: a [`Snapshot`] is one, together with its clones and all cursors and
-    /// ranges of it; a cursor or range of the store itself is one, and so is a checkpoint while it
-    /// is made.
+    /// Moments in use. A [`Snapshot`] is one, together with its clones and all its cursors and
+    /// ranges. A cursor or range of the store itself is one, and so is a checkpoint while it is
+    /// made.
     pub moments: usize,
-    /// How long ago the oldest of them was, in milliseconds, to within 200; 0 without any.
+    /// The age of the oldest moment, in milliseconds, to within 200; 0 without any.
     pub oldest_ms: u64,
 }
 
-/// What somebody wants of the machine.
+/// A caller's wish to the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// To write, and not only to delete.
+    /// To write, not only to delete.
     Put,
     /// To delete keys.
     Delete,
     /// To delete ranges, or everything.
     Clear,
-    /// To have kept what is written.
+    /// To keep the writes so far in a file.
     Keep,
 }
 
-/// The machine, once it takes a write, a put or another. Where jobs pause, as their device has no
-/// room, nothing makes any until somebody gives it some, and who waited for that would wait for as
-/// long; so would who waited for the compaction of a damaged file. What is in memory can be kept
-/// all the same: that is one file of L0 more, as nothing is written after it.
+/// The machine, once it takes the wish. While jobs pause because their device has no space, nobody
+/// frees any until an operator does, so a writer would wait in vain; likewise a writer that waits
+/// for the compaction of a damaged file. The MemTable can be kept all the same: that is only one
+/// more file in L0, as no write follows.
 fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
     shared.check_process()?;
     let mut core = shared.lock();
@@ -221,7 +217,7 @@ fn gate(shared: &Shared, wish: Wish) -> Result<MutexGuard<'_, Core>> {
 fn flush(shared: &Shared) -> Result<()> {
     let mut core = gate(shared, Wish::Keep)?;
     core.node.seal_memtable()?;
-    // What writers fill and seal meanwhile is not waited for: they might never pause.
+    // Writes that come meanwhile are not waited for: they might never pause.
     let wanted = core.node.tree().active_id();
     shared.carry_on(&mut core);
     while core.node.tree().flushed().memtable.next() < wanted {
@@ -231,7 +227,7 @@ fn flush(shared: &Shared) -> Result<()> {
         {
             return Err(Error::no_space(reason));
         }
-        // Also where it does not begin, as too few slots are left.
+        // This also finds a flush that does not begin because too few slots are left.
         core.node.is_quiet()?;
         core = shared.wait(core);
     }
@@ -253,7 +249,7 @@ fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks lengths and counts. What the batch is for, and the bytes of its operands.
+/// Checks lengths and counts. Returns the batch's wish and the bytes of its operands.
 fn check_batch(batch: &WriteBatch) -> Result<(Wish, usize)> {
     let (mut wish, mut operands_len, mut ranges) = (Wish::Clear, 0, 0);
     for op in batch.operations() {
@@ -281,12 +277,12 @@ fn check_batch(batch: &WriteBatch) -> Result<(Wish, usize)> {
     Ok((wish, operands_len))
 }
 
-/// What time it is; see [`Db::time`].
+/// The current time; see [`Db::time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreTime {
-    /// By the store, in milliseconds: what lasts a while is measured by it.
+    /// The store's time, in milliseconds: it measures how long a key lives.
     pub now_ms: u64,
-    /// By the system's clock, in milliseconds since 1970 (UTC).
+    /// The system clock's time, in milliseconds since 1970 (UTC).
     pub system_ms: u64,
 }
 
@@ -297,7 +293,7 @@ fn put_expiring(
     expiry: Expiry,
     clock: &Clock,
 ) -> Result<()> {
-    // The clock may be behind the log's time: what is to last a second lasts a second of that.
+    // The clock may be behind the log's time: a life of one second lasts a second of log time.
     let now_ms = clock.now_ms().max(core.node.tree().now_ms());
     let at_ms = expiry.at_ms(now_ms, clock);
     match at_ms > now_ms {
@@ -307,7 +303,7 @@ fn put_expiring(
 }
 
 fn add(core: &mut Core, key: &[u8], delta: i64, clock_ms: u64) -> Result<()> {
-    // What has expired by now is not added to.
+    // A value that has expired by now must not be added to.
     core.node.pass_time(clock_ms.max(core.node.now_ms()));
     core.node.add(Keyspace::User, key, delta)
 }
@@ -315,9 +311,9 @@ fn add(core: &mut Core, key: &[u8], delta: i64, clock_ms: u64) -> Result<()> {
 impl Db {
     /// Makes a store in `dir`, which is made if it is not there, and opens it.
     ///
-    /// Costs reserving the bytes of the pool and of the ring, at once where the file system only
-    /// notes that (ext4, XFS) and a write of all of them where it cannot, some flushes of the
-    /// device, and [`Self::open`].
+    /// Costs reserving the bytes of the pool and of the ring, some flushes of the device, and
+    /// [`Self::open`]. The reservation is quick on a file system that only notes it (ext4, XFS),
+    /// and elsewhere a write of all the bytes.
     ///
     /// # Durability
     /// The empty store survives a power cut.
@@ -339,22 +335,21 @@ impl Db {
         Self::open(dir, options)
     }
 
-    /// Opens the store in `dir`. What is fixed of the options, the lengths of pool, ring and
-    /// segments and the tree's shape, is as it was made, and is to be said as it was made or left
-    /// at its default.
+    /// Opens the store in `dir`. The fixed options (the lengths of pool, ring and segments, and the
+    /// tree's shape) must be the ones that it was made with, or be left at their defaults.
     ///
-    /// Costs reading where files lie and applying the log from what is in files on: no more than
-    /// MemTables hold, as a rule, and little after a [`Self::flush`]; a commit or two; and two
-    /// threads besides those of [`RunOptions::compactions_max`]. No file of records is read, so one
-    /// that is damaged is met by who reads it.
+    /// Costs reading the files' places and applying the log that is not in files yet: as a rule no
+    /// more than the MemTables hold, and little after a [`Self::flush`]; a commit or two; and two
+    /// threads besides those of [`RunOptions::compactions_max`]. No SST is read, so a damaged one
+    /// is found by the first read of it.
     ///
     /// # Errors
     /// Not found, also when `pool` is no pool of Gabion's; busy when another process, or another
-    /// `Db` of this one, has it; invalid input when an option that is fixed is another one than the
-    /// store was made with, naming both, when it is a member of a group of several replicas, or
-    /// [`RunOptions::limits`] are too much for its pool; corruption with its place, and for a ring
-    /// that is lost although the store was not closed, with what may be missing, unless
-    /// [`Options::accept_lost_ring`] is set; unsupported for another format.
+    /// `Db` of this one, has it. Invalid input when a fixed option differs from the store's, naming
+    /// both, when it is a member of a group of several replicas, or when [`RunOptions::limits`] are
+    /// too much for its pool. Corruption with its place; also for a lost ring of a store that was
+    /// not closed, with the writes that may be missing, unless [`Options::accept_lost_ring`] is
+    /// set. Unsupported for another format.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<Self> {
         Self::open_in(dir.as_ref(), options)
     }
@@ -409,14 +404,13 @@ impl Db {
         Ok(db)
     }
 
-    /// Closes the store, whoever else has a handle of it: what was written is flushed, and the
-    /// store remembers that it was closed, so that it can be opened again without its file `ring`.
-    /// Then nothing is written any more; what is read stays readable, from what handles, snapshots
-    /// and cursors have.
+    /// Closes the store, even while others have a handle. All writes are flushed, and the store
+    /// remembers that it was closed, so that it can be opened again without its file `ring`.
+    /// Afterwards nothing is written any more, but handles, snapshots and cursors can still read.
     ///
-    /// Costs the write of what the ring alone holds, at most [`Options::ring_len`], a flush of the
-    /// device, and a commit with another; and a [`Self::flush`] where something was written at
-    /// [`Durability::MemTable`].
+    /// Costs writing the bytes that only the ring holds, at most [`Options::ring_len`], a flush of
+    /// the device, and a commit with another flush. Also a [`Self::flush`] if something was written
+    /// at [`Durability::MemTable`].
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -433,11 +427,11 @@ impl Db {
     /// ```
     ///
     /// # Durability
-    /// All that was written survives a power cut, the loss of the ring, and both.
+    /// All writes survive a power cut, the loss of the ring, and both.
     ///
     /// # Errors
-    /// What made the store fail; no space when the pool has no slot for the log. The store is as
-    /// after a kill then.
+    /// The error that made the store fail; no space when the pool has no slot for the log. The
+    /// store is as after a kill then.
     pub fn close(self) -> Result<()> {
         close(&self.0.shared)
     }
@@ -446,7 +440,7 @@ impl Db {
     /// [`Self::create`] costs.
     ///
     /// # Durability
-    /// As [`Self::create`] for one that is made.
+    /// As [`Self::create`] for a new store.
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::create`].
@@ -472,8 +466,8 @@ impl Db {
     /// Sets a key. A key has up to 64 KiB, a value up to 8 MiB.
     ///
     /// Costs a copy into the ring and one into the MemTable, under the lock that all writers of the
-    /// store share; as a rule no call of the system but a wake-up for each 64 KiB of log, and no
-    /// look at a file. Waits only where flushes or compactions are behind.
+    /// store share. As a rule the only system call is a wake-up for each 64 KiB of log, and no file
+    /// is read. Waits only while flushes or compactions are behind.
     ///
     /// # Durability
     /// [`Durability::Ring`].
@@ -528,19 +522,19 @@ impl Db {
         })
     }
 
-    /// Sets a key until a time: from then on it is as if it had been deleted. [`Self::put`] of the
-    /// same key makes it stay; to change the time alone, write the value again.
+    /// Sets a key until a time: from then on the key counts as deleted. [`Self::put`] of the same
+    /// key makes it stay; to change the time alone, write the value again.
     ///
-    /// What has expired is judged by the time of the log, which goes on with each write and, once
-    /// something is due, with the first read or within 0.2 s. It never goes back: not with the
-    /// system's clock, which is read when the store is opened and not when it is set, and not over
-    /// a restart. While the log takes nothing, as the store has failed, time stands still. A
-    /// [`Snapshot`] keeps the time at which it was made.
+    /// The time of the log decides what has expired. It goes on with each write and, once something
+    /// is due, with the first read or within 0.2 s. It never goes back, neither with the system's
+    /// clock nor over a restart: that clock is read when the store is opened, not when it is set.
+    /// While the log takes nothing because the store has failed, time stands still. A [`Snapshot`]
+    /// keeps the time of its creation.
     ///
-    /// Costs what `put` costs and 8 bytes in log, memory and file; room comes back as for a deleted
-    /// key, by compaction. Each millisecond in which something expires may cost a record of the
-    /// log, of about 100 bytes; so do ten a second in a process that began with such keys in files,
-    /// until the last of them has expired.
+    /// Costs the same as `put` and 8 bytes in log, memory and file. Compaction gives the space
+    /// back, as for a deleted key. Each millisecond in which something expires may cost a log
+    /// record of about 100 bytes. So do ten a second in a process that began with such keys in
+    /// files, until the last of them has expired.
     ///
     /// ```
     /// # use gabion_db::{Db, Expiry, Options};
@@ -589,23 +583,22 @@ impl Db {
     /// a file. The value is a decimal number, as [`Self::put`] with `b"42"` or Redis's `INCRBY`
     /// would write it.
     ///
-    /// - A key that is not there, was deleted or has expired counts as 0, and what comes of it does
-    ///   not expire.
+    /// - A key that is not there, was deleted or has expired counts as 0, and the result does not
+    ///   expire.
     /// - A key that expires keeps its expiry.
-    /// - A value that is no decimal number within 64 bits stays as it is, and what is added to it
-    ///   is lost.
-    /// - The sum stops at `i64::MIN` and `i64::MAX`, and goes on from there with what is added
-    ///   next.
+    /// - A value that is no decimal number within 64 bits stays as it is, and additions to it are
+    ///   lost.
+    /// - The sum stops at `i64::MIN` and `i64::MAX`, and the next addition goes on from there.
     ///
     /// Additions take effect in the order in which the log takes them, among each other and with
     /// other writes; from several threads each counts once.
     ///
-    /// Costs what `put` costs with a value of 18 bytes. A read of the key adds up what was added
-    /// since it was compacted last, one step of some 50 ns for each, newest first; flushes and
-    /// compactions make one of them, or the value. So this is for counters that are written more
-    /// often than read: who reads each time does better with `get` and `put`. In a key range where
-    /// keys expire, additions before and after an expiry stay apart until a compaction brings them
-    /// together with the value; and what has expired under them stays until then too.
+    /// Costs the same as `put` with a value of 18 bytes. A read of the key adds up all additions
+    /// since its last compaction, newest first, some 50 ns for each; flushes and compactions merge
+    /// them into one, or into the value. So this is for counters that are written more often than
+    /// read; for a read with each write, `get` and `put` are cheaper. In a key range where keys
+    /// expire, additions before and after an expiry stay apart until a compaction merges them with
+    /// the value; and the expired values under them stay until then, too.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options, WriteBatch};
@@ -647,8 +640,8 @@ impl Db {
 
     /// Deletes a key, whether it is there or not.
     ///
-    /// Costs what [`Self::put`] costs without a value, and no look whether it is there. What it
-    /// deletes takes its room until compactions come by.
+    /// Costs the same as [`Self::put`] without a value, and no look whether the key is there. The
+    /// deleted value takes its space until compactions come by.
     ///
     /// # Durability
     /// [`Durability::Ring`].
@@ -682,18 +675,17 @@ impl Db {
     /// Carries out a batch, all or nothing: readers see none of it or all. Waits while flushes or
     /// compactions are behind.
     ///
-    /// Costs one record of the log and the lock of writers once, for as long as the batch is
-    /// applied; each operation then costs what it costs alone. With [`Durability::Flushed`] a flush
-    /// of the device besides, without the lock.
+    /// Costs one record of the log, and the lock of writers once, for as long as the batch is
+    /// applied; each operation then costs the same as alone. With [`Durability::Flushed`] it also
+    /// costs a flush of the device, without the lock.
     ///
     /// # Durability
     /// As `durability` says, when it returns.
     ///
     /// # Errors
-    /// Limit exceeded for a key, value or batch that is too long, and nothing is written then; no
-    /// space when the pool is full, and then deletes are still taken; corruption with the file's
-    /// name when L0 is full and its compaction needs a file that is damaged; what made the store
-    /// fail.
+    /// Limit exceeded for a key, value or batch that is too long, and nothing is written then. No
+    /// space when the pool is full; deletes are still taken then. Corruption with the file's name
+    /// when L0 is full and its compaction needs a damaged file. The error that made the store fail.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         if batch.is_empty() {
             return match durability {
@@ -704,7 +696,7 @@ impl Db {
         let (wish, operands_len) = check_batch(batch)?;
         let bytes = batch.byte_len() + operands_len;
         self.apply(durability, batch.len(), bytes, wish, |core| {
-            // When it is written, and not when it began to wait.
+            // The time of the write, not of the begin of its wait.
             let now_ms = self.0.shared.clock_ms();
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),
@@ -736,7 +728,7 @@ impl Db {
                  {RECORD_OPS_MAX} and {room}"
             )));
         }
-        // Lengths and room were checked: an error here leaves in memory what is not in the log.
+        // Lengths and space were checked: after an error here memory holds more than the log.
         let end_turn = |core: &mut Core| match durability {
             Durability::MemTable => core.node.end_turn_unlogged().map(|()| core.node.log_end()),
             Durability::Ring => core.node.end_turn_at(AckLevel::Replicated),
@@ -753,10 +745,10 @@ impl Db {
         }
     }
 
-    /// Waits until everything that was written before is flushed.
+    /// Waits until all earlier writes are flushed.
     ///
-    /// Costs the writes of what the device does not have yet and one flush of it, which all who
-    /// wait meanwhile share; nothing when all is flushed. Others write on.
+    /// Costs writing the bytes that the device does not have yet and one flush of it, which all
+    /// waiting callers share; nothing when all is flushed. Other writers go on.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options};
@@ -777,17 +769,17 @@ impl Db {
     /// ```
     ///
     /// # Durability
-    /// [`Durability::Flushed`] for all that was written before but at [`Durability::MemTable`], for
-    /// which [`Self::flush`] is.
+    /// [`Durability::Flushed`] for all earlier writes except those at [`Durability::MemTable`];
+    /// [`Self::flush`] is for these.
     ///
     /// # Errors
-    /// No space where the log has no slot to grow into, and none is about to become free; what made
-    /// the store fail.
+    /// No space where the log has no slot to grow into, and none is about to become free; the error
+    /// that made the store fail.
     pub fn sync(&self) -> Result<()> {
         self.0.shared.check_process()?;
         let mut core = self.lock();
-        // Flushes and compactions that are behind, for which writers wait, are nothing to what is
-        // in the log already.
+        // Flushes and compactions that are behind make writers wait, but records that are in the
+        // log already need not.
         loop {
             core.check()?;
             match core.node.durable_gate() {
@@ -803,8 +795,8 @@ impl Db {
         self.0.shared.wait_durable(core, end)
     }
 
-    /// The value of a key, if it has one, as of the last write that returned, or a later one. See
-    /// [`Snapshot::get`] for what it costs.
+    /// The value of a key, if it has one, as of the last write that returned, or a later one. For
+    /// the cost see [`Snapshot::get`].
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
@@ -818,7 +810,7 @@ impl Db {
     }
 
     /// The value of a key, if it has one, with the time at which it expires; see
-    /// [`Self::put_expiring`]. Costs what [`Self::get`] does.
+    /// [`Self::put_expiring`]. Costs the same as [`Self::get`].
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -826,8 +818,8 @@ impl Db {
         look_up_newest(&self.0.shared, key.as_ref())
     }
 
-    /// When a key expires, in milliseconds since 1970; none for one that does not, or is not there.
-    /// Costs what [`Self::get`] costs.
+    /// When a key expires, in milliseconds since 1970; none if it does not, or is not there. Costs
+    /// the same as [`Self::get`].
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -835,7 +827,7 @@ impl Db {
         Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
     }
 
-    /// The store's time beside the system's: they differ where the latter was set
+    /// The store's time beside the system's: they differ if the system's clock was set
     /// ([`gabion_host::clock`]).
     #[must_use]
     pub fn time(&self) -> StoreTime {
@@ -844,10 +836,11 @@ impl Db {
         StoreTime { now_ms, system_ms: shared.clock().system_us() / 1_000 }
     }
 
-    /// Says that the system's clock is right: where it is ahead of the store's time, which then was
-    /// further behind than a rest lasts as a rule or the clock was set while the store was open,
-    /// time goes on to it at once, and what is due has expired. Returns by how many milliseconds; 0
-    /// where the system's clock is behind, as time does not go back.
+    /// Declares that the system's clock is right. If it is ahead of the store's time, that time
+    /// jumps to it at once, and everything due has expired. (It is ahead if the store's time was
+    /// further behind than a rest usually lasts, or if the clock was set while the store was open.)
+    /// Returns the jump in milliseconds; 0 if the system's clock is behind, as time does not go
+    /// back.
     ///
     /// # Durability
     /// With the next write, as time itself.
@@ -878,7 +871,7 @@ impl Db {
         Range::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
-    /// [`Self::iter`], by the name that it has in maps.
+    /// [`Self::iter`], under the name that maps give it.
     #[must_use]
     pub fn range(&self, bounds: impl Bounds) -> Range {
         self.iter(bounds)
@@ -903,7 +896,7 @@ impl Db {
         Cursor::new(self.snapshot(), EngineRange::of_prefix(prefix.as_ref()))
     }
 
-    /// What the pairs with these keys take, about; see [`Snapshot::approximate_size`].
+    /// The approximate size of the pairs with these keys; see [`Snapshot::approximate_size`].
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
@@ -913,41 +906,41 @@ impl Db {
     }
 
     /// The store as of now. Costs a few atomic operations and no lock of writers, unless something
-    /// that expires has just become due: then a record of the log. For what keeping one costs see
+    /// that expires has just become due: then a record of the log. For the cost of keeping one see
     /// [`Snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.0.shared)
     }
 
-    /// Writes what is in memory to a file and waits until it is there for the next start too.
-    /// Needed for the durability of [`Durability::MemTable`] alone; a restart is faster afterwards,
-    /// as less log is applied. For an example see [`Self::sync`].
+    /// Writes the MemTables to a file and waits until the next start will find it. Needed only for
+    /// the durability of [`Durability::MemTable`]. A restart is faster afterwards, as less log is
+    /// applied. For an example see [`Self::sync`].
     ///
-    /// Costs a file of L0, however little is in it, and some flushes of the device; so who calls it
-    /// often makes more work for compactions. Nothing when nothing was written since the last.
-    /// Others write on, and what they write is not waited for.
+    /// Costs a file of L0, however little is in it, and some flushes of the device; so frequent
+    /// calls make more work for compactions. Costs nothing when nothing was written since the last
+    /// call. Other writers go on, and their writes are not waited for.
     ///
     /// # Durability
-    /// What was written before, at whatever durability, survives a power cut: puts, deletes and
-    /// clears of everything.
+    /// All earlier writes, at whatever durability, survive a power cut: puts, deletes and clears of
+    /// everything.
     ///
     /// # Errors
     /// No space when the device had none for this file or one of a compaction, and both wait until
-    /// they are tried again, or when the pool has too few slots for it, as where snapshots keep
-    /// files that were replaced; what made the store fail.
+    /// they are tried again. Or when the pool has too few slots for it, as when snapshots keep
+    /// files that were replaced. The error that made the store fail.
     pub fn flush(&self) -> Result<()> {
         flush(&self.0.shared)
     }
 
     /// Waits until no flush or compaction is under way or due. Costs nothing but that: seconds to
-    /// hours, by what has to be compacted, and for ever while others write enough.
+    /// hours, depending on the work, and without end while others write enough.
     ///
     /// # Errors
-    /// What keeps one that is due from being begun, once nothing is under way: no space when the
-    /// device had none for its files, and it waits until it is tried again, or when the pool has
-    /// too few slots for it, as where a snapshot keeps files that were replaced; corruption with
-    /// the name of a file of it that is damaged. What made the store fail.
+    /// The reason why a due one does not begin, once nothing is under way. No space when the device
+    /// had none for its files, and it waits until it is tried again, or when the pool has too few
+    /// slots for it, as when a snapshot keeps files that were replaced. Corruption with the name of
+    /// its damaged file. The error that made the store fail.
     pub fn wait_until_quiet(&self) -> Result<()> {
         self.0.shared.check_process()?;
         let mut core = self.lock();
@@ -961,33 +954,32 @@ impl Db {
         }
     }
 
-    /// The options that may change, as they are now. Costs the lock of writers.
+    /// The current values of the options that may change. Costs the lock of writers.
     #[must_use]
     pub fn run_options(&self) -> RunOptions {
         self.lock().run
     }
 
-    /// The codecs of files that are made from now on: those of [`RunOptions::codecs`], else those
-    /// with which the store was made. Costs the lock of writers.
+    /// The codecs of new files: those of [`RunOptions::codecs`], else those that the store was made
+    /// with. Costs the lock of writers.
     #[must_use]
     pub fn codecs(&self) -> Codecs {
         self.lock().node.tree().config().codecs()
     }
 
-    /// When MemTables are sealed and how many runs L0 may have: by [`RunOptions::limits`], else as
-    /// the store was made. Costs the lock of writers.
+    /// The limits for sealing MemTables and for the runs of L0: [`RunOptions::limits`], else those
+    /// that the store was made with. Costs the lock of writers.
     #[must_use]
     pub fn write_limits(&self) -> WriteLimits {
         self.lock().node.tree().config().write_limits()
     }
 
-    /// Changes the options that may change, until the store is closed: [`Options::run`] says what
-    /// they are when it is opened again. Blocks that are too many for a smaller cache go at once;
-    /// compactions under way go on, with the codecs with which they began.
+    /// Changes the options that may change, until the store is closed; at the next opening
+    /// [`Options::run`] gives them. Excess blocks of a smaller cache go at once; compactions under
+    /// way keep the codecs with which they began.
     ///
-    /// Costs the lock of writers, while threads for more compactions are started and blocks that
-    /// are too many are dropped one by one. After another `open_files_len` reads look for open
-    /// files anew.
+    /// Costs the lock of writers, while threads for more compactions start and excess blocks are
+    /// dropped one by one. After a change of `open_files_len` reads look for open files anew.
     ///
     /// ```
     /// # use gabion_db::{Db, Options, RunOptions};
@@ -1010,8 +1002,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Invalid input when a value is out of its limits; the system's, when a thread for compactions
-    /// cannot start; what made the store fail. Nothing has changed then.
+    /// Invalid input when a value is out of its limits; the system's error, when a compaction
+    /// thread cannot start; the error that made the store fail. Nothing has changed then.
     pub fn set_run_options(&self, options: RunOptions) -> Result<()> {
         options.check()?;
         self.0.shared.check_process()?;
@@ -1032,8 +1024,8 @@ impl Db {
         Ok(())
     }
 
-    /// What the store says of itself. Costs a look at each file, some 50 µs for a thousand, with
-    /// the lock of writers: for once a second, not for each write.
+    /// The store's statistics. Costs a look at each file, some 50 µs for a thousand, with the lock
+    /// of writers: for once a second, not for each write.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -1093,9 +1085,8 @@ impl Db {
         }
     }
 
-    /// What whoever runs the store should know, a sentence each, since the last call: a system
-    /// without direct I/O, a ring that was gone, files that are damaged. Costs the lock of the
-    /// sentences alone.
+    /// Notices for the operator since the last call, a sentence each: a system without direct I/O,
+    /// a ring that was gone, files that are damaged. Costs only the lock of the notices.
     #[must_use]
     pub fn take_notices(&self) -> Vec<String> {
         if let Err(forked) = self.0.shared.check_process() {
@@ -1104,8 +1095,7 @@ impl Db {
         std::mem::take(&mut *self.0.shared.notices())
     }
 
-    /// The error of a store that cannot write any more, if it is one. Reads go on. Costs the lock
-    /// of writers.
+    /// The error of a store that cannot write any more. Reads go on. Costs the lock of writers.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         if let Err(forked) = self.0.shared.check_process() {

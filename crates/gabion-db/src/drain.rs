@@ -1,14 +1,14 @@
-//! Drains on the thread of whoever waits for them.
+//! Drains on the threads that wait for them.
 //!
 //! ```text
 //!   writer: append ─► carry on ─► the order stays with it ─► lock given back ─► write, flush ─► lock ─► handed in
 //!                                                             (others write on, and wait for it)
 //! ```
 //!
-//! The thread of I/O would be woken for one, and would wake its caller: two changes of threads,
+//! The I/O thread would have to be woken for a drain and then wake its caller: two thread switches,
 //! which cost as much processor time as the write and the flush of a few bytes. The machine has one
-//! drain under way at a time, so what comes while one is carried out so is taken by the next who
-//! asks, or by that thread.
+//! drain under way at a time. Writes that come meanwhile are taken by the next waiting caller, or
+//! by the I/O thread.
 
 use gabion_base::Result;
 use gabion_fabric::{FileMedium, MediumOptions};
@@ -18,7 +18,7 @@ use gabion_node::work::DrainOrder;
 use gabion_pool::{Geometry, extents};
 use std::sync::{Mutex, PoisonError};
 
-/// What a drain needs, on whatever thread.
+/// The state for a drain, on any thread.
 pub(crate) struct Drains {
     medium: Mutex<FileMedium>,
     geometry: Geometry,
@@ -38,7 +38,7 @@ impl Drains {
     /// Carries a drain out: the calling thread sleeps meanwhile.
     ///
     /// # Errors
-    /// As the same order has them on the thread of I/O: the device's, with the place.
+    /// The same as on the I/O thread: the device's error, with the place.
     pub(crate) fn carry_out(&self, order: DrainOrder) -> Result<()> {
         let mut kinds = Vec::new();
         for (placement, at, data) in order.writes {
@@ -50,9 +50,9 @@ impl Drains {
             }
         }
         kinds.extend(order.flush.then_some(OperationKind::Flush));
-        // Each begins when the one before it is done, so the first error is the reason of all.
+        // Each begins when the one before it is done, so the first error is the cause of all.
         let chained = |(tag, kind)| Operation { tag, kind, then: true };
-        // After a panic amid a drain the store has failed, and none follows.
+        // A panic amid a drain has failed the store, and no drain follows.
         let medium = &mut *self.medium.lock().unwrap_or_else(PoisonError::into_inner);
         medium.submit((0..).zip(kinds).map(chained).collect());
         let (mut ended, mut result) = (Vec::new(), Ok(()));
@@ -95,9 +95,9 @@ mod tests {
     fn who_waits_for_a_flush_writes_and_flushes_itself() {
         let dir = directory("own-drain");
         let db = Db::create(&dir, &Options::small()).unwrap();
-        // The log's segment has its place then, which only a commit gives it.
+        // The log's segment has its place then: only a commit gives it one.
         flushed(&db, 0, 0);
-        // Nobody is left who could do it.
+        // No other thread is left to do it.
         let threads = db.lock().threads.take();
         drop(threads);
         (1..100).for_each(|n| flushed(&db, 0, n));

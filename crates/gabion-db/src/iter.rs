@@ -10,12 +10,12 @@ use std::fmt;
 use std::ops::{self, Bound};
 use std::sync::Arc;
 
-/// Which keys: `..`, `"a".."b"`, `key..=other`, a pair of [`Bound`]s or the like, of anything that
-/// is bytes. When the start is past the end there are none.
+/// A range of keys: `..`, `"a".."b"`, `key..=other`, a pair of [`Bound`]s or the like, of anything
+/// that is bytes. A start past the end makes an empty range.
 pub trait Bounds {
-    /// Where the keys begin.
+    /// The bound where the keys begin.
     fn start(&self) -> Bound<&[u8]>;
-    /// Where they end.
+    /// The bound where they end.
     fn end(&self) -> Bound<&[u8]>;
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct EngineRange {
 impl EngineRange {
     pub(crate) fn new(bounds: &impl Bounds) -> Self {
         let after = |key: &[u8]| {
-            // With a byte more it would be longer than any key: no key begins with it, so the next
-            // is past all that would.
+            // One byte more would be longer than any key. So no key begins with this one, and the
+            // successor is the end of its prefix.
             if key.len() >= KEY_LEN_MAX {
                 return Self::of_prefix(key).to;
             }
@@ -89,15 +89,15 @@ impl EngineRange {
         Self { from, to }
     }
 
-    /// The user's keys of it, nothing as the end of all; none when no key is in it.
+    /// The range in user keys, with nothing as the end of all; none when no key is in it.
     pub(crate) fn user_keys(&self) -> Option<(&[u8], Option<&[u8]>)> {
         let to =
             if self.to.len() == 1 && self.to != self.from { None } else { Some(&self.to[1..]) };
         (self.from < self.to).then_some((&self.from[1..], to))
     }
 
-    /// All keys that begin with `prefix`. They end where the last byte that can be greater is; the
-    /// keyspace byte always can, so a prefix of 0xff alone ends with the keyspace.
+    /// All keys that begin with `prefix`. Their end increments the last byte below 0xff; the
+    /// keyspace byte always is, so a prefix of 0xff alone ends with the keyspace.
     pub(crate) fn of_prefix(prefix: &[u8]) -> Self {
         let from = engine_key(prefix);
         let mut to = from.clone();
@@ -108,13 +108,13 @@ impl EngineRange {
     }
 }
 
-/// A place among the pairs of a snapshot, within bounds: goes to a key, steps forwards and
-/// backwards and may turn round anywhere.
+/// A place among the pairs of a snapshot, within bounds. It goes to a key, steps forwards and
+/// backwards, and may turn round anywhere.
 ///
 /// It is before the first pair, at a pair, or past the last. New cursors are before the first, so
-/// `while cursor.next()? { … }` meets every pair. Each move says whether it came to a pair; `next`
-/// from past the last and `prev` from before the first stay there. In a `for` loop it gives the
-/// pairs of its bounds as a [`Range`], wherever it was.
+/// `while cursor.next()? { … }` meets every pair. Each move returns whether it came to a pair;
+/// `next` from past the last and `prev` from before the first stay there. In a `for` loop a cursor
+/// gives the pairs of its bounds as a [`Range`], wherever it was.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -137,18 +137,18 @@ impl EngineRange {
 /// # Ok::<(), gabion_base::Error>(())
 /// ```
 ///
-/// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for what
-/// that costs.
+/// `Send` and `Sync`; moves take it exclusively. It holds its snapshot: see [`Snapshot`] for the
+/// cost.
 ///
 /// **Cost.** A seek searches each MemTable, one file of each run of L0 and of each level, and reads
 /// their blocks from the device where they are not cached. A step in the direction of the last move
 /// goes on from there: about as much either way in files, where each block is read once and its
 /// entries parsed once; backwards about every tenth step in a MemTable is a search of it. Turning
 /// round is a seek. Nothing is copied or allocated for a pair but its key, in memory that the next
-/// step uses again; [`Self::key`] and [`Self::value`] lend what is there until then. A step
-/// forwards takes about 0.1 µs while blocks are in the cache. Where they are not, it reads the more
-/// of them at once the further it goes, from one of each file after a seek to 128 KiB; until it is
-/// elsewhere a cursor shares up to that much with the cache for each run of L0 and each level.
+/// step uses again; [`Self::key`] and [`Self::value`] lend the pair until then. A step forwards
+/// takes about 0.1 µs while blocks are in the cache. Otherwise it reads more blocks at once the
+/// further it goes, from one of each file after a seek to 128 KiB. Until the cursor moves
+/// elsewhere, it shares up to that much with the cache for each run of L0 and each level.
 ///
 /// ```
 /// # use gabion_db::{Db, Options};
@@ -218,7 +218,7 @@ impl Cursor {
     }
 
     /// To the last pair at or before `key`; to the last of the bounds when `key` is past them.
-    /// Costs what [`Self::seek`] costs.
+    /// Costs the same as [`Self::seek`].
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -245,8 +245,8 @@ impl Cursor {
         }
     }
 
-    /// To the pair before; to the last from past it. About what [`Self::next`] costs in files, a
-    /// search for every tenth in a MemTable; after a [`Self::next`] a seek.
+    /// To the pair before; to the last from past it. Costs about the same as [`Self::next`] in
+    /// files, and a search for every tenth in a MemTable; after a [`Self::next`] a seek.
     ///
     /// # Errors
     /// Those of all moves, see [`Cursor`].
@@ -278,8 +278,7 @@ impl Cursor {
         self.walk.value()
     }
 
-    /// When the pair here expires, in milliseconds since 1970; none for one that does not, and at
-    /// no pair.
+    /// When the pair here expires, in milliseconds since 1970; none if it does not, and at no pair.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         let clock = self.snapshot.shared().clock();
@@ -292,9 +291,8 @@ impl Cursor {
         self.key().zip(self.value())
     }
 
-    /// Key and value here, to keep; none at no pair. The key is copied. The value shares the memory
-    /// of a block of the cache where it comes from a file, so one that is kept for long keeps up to
-    /// `block_len` bytes.
+    /// A copy of key and value here; none at no pair. The value shares the memory of a cached block
+    /// if it comes from a file, so a value kept for long keeps up to `block_len` bytes.
     #[must_use]
     pub fn to_pair(&self) -> Option<(Bytes, Bytes)> {
         self.key().map(Bytes::copy_from_slice).zip(self.walk.value_bytes())
@@ -329,9 +327,9 @@ impl IntoIterator for Cursor {
 /// # Ok::<(), gabion_base::Error>(())
 /// ```
 ///
-/// `Send` and `Sync`. Each end that is used is a [`Cursor`], and costs what its steps do; a pair
-/// costs the allocation of its key, and of its value when that comes from a MemTable, besides. Who
-/// keeps no pair goes through a [`Cursor`], which lends them.
+/// `Send` and `Sync`. Each end in use is a [`Cursor`], and costs the same; a pair also costs the
+/// allocation of its key, and of its value if that comes from a MemTable. To keep no pairs use a
+/// [`Cursor`], which lends them.
 pub struct Range {
     /// None when it has ended.
     ends: Option<Ends>,
@@ -366,7 +364,7 @@ impl Ends {
         if !is_there? {
             return Ok(None);
         }
-        // Both have a key: who comes to no pair ends the range.
+        // Both have a key: an end that comes to no pair ends the range.
         let has_met = other.as_ref().is_some_and(|other| match is_back {
             true => end.key() <= other.key(),
             false => end.key() >= other.key(),

@@ -7,23 +7,21 @@
 //!                 results ◄── gabion-flush, gabion-compact, gabion-io
 //! ```
 //!
-//! Who waits for a write to be durable writes and flushes the log itself, if nobody else does just
-//! then (`drain`).
+//! A write that waits for durability writes and flushes the log itself, if no other thread does
+//! just then (`drain`).
 //!
-//! A [`Db`] is the head of a group of one, so everything that holds for a replica holds for it: the
-//! same log, pool, files, recovery and formats. A directory that it made can be looked at with
-//! `gabion db`.
+//! A [`Db`] is the head of a group of one, so all facts about a replica hold for it: the same log,
+//! pool, files, recovery and formats. `gabion db` shows a directory that it made.
 //!
-//! - [`Db`]: opening, writing, reading. [`Options`]: what is fixed when a store is made, and what
-//!   is not.
+//! - [`Db`]: opening, writing, reading. [`Options`]: the fixed options of a store, and the
+//!   changeable ones.
 //! - [`checkpoint`]: a copy of a store while it is in use, or of a replica at rest.
 //! - [`BulkLoad`]: sorted pairs that become files at once.
 //! - [`Snapshot`]: the store at one moment. [`Range`]: its pairs in order, as an iterator;
 //!   [`Cursor`]: lent, and sought in.
-//! - [`Memory`]: what a store takes of it, by what for.
+//! - [`Memory`]: the memory of a store, by purpose.
 //!
-//! Opening of the replica, its threads and caches are [`gabion_host`]'s, which a server uses
-//! likewise.
+//! [`gabion_host`] opens the replica and has its threads and caches; a server uses it likewise.
 //!
 //! A store of events: appended, read by prefix, the latest first, kept for a while, copied while in
 //! use.

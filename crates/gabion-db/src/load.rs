@@ -7,7 +7,7 @@ use gabion_engine::{FinishedFile, JobKind, LoadBuilder};
 use gabion_node::{LoadGate, LoadId, LoadState, WriteGate};
 use std::fmt;
 
-/// What a load brought.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// Pairs.
@@ -29,20 +29,20 @@ pub struct BulkLoad {
 
 impl Db {
     /// Begins a bulk load: pairs that come in ascending order of their keys are written as finished
-    /// files, without log, MemTable and compaction, and are there with [`BulkLoad::finish`], all at
+    /// files, without log, MemTable and compaction. [`BulkLoad::finish`] makes them visible, all at
     /// once.
     ///
-    /// A load takes effect when it finishes, as one write would: it replaces what the keys had
-    /// before, and what is written afterwards replaces it; snapshots from before do not see it.
-    /// Keys in between that it does not name stay.
+    /// A load takes effect when it finishes, as one write would: it replaces the keys' earlier
+    /// values, and later writes replace it; snapshots from before do not see it. Keys in between
+    /// that it does not name stay.
     ///
-    /// Each file goes to the deepest level at which nothing of its range lies, nor above, nor much
-    /// right below. In a range that is empty that is the last, and every byte is written once. Over
-    /// keys that are there files go up to L0; compaction then brings them down, which costs what it
-    /// costs for writes. There they count as one, so that a load of any size stops no writers by
-    /// itself; but what is written meanwhile lies above it and comes down after it.
+    /// Each file goes to the deepest level with nothing of its range in it or above, nor much right
+    /// below. In an empty range that is the last level, and every byte is written once. Over
+    /// existing keys files go up to L0; compaction then brings them down, at the same cost as for
+    /// writes. In L0 the files of a load count as one, so that a load of any size stops no writers
+    /// by itself; but later writes lie above it and come down after it.
     ///
-    /// A pair costs what building a file costs: about a third of a `put` in order and a seventh of
+    /// A pair costs as much as building a file: about a third of a `put` in order and a seventh of
     /// one in no order, or less (docs/benchmarks-history.md). Reads and writes go on meanwhile.
     /// When the load finishes, MemTables are flushed and compactions under way come to their end
     /// while none begins; then writes wait, for a small flush and two commits (2 ms here). Memory:
@@ -69,7 +69,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// What made the store fail.
+    /// The error that made the store fail.
     pub fn bulk_load(&self) -> Result<BulkLoad> {
         self.shared().check_process()?;
         let mut core = self.lock();
@@ -108,24 +108,23 @@ impl Db {
 }
 
 impl BulkLoad {
-    /// Adds a pair, whose key must be after the one before. Costs a copy into the file that is
-    /// being built, and where that is full its write in the background; no log, no MemTable, and
-    /// the lock of writers once a file. Waits while files of the load are being written.
+    /// Adds a pair; its key must be after the one before. Costs a copy into the file under
+    /// construction. A full file is written in the background. No log, no MemTable, and the lock of
+    /// writers once a file. Waits while files of the load are being written.
     ///
     /// # Errors
     /// Invalid input for a key that is not after the last one, naming both, and limit exceeded for
     /// a key or value that is too long: the load goes on without the pair. No space when the pool
-    /// has no room for more beside what flushes, compactions and the log may need; limit exceeded
-    /// past the files that one edit can name; what made the store fail: the load can only be
+    /// has none left beyond the needs of flushes, compactions and the log; limit exceeded past the
+    /// files that one edit can name; the error that made the store fail: the load can only be
     /// dropped then.
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.add(key.as_ref(), value.as_ref(), None)
     }
 
-    /// Adds a pair until a time; see [`Db::put_expiring`]. One that is to last a while lasts from
-    /// this call on, not from the end of the load. Costs what [`Self::put`] does, and a read of the
-    /// clock.
+    /// Adds a pair until a time; see [`Db::put_expiring`]. A relative life begins with this call,
+    /// not at the end of the load. Costs the same as [`Self::put`], and a read of the clock.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -161,8 +160,7 @@ impl BulkLoad {
         }
     }
 
-    /// Pairs and files so far; the pairs of the file that is being made count among the former
-    /// alone.
+    /// Pairs and files so far; the unfinished file counts only in the pairs.
     #[must_use]
     pub const fn loaded(&self) -> Loaded {
         self.loaded
@@ -191,17 +189,17 @@ impl BulkLoad {
         Ok(())
     }
 
-    /// Ends the load: when this returns, all of it is there. Waits for what is written before it to
-    /// be flushed and for compactions under way. Costs the last file, one flush of the device for
-    /// all, and one edit that names the files.
+    /// Ends the load: when this returns, all of it is there. Waits for the flush of earlier writes
+    /// and for compactions under way. Costs the last file, one flush of the device for all, and one
+    /// edit that names the files.
     ///
     /// # Durability
-    /// Survives a power cut. A kill before that leaves nothing of it, or all.
+    /// Survives a power cut. A kill before the return leaves all of it, or nothing.
     ///
     /// # Errors
-    /// No space, also for the flush of what is in memory; what made the store fail. Nothing was
-    /// loaded then, unless the store failed at the very end: who opens it again finds all of it or
-    /// nothing.
+    /// No space, also for the flush of the MemTables; the error that made the store fail. Nothing
+    /// was loaded then, unless the store failed at the very end: the next opening finds all of it
+    /// or nothing.
     pub fn finish(mut self) -> Result<Loaded> {
         self.db.shared().check_process()?;
         let builder = self.builder.take().ok_or_else(ended)?;
@@ -220,7 +218,7 @@ impl BulkLoad {
                 LoadState::Failed(error) => return Err(error),
                 LoadState::Working => {}
             }
-            // What is in the log comes to its end, whatever the room.
+            // A load whose edit is in the log comes to its end, even without free space.
             let may_end = core.node.jobs_pause() && core.node.may_give_up_load(self.id);
             if let (true, WriteGate::Full { reason, .. }) = (may_end, core.node.write_gate()) {
                 return Err(Error::no_space(reason));
@@ -243,7 +241,7 @@ impl fmt::Debug for BulkLoad {
 }
 
 impl Drop for BulkLoad {
-    /// What did not come to its end is given up.
+    /// A load that was not finished is given up.
     fn drop(&mut self) {
         if !self.db.shared().is_ours() {
             return;

@@ -1,5 +1,5 @@
-//! Which moments of a store are read, and since when: a snapshot that somebody forgot keeps
-//! MemTables and slots, and has to be findable.
+//! The moments of a store that are read, and their ages: a forgotten snapshot keeps MemTables and
+//! slots, and must be easy to find.
 //!
 //! ```text
 //!   snapshot ─┐
@@ -7,9 +7,9 @@
 //!   cursor   ─┘                     place n + 1: …
 //! ```
 //!
-//! A moment is entered by the thread that makes it, in a place of that thread's, as views are found
-//! ([`crate::views`]): so that making a cursor costs a lock that hardly anybody else takes. Its
-//! clones, on whatever thread, raise its count there.
+//! The thread that makes a moment enters it in that thread's place, chosen as for views
+//! ([`crate::views`]). So the lock that a new cursor takes is hardly ever shared. Clones of the
+//! moment, on whatever thread, raise its count there.
 
 use crate::places::{places, thread_number};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Place(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    /// Those without holders are free.
+    /// Entries without holders are free.
     all: Vec<Entry>,
     free: Vec<u32>,
 }
@@ -32,14 +32,14 @@ struct Entry {
     since_ms: u64,
 }
 
-/// Where a moment is entered. Whoever has it gives it back.
+/// The entry of a moment. Its owner gives it back.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
     place: u32,
     entry: u32,
 }
 
-/// All that are read.
+/// All moments that are read.
 pub(crate) struct Moments(Box<[Place]>);
 
 impl Moments {
@@ -84,7 +84,7 @@ impl Moments {
         }
     }
 
-    /// How many are held, and since when the oldest is.
+    /// The number of held moments, and the time of the oldest.
     pub(crate) fn held(&self) -> (usize, Option<u64>) {
         let (mut count, mut oldest_ms) = (0, None);
         for place in 0..self.0.len() as u32 {

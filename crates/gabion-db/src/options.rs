@@ -1,4 +1,4 @@
-//! What a store is made with, and how it is run.
+//! The options with which a store is made and run.
 
 use gabion_base::{Error, GroupId, ReplicaId, Result};
 use gabion_engine::TreeConfig;
@@ -11,19 +11,19 @@ use gabion_node::{
 use gabion_pool::{PoolConfig, Superblock};
 use std::path::Path;
 
-/// The shortest pool that holds more than it keeps back.
+/// The shortest pool that holds more than its reserve.
 const POOL_LEN_MIN: u64 = 64 << 20;
 
-/// What a write that has returned survives.
+/// The failures that a returned write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Nothing, until it was flushed to a file: it is in a MemTable, past the log. Costs neither
-    /// log nor its bytes on the device; for what can be made again. [`crate::Db::flush`] writes it
-    /// to a file, and so does dropping the last handle, which cannot say when that failed; a kill
-    /// before takes it along, whatever was logged later.
+    /// None, until it was flushed to a file: the write is in a MemTable, past the log. Costs
+    /// neither log nor its bytes on the device; for data that can be made again.
+    /// [`crate::Db::flush`] writes it to a file, and so does dropping the last handle, which cannot
+    /// report an error. An earlier kill loses it, whatever was logged later.
     MemTable,
-    /// The kill of the process: it is in the log's ring, a mapped file. While the store is open the
-    /// device gets it with the flush of its MemTable, or when some ten seconds have passed; at the
+    /// The kill of the process: the write is in the log's ring, a mapped file. While the store is
+    /// open the device gets it with the flush of its MemTable, or after some ten seconds; at the
     /// latest when the store is closed.
     #[default]
     Ring,
@@ -31,41 +31,40 @@ pub enum Durability {
     Flushed,
 }
 
-/// How a store is made and run: `Options { pool_len: 1 << 30, ..Options::default() }`. There may be
-/// more of them in later versions, so name what differs and leave the others to
+/// How a store is made and run: `Options { pool_len: 1 << 30, ..Options::default() }`. Later
+/// versions may have more options, so name the ones that differ and leave the others to
 /// [`Options::default`].
 ///
-/// What is fixed when a store is made cannot be changed by opening it: an option that is neither
-/// the default nor what the store was made with is refused, with both values. The default asks for
-/// nothing: it opens a store made in any way.
+/// Opening a store cannot change its fixed options: an option that is neither the default nor the
+/// store's own is refused, with both values. A default asks for nothing: it opens a store made in
+/// any way.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of disk for all that the store keeps, 64 MiB at least, reserved when it is made and
     /// fixed then: [`Db::checkpoint_sized`](crate::Db::checkpoint_sized) copies a store into a pool
-    /// of another length. Default 4 GiB. Of a pool below 2 GiB the lengths below are shorter where
-    /// they are left at their default ([`PoolLengths`]), so that more of it is left for data: a
-    /// batch has a 32nd of the pool at most.
+    /// of another length. Default 4 GiB. In a pool below 2 GiB the default lengths below shrink
+    /// ([`PoolLengths`]), so that more of it is left for data: a batch has a 32nd of the pool at
+    /// most.
     pub pool_len: u64,
-    /// The shape of the tree, fixed when the store is made, its codecs and limits with it; while it
-    /// runs it may have others ([`RunOptions::codecs`], [`RunOptions::limits`]).
+    /// The shape of the tree, fixed when the store is made. Its codecs and limits can be overridden
+    /// while it runs ([`RunOptions::codecs`], [`RunOptions::limits`]).
     pub tree: TreeConfig,
-    /// Bytes of a log segment, which is the longest record (a whole batch) too; fixed. Default 16
-    /// MiB.
+    /// Bytes of a log segment, and of the longest record (a whole batch); fixed. Default 16 MiB.
     pub segment_len: u64,
     /// Bytes of the log's ring, a multiple of `segment_len`, at least four; fixed. Writes wait
-    /// while all but two segments of it are neither durable nor in files, and are written to the
-    /// device, too, from three quarters of that on: it should hold what five MemTables do, and two
-    /// segments. Default 128 MiB.
+    /// while all but two segments of it are neither durable nor in files; from three quarters of
+    /// that on writes go to the device, too. The ring should hold five MemTables and two segments.
+    /// Default 128 MiB.
     pub ring_len: u64,
-    /// What may be changed while the store is open; see [`crate::Db::set_run_options`].
+    /// The options that may change while the store is open; see [`crate::Db::set_run_options`].
     pub run: RunOptions,
-    /// What carries out I/O. Default: io_uring where the kernel has it.
+    /// The I/O backend. Default: io_uring where the kernel has it.
     pub io: BackendChoice,
-    /// Whether a store is opened whose ring is lost, although the last process did not close it:
-    /// writes at [`Durability::Ring`] that were acknowledged in its last seconds may be missing
+    /// Whether to open a store whose ring is lost, although the last process did not close it.
+    /// Writes at [`Durability::Ring`] that were acknowledged in its last seconds may be missing
     /// then, and a notice says from when on ([`crate::Db::take_notices`]). Default no:
     /// [`crate::Db::open`] refuses with the same words, so that the ring can be brought back. After
-    /// a clean close the ring is not needed, and neither is this.
+    /// a clean close neither the ring nor this option is needed.
     pub accept_lost_ring: bool,
 }
 
@@ -92,7 +91,7 @@ impl Options {
 }
 
 impl Options {
-    /// These options with `fit` in place of every length that is left at its default.
+    /// These options with `fit` in place of every length left at its default.
     fn with_lengths(&self, fit: PoolLengths) -> Self {
         let default = Self::default();
         let of = |said: u64, default, fit| if said == default { fit } else { said };
@@ -130,8 +129,8 @@ impl Options {
         })
     }
 
-    /// Refuses a fixed option that differs from what a store in `dir` was made with: the caller
-    /// who says it believes that it holds.
+    /// Refuses a fixed option that differs from the one that the store in `dir` was made with: a
+    /// caller that names it believes that it holds.
     pub(crate) fn check_fixed(&self, dir: &Path, made: &GroupConfig) -> Result<()> {
         let default = Self::default();
         self.check_pool_len(dir)?;
@@ -148,18 +147,18 @@ impl Options {
         )))
     }
 
-    /// Refuses a length of the pool that is not that of the store in `dir`.
+    /// Refuses a pool length other than that of the store in `dir`.
     fn check_pool_len(&self, dir: &Path) -> Result<()> {
         match pool_path(dir).metadata() {
             Ok(pool) if pool.is_file() => {
                 check_same(dir, "pool_len", self.pool_len, Self::default().pool_len, pool.len())
             }
-            // Of a device it is as much as there is; what is not there is told by whoever opens it.
+            // A device gives all that it has; opening reports a missing file.
             _ => Ok(()),
         }
     }
 
-    /// Checks what a new store can be made and run with.
+    /// Checks that a new store can be made and run with these options.
     pub(crate) fn check(&self) -> Result<()> {
         let config =
             PoolConfig { pool_id: [0; 16], group: GroupId(1), len: self.pool_len, region_id: 1 };
@@ -179,7 +178,7 @@ impl Options {
         }
     }
 
-    /// Refuses lengths with which a full pool would keep back all of itself. Default lengths fit.
+    /// Refuses lengths for which a full pool would be all reserve. Default lengths fit.
     fn check_lengths(&self) -> Result<()> {
         let made = self.group(GroupId(1), self.pool_len)?;
         let (tree, segment) = (&made.tree, made.segment_len);

@@ -1,4 +1,4 @@
-//! Which of several places a thread reads in, so that threads that run at once seldom share one.
+//! The place of several that a thread reads in, so that threads that run at once seldom share one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -6,7 +6,7 @@ use std::thread;
 /// Most places: publishing takes a lock and makes a view for each.
 const PLACES_MAX: usize = 64;
 
-/// Twice as many as run at once: threads come to places in turn, not those that run.
+/// Twice as many as threads run at once: threads take places in turn, whether they run or not.
 pub(crate) fn places() -> usize {
     let running = thread::available_parallelism().map_or(1, usize::from);
     (2 * running).min(PLACES_MAX)

@@ -11,19 +11,18 @@ impl Db {
     /// or the like. When the start is past the end there are none, and nothing is written.
     /// Snapshots keep what they see.
     ///
-    /// **Cost.** The write is one entry, however much it deletes, and 1 to 4 µs besides what
-    /// [`Self::delete`] costs, as readers are given another shape of the tree; `..`, which is
-    /// everything, is not even an entry, but a number. What is deleted takes room until compactions
-    /// come by. They begin at once when nothing else is due, and drop files that are deleted as a
-    /// whole unread.
+    /// **Cost.** The write is one entry, however much it deletes. It costs 1 to 4 µs more than
+    /// [`Self::delete`], as readers get another shape of the tree; `..`, which is everything, is
+    /// not even an entry, but a number. Deleted pairs take space until compactions come by. They
+    /// begin at once when nothing else is due, and drop files that are deleted as a whole unread.
     ///
-    /// Reads pay where there are range deletes, and nowhere else: a get a binary search of about 25
-    /// ns in each file that it looks at and that has some, and in each MemTable; there one more for
-    /// each doubling of their number, so half a microsecond under 1,000. With 1,024 of them a
-    /// MemTable is flushed, however small. A cursor looks for them once for each stretch between
-    /// two of their ends. It goes through what was deleted in the same MemTable, or the same file,
-    /// entry by entry; what lies deeper it steps over. For single keys [`Self::delete`] is cheaper,
-    /// to read and to write.
+    /// Only reads near range deletes pay. A get costs a binary search of about 25 ns in each file
+    /// that it searches and that has some. In each MemTable it costs one such step more for each
+    /// doubling of their number, so half a microsecond under 1,000. With 1,024 of them a MemTable
+    /// is flushed, however small. A cursor looks for them once for each stretch between two of
+    /// their ends. It goes through deleted pairs in the same MemTable, or the same file, entry by
+    /// entry, and skips the deeper ones. For single keys [`Self::delete`] is cheaper, to read and
+    /// to write.
     ///
     /// ```
     /// # use gabion_db::{Db, Durability, Options, WriteBatch};

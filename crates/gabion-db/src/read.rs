@@ -20,19 +20,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 
-/// Where files lie, as far as readers have asked, and the device.
+/// The places of files that readers have asked for, and the device.
 pub(crate) struct Placements {
     pub(crate) file: PoolFile,
     pub(crate) geometry: Geometry,
     pub(crate) options: MediumOptions,
     known: RwLock<HashMap<FileId, Arc<FilePlacement>>>,
     read_bytes: AtomicU64,
-    /// What readers of many keys read through, while nobody does.
+    /// Idle media of multi-key reads.
     idle: Mutex<Vec<FileMedium>>,
 }
 
-/// Readers of many keys whose medium is kept for the next. Each has a ring of the kernel, of 64
-/// places.
+/// Media kept for later multi-key reads. Each has a kernel ring of 64 places.
 const MEDIA_MAX: usize = 16;
 
 impl Placements {
@@ -47,7 +46,7 @@ impl Placements {
         }
     }
 
-    /// A medium for as long as a call reads; none when the system gives no further one.
+    /// A medium for the duration of a call; none when the system gives no further one.
     fn take_medium(&self) -> Option<FileMedium> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.or_else(|| self.file.medium(self.options).ok())
@@ -71,8 +70,8 @@ impl Placements {
     }
 }
 
-/// The files of a store, read where they lie by the thread that wants them. `H` leads to the store:
-/// a handle of its own, or, for as long as a call takes, a reference.
+/// The files of a store, read in place by the calling thread. `H` leads to the store: a handle of
+/// its own, or a reference for the duration of a call.
 #[derive(Clone)]
 pub(crate) struct Files<H = Handle>(H);
 
@@ -116,8 +115,7 @@ impl<H: Deref<Target = Shared>> Files<H> {
             let placement = self.placement(range.file)?;
             let (start, whole) = blocks_of(&placement, range.offset, range.len)?;
             let mut extents = extents(&places.geometry, &placement, start, whole);
-            // One that lies in two places, at the end of a slot, is read by itself; so is a long
-            // one.
+            // A range in two places, at the end of a slot, is read by itself; so is a long one.
             let Some((offset, len)) =
                 extents.next().filter(|&(_, len)| len == whole && len <= TRANSFER_LEN_MAX as u64)
             else {
@@ -177,7 +175,7 @@ impl<H: Deref<Target = Shared>> FileSource for Files<H> {
 
     async fn read_many(&self, ranges: &[FileRange]) -> Vec<Result<Bytes>> {
         let places = &self.0.placements;
-        // One is read faster without a detour.
+        // A single range is read faster directly.
         let medium = if ranges.len() > 1 { places.take_medium() } else { None };
         let Some(mut medium) = medium else {
             let read = |range: &FileRange| self.read_now(range.file, range.offset, range.len);
@@ -200,12 +198,12 @@ pub(crate) fn tables(handle: &Handle) -> StoreTables {
     Tables { source: Files(handle.clone()), cache: handle.cache.clone(), group }
 }
 
-/// The same for as long as a call takes, without counting who has them.
+/// The same for the duration of a call, without counting references.
 fn tables_of(shared: &Shared) -> Tables<Files<&Shared>, &SharedCache> {
     Tables { source: Files(shared), cache: &shared.cache, group: shared.group }
 }
 
-/// What a user's key has, by the newest view.
+/// The newest view's value of a user's key.
 pub(crate) fn look_up_newest(shared: &Shared, key: &[u8]) -> Result<Option<Found>> {
     shared.check_process()?;
     look_up(&shared.newest(), shared, key)
@@ -217,13 +215,13 @@ fn look_up(view: &ReadView, shared: &Shared, key: &[u8]) -> Result<Option<Found>
     Ok(found.map(|found| by_system(found, shared)))
 }
 
-/// With its expiry as the system's clock will show it.
+/// With its expiry by the system's clock.
 fn by_system(found: Found, shared: &Shared) -> Found {
     let to_system = |at_ms| shared.clock().to_system_ms(at_ms);
     Found { expires_ms: found.expires_ms.map(to_system), ..found }
 }
 
-/// What many of the user's keys have.
+/// The values of many user keys.
 pub(crate) fn look_up_many<K: AsRef<[u8]>>(
     view: &ReadView,
     shared: &Shared,
@@ -238,7 +236,7 @@ pub(crate) fn look_up_many<K: AsRef<[u8]>>(
     look_up_engine_keys(view, shared, &bytes, &ends)
 }
 
-/// The keys stand one behind the other; each ends where `ends` says.
+/// The keys stand one behind the other; `ends` has the end of each.
 fn look_up_engine_keys(
     view: &ReadView,
     shared: &Shared,
@@ -259,7 +257,7 @@ fn look_up_engine_keys(
     values
 }
 
-/// The result of a future that waits for nothing but reads of this thread.
+/// The result of a future that waits only for reads of this thread.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -275,7 +273,7 @@ pub(crate) fn engine_key(key: &[u8]) -> Vec<u8> {
     engine_key
 }
 
-/// The same for as long as `give` takes; short ones need no memory of their own.
+/// The same for the duration of `give`; short keys need no memory of their own.
 fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
     let mut short = [0; 64];
     match short.get_mut(..=key.len()).and_then(<[u8]>::split_first_mut) {
@@ -288,12 +286,11 @@ fn with_engine_key<T>(key: &[u8], give: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// The store as of one moment: later writes do not show, and what had not expired by then does not
-/// expire. Keeps MemTables and files alive that compaction has replaced, so one that lives long
-/// costs memory and slots. A clone is the same moment.
+/// The store as of one moment: later writes do not show, and nothing expires that had not expired
+/// by then. It keeps MemTables and files alive that compaction has replaced, so a long life costs
+/// memory and slots. A clone is the same moment.
 ///
-/// One that was forgotten is found by [`DbStats::held`](crate::DbStats::held), which tells how old
-/// the oldest is.
+/// [`DbStats::held`](crate::DbStats::held) shows a forgotten one: it has the age of the oldest.
 ///
 /// `Send` and `Sync`. Costs a few atomic operations to make, and a lock that threads seldom share.
 pub struct Snapshot {
@@ -310,7 +307,7 @@ impl fmt::Debug for Snapshot {
 
 impl Clone for Snapshot {
     fn clone(&self) -> Self {
-        // A fork may not lock what is counted, and nobody asks there.
+        // A fork may not lock the counts, and nobody asks for them there.
         if self.tables.source.0.is_ours() {
             self.tables.source.0.moments.hold(self.moment);
         }
@@ -334,18 +331,18 @@ impl Snapshot {
     }
 
     /// The number of the last write that it shows. Numbers rise by one for each operation, also
-    /// over restarts, so of two snapshots of a store the one with the greater number shows all that
-    /// the other does, and more. Costs nothing.
+    /// over restarts. So of two snapshots of a store the one with the greater number shows all
+    /// writes of the other, and more. Costs nothing.
     #[must_use]
     pub fn sequence(&self) -> SequenceNumber {
         self.view.sequence()
     }
 
-    /// The value of a key, if it has one. It shares the memory of a block of the cache where it
-    /// can, so a value that is kept for long keeps up to `block_len` bytes.
+    /// The value of a key, if it has one. It shares the memory of a cached block where it can, so a
+    /// value that is kept for long keeps up to `block_len` bytes.
     ///
     /// Costs no read of the device when the block is cached or the filters say no; otherwise one
-    /// for each level that may hold the key, of which nearly always one does.
+    /// for each level that may hold the key. Nearly always that is one level.
     ///
     /// # Errors
     /// Corruption with file and offset; I/O.
@@ -358,13 +355,13 @@ impl Snapshot {
         Ok(look_up(&self.view, &self.tables.source.0, key)?.map(|found| found.value))
     }
 
-    /// The store that it is of.
+    /// The snapshot's store.
     pub(crate) fn shared(&self) -> &Shared {
         &self.tables.source.0
     }
 
-    /// The value of a key, if it has one, with the time at which it expires. Costs what
-    /// [`Self::get`] costs.
+    /// The value of a key, if it has one, with the time at which it expires. Costs the same as
+    /// [`Self::get`].
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -381,8 +378,8 @@ impl Snapshot {
     ///
     /// Goes down the tree once for all keys. Blocks that are not cached are read from the device at
     /// once (up to 256 reads and 4 MiB at a time) instead of one after the other, so a call takes
-    /// about as long as the slowest of its reads; blocks that adjoin are one read, and keys of one
-    /// block share it. Where the system refuses io_uring, four threads read.
+    /// about as long as the slowest of its reads. Adjoining blocks are one read, and keys of one
+    /// block share it. If the system refuses io_uring, four threads read.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -402,8 +399,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::get`], each with its key: a block that is damaged is the error of the keys that
-    /// need it.
+    /// As [`Self::get`], each with its key: a damaged block is the error of the keys that need it.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -415,8 +411,8 @@ impl Snapshot {
     }
 
     /// The pairs with these keys in order, each a `Result` of key and value: `iter(..)`,
-    /// `iter("a".."b")`, `iter(key..=other)`; `rev()` of it descends. Reads nothing yet. Who keeps
-    /// no pair does better with [`Self::cursor`].
+    /// `iter("a".."b")`, `iter(key..=other)`; its `rev()` descends. Reads nothing yet. To keep no
+    /// pairs, [`Self::cursor`] is cheaper.
     ///
     /// ```
     /// # use gabion_db::{Db, Options};
@@ -439,7 +435,7 @@ impl Snapshot {
         Range::new(self.clone(), EngineRange::new(&bounds))
     }
 
-    /// [`Self::iter`], by the name that it has in maps.
+    /// [`Self::iter`], under the name that maps give it.
     #[must_use]
     pub fn range(&self, bounds: impl Bounds) -> Range {
         self.iter(bounds)
@@ -463,8 +459,8 @@ impl Snapshot {
         Cursor::new(self.clone(), EngineRange::of_prefix(prefix.as_ref()))
     }
 
-    /// What the pairs with these keys take in files and in memory, about, and how many entries they
-    /// are; how far off that may be stands at the fields of [`RangeSize`].
+    /// The approximate size of the pairs with these keys in files and in memory, and the number of
+    /// their entries; the fields of [`RangeSize`] state the error bounds.
     ///
     /// Costs a few searches in memory for each file whose bounds hold an end of the range, and a
     /// read of such a file's index where it is not open; the others only count.

@@ -1,4 +1,4 @@
-//! The newest view, where each thread finds one without writing to memory that other threads write.
+//! The newest view, which each thread finds without writing to memory that other threads write.
 //!
 //! ```text
 //!   publish ──┬──► place 0: view ──► shape (count) ─┐
@@ -6,8 +6,8 @@
 //!             └──► place …          thread n mod places
 //! ```
 //!
-//! Who reads takes a reference to a view and gives it back: with one count for all threads its line
-//! of memory would go from one processor to the other with each read, four times with a lock beside
+//! A reader takes a reference to a view and gives it back. With one count for all threads its cache
+//! line would move from one processor to the other with each read, four times with a lock beside
 //! it. So there are twice as many places as processors, 64 at most, each with a lock and a count of
 //! its own (RocksDB keeps a `SuperVersion` for each thread to the same end). A view is published
 //! seldom, at a seal or an edit, and then in all places.
@@ -21,7 +21,7 @@ use std::sync::PoisonError;
 #[cfg(not(all(test, loom)))]
 use std::sync::{RwLock, atomic};
 
-/// What can be read in several places.
+/// A value that can be read in several places.
 pub(crate) trait Apart {
     /// The same, with a count of its own.
     fn apart(&self) -> Self;
@@ -33,26 +33,26 @@ impl Apart for ReadView {
     }
 }
 
-/// A place, apart from its neighbours: two lines of memory, as processors fetch them in pairs.
+/// A place, apart from its neighbours: two cache lines, as processors fetch them in pairs.
 #[repr(align(128))]
 struct Place<V>(RwLock<V>);
 
-/// What each write changes and each read reads: lines of memory of their own, so that a write takes
-/// nothing else away.
+/// The values that each write changes and each read reads. They have cache lines of their own, so
+/// that a write invalidates nothing else.
 #[repr(align(128))]
 struct Shown {
     /// The last write that readers see.
     sequence: AtomicU64,
-    /// The group time by which they judge what has expired; stored after `sequence`, so that who
-    /// has this time has all writes before it.
+    /// The group time by which readers judge expiry. Stored after `sequence`, so that a reader of
+    /// this time has all writes before it.
     now_ms: AtomicU64,
     /// When something may expire next, by the clock; `u64::MAX`: nothing will.
     due_ms: AtomicU64,
-    /// The clock's time, as of late: at most a tick ago.
+    /// The clock's recent time: at most a tick old.
     late_ms: AtomicU64,
 }
 
-/// The newest view, in several places, and up to which write and by what time it is read. One
+/// The newest view, in several places, with the write and the time as of which it is read. One
 /// thread at a time publishes and shows.
 pub(crate) struct Views<V = ReadView> {
     places: Box<[Place<V>]>,
@@ -60,7 +60,7 @@ pub(crate) struct Views<V = ReadView> {
 }
 
 impl Views {
-    /// Views that are read as `view` is.
+    /// Places that all hold `view`.
     pub(crate) fn new(view: &ReadView, clock_ms: u64) -> Self {
         Self::in_places(places(), view, view.sequence().get(), view.now_ms(), clock_ms)
     }
@@ -79,8 +79,7 @@ impl<V: Apart> Views<V> {
         }
     }
 
-    /// What `take` makes of the newest view. Meanwhile no other is published, so it does next to
-    /// nothing.
+    /// Applies `take` to the newest view. No other is published meanwhile, so `take` must be quick.
     pub(crate) fn with<T>(&self, take: impl FnOnce(&V) -> T) -> T {
         self.with_in(thread_number(), take)
     }
@@ -90,13 +89,12 @@ impl<V: Apart> Views<V> {
         take(&place.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What `take` makes of the newest view, the number of the last write that is shown, and the
-    /// group time.
+    /// Applies `take` to the newest view, the number of the last shown write, and the group time.
     ///
-    /// A writer that made a new shape publishes it before it shows its write, and under locks of
-    /// which one is held here for reading; so the number belongs to this shape, or to a part of it.
-    /// The time is read first: an earlier one than that of the write shows what expired with it, a
-    /// later one might hide what the write keeps.
+    /// A writer with a new shape publishes it before it shows its write. Publishing takes all
+    /// places' locks, and one of them is held here for reading; so the number belongs to this
+    /// shape, or to a part of it. The time is read first: a time before the write's shows what
+    /// expired with it, a later one might hide what the write keeps.
     pub(crate) fn newest<T>(&self, take: impl FnOnce(&V, u64, u64) -> T) -> T {
         self.newest_in(thread_number(), take)
     }
@@ -108,8 +106,8 @@ impl<V: Apart> Views<V> {
         })
     }
 
-    /// Replaces the newest view in every place. Whoever takes one after this returns takes this
-    /// one, or a newer one.
+    /// Replaces the newest view in every place. A reader that comes after this returns takes this
+    /// view, or a newer one.
     pub(crate) fn publish(&self, view: &V) {
         for Place(place) in &self.places {
             let view = view.apart();
@@ -117,7 +115,7 @@ impl<V: Apart> Views<V> {
                 &mut *place.write().unwrap_or_else(PoisonError::into_inner),
                 view,
             );
-            // Not under the lock: it may be the last to hold a MemTable.
+            // Outside the lock: it may be the last to hold a MemTable.
             drop(old);
         }
     }
@@ -129,7 +127,7 @@ impl<V: Apart> Views<V> {
         self.set_due_ms(due_ms);
     }
 
-    /// The group time that is shown.
+    /// The shown group time.
     pub(crate) fn now_ms(&self) -> u64 {
         self.shown.now_ms.load(Ordering::Acquire)
     }
@@ -143,7 +141,7 @@ impl<V: Apart> Views<V> {
         self.shown.due_ms.store(due_ms, Ordering::Release);
     }
 
-    /// The clock's time as it was kept last.
+    /// The clock's last kept time.
     pub(crate) fn late_ms(&self) -> u64 {
         self.shown.late_ms.load(Ordering::Relaxed)
     }
@@ -217,10 +215,9 @@ mod interleavings {
 
     fn read(views: &Views<Shape>, place: usize) -> u64 {
         views.newest_in(place, |&Shape(shape), sequence, now_ms| {
-            // A write that is shown is in the shape; of the next one the shape may be there, and no
-            // more.
+            // A shown write is in the shape; the shape may also hold the next write, and no more.
             assert!(shape == sequence || shape == sequence + 1, "{shape} at {sequence}");
-            // Who has a write's time has the write.
+            // A reader with a write's time has the write.
             assert!(now_ms <= 10 * sequence, "{now_ms} at {sequence}");
             sequence
         })

@@ -184,7 +184,7 @@ fn check_cursor(snapshot: &Snapshot, model: &Model, random: &mut Random) {
     assert!(range.next().is_none() && range.next_back().is_none());
 }
 
-/// Everything that there is, by every way of reading.
+/// All pairs, by every way of reading.
 fn check(db: &Db, model: &Model, random: &mut Random) {
     let all: Vec<_> = db.iter(..).map(|pair| pair.unwrap()).collect();
     assert_eq!(all.len(), model.len());
@@ -271,8 +271,8 @@ fn a_store_holds_what_a_map_holds_through_flushes_compactions_and_restarts() {
     assert!(stats.counters.flushes > 0 || stats.levels.iter().skip(1).any(|level| level.files > 0));
 }
 
-/// Two keys that one batch always writes together never differ in a snapshot, whatever is flushed
-/// and compacted meanwhile.
+/// Two keys that every batch writes together never differ in a snapshot, whatever is flushed and
+/// compacted meanwhile.
 #[test]
 fn readers_on_other_threads_see_whole_batches_only() {
     let dir = Dir::new("threads");
@@ -399,7 +399,7 @@ fn a_prefix_of_any_bytes_holds_the_keys_that_begin_with_it_and_no_others() {
     }
 }
 
-/// What the documents say of the state before the first move, past the ends and in an empty range.
+/// The documented state before the first move, past the ends and in an empty range.
 /// docs/faults.md: P2
 #[test]
 fn a_cursor_begins_before_the_first_pair_and_stays_past_the_ends() {
@@ -491,7 +491,7 @@ fn sizes_of_ranges_are_off_by_a_block_for_each_end_and_file_and_add_up() {
     assert_eq!(few.memtable_bytes, 10 * each, "{few:?}");
 }
 
-/// One that was forgotten keeps slots, and the statistics tell of it.
+/// A forgotten snapshot keeps slots, and the statistics show it.
 /// docs/faults.md: P22
 #[test]
 fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
@@ -519,7 +519,7 @@ fn what_snapshots_and_cursors_hold_is_counted_until_they_go() {
     assert!(moments == 3 && oldest_ms >= 300, "{moments} {oldest_ms}");
     drop((pairs, newest));
 
-    // What compactions replace stays for the one that is left.
+    // Files that compactions replace stay for the remaining one.
     (0..2_000).for_each(|n| db.put(&key(n), &[8; 100]).unwrap());
     db.compact_range(..).unwrap();
     let slots = db.stats().slots;
@@ -556,7 +556,7 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
     drop(db);
     let mark = dir.0.join("pool.unflushed");
     for is_old in [false, true] {
-        // What the pool's file does when a flush fails, and what it did in older versions.
+        // The mark of a failed flush as the pool's file makes it, and as older versions did.
         let made = match is_old {
             false => std::os::unix::fs::symlink("a flush failed", &mark),
             true => std::fs::write(&mark, b""),
@@ -572,7 +572,7 @@ fn a_store_whose_process_met_a_failed_flush_says_so_once_and_holds_what_it_held(
     }
 }
 
-/// Returns the options that the store has then: each flush is compacted at once.
+/// Returns the store's options after that: each flush is compacted at once.
 fn limits_change(db: &Db, put: impl Fn(u64)) -> RunOptions {
     let (run, made) = (db.run_options(), db.write_limits());
     let memtable_len = 1 << 30;
@@ -595,7 +595,7 @@ fn limits_change(db: &Db, put: impl Fn(u64)) -> RunOptions {
     db.wait_until_quiet().unwrap();
     let counters = db.stats().counters;
     assert!(counters.compactions > before.compactions);
-    // What was put, what a flush made of it, and that with what a compaction did.
+    // The puts, the flushed bytes, and these together with the compacted ones.
     let logged = counters.logged_bytes - before.logged_bytes;
     assert!((3_000 * 208..3_000 * 300).contains(&logged), "{logged}");
     let flushed = counters.flushed_bytes - before.flushed_bytes;
@@ -669,10 +669,10 @@ fn options_change_while_a_store_is_open() {
 
 const CHILD: &str = "GABION_DB_TEST_DIRECTORY";
 
-/// Not a test of its own: the process that is killed. It says after each batch how far it is.
+/// Not a test of its own: the process that is killed. It reports its progress after each batch.
 ///
-/// What it writes past the log has numbers of its own, which go up, and it says nothing of that
-/// until it is in a file.
+/// Its writes past the log have rising numbers of their own, and it reports none of them before it
+/// is in a file.
 #[test]
 #[ignore = "run by what_was_acknowledged_survives_kills_of_the_process"]
 fn child_that_is_killed() {
@@ -701,8 +701,8 @@ fn child_that_is_killed() {
     }
 }
 
-/// Of what was written past the log up to some number of this life all is there, of all that is
-/// said to be in a file; and of what was there before all. Returns the number.
+/// The pairs past the log have no gaps: all of `before`, then this life's up to some number that is
+/// at least the last one reported as in a file. Returns the numbers.
 fn past_the_log(db: &Db, dir: &Path, mut before: Vec<u64>) -> Vec<u64> {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     let pairs: Vec<_> = db.prefix(b"past: ").map(Result::unwrap).collect();
@@ -765,7 +765,7 @@ fn what_was_acknowledged_survives_kills_of_the_process() {
     assert!(past.len() as u64 > 97 && (past.len() as u64) < last, "{} of {last}", past.len());
 }
 
-/// Nothing needs to be done by who wrote it.
+/// The writer need not do anything for it.
 /// docs/faults.md: P26
 #[test]
 fn what_was_written_past_the_log_is_in_a_file_once_the_store_is_closed() {
@@ -803,7 +803,7 @@ fn child_that_clears_and_exits() {
     std::process::exit(CHILDS_CODE);
 }
 
-/// Several times, as the drop of the files, which says so too, may be done before the process is
+/// Several times: the drop of the files, which also reports, may be done before the process is
 /// gone.
 /// docs/faults.md: P26
 #[test]
@@ -828,8 +828,8 @@ fn what_was_cleared_past_the_log_stays_gone_once_it_was_flushed() {
     }
 }
 
-/// Values a little over a slot's length take far more slots than are set aside as a rule, and
-/// several flushes that were given too few are under way at once.
+/// Values a little over a slot's length take far more slots than a flush usually reserves, and
+/// several flushes with too few are under way at once.
 /// docs/faults.md: P17
 #[test]
 fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
@@ -857,7 +857,7 @@ fn flushes_side_by_side_that_need_more_slots_than_usual_all_get_them() {
     (0..40).for_each(|n| assert!(db.get(&[n]).unwrap().unwrap() == value(n), "{n}"));
 }
 
-/// With a file in L0 writers are slowed down, and before a thousand they never stop.
+/// With a file in L0 writers slow down, and before a thousand they never stop.
 /// docs/faults.md: P27, P28
 #[test]
 fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
@@ -877,7 +877,7 @@ fn writers_that_are_slowed_down_go_on_and_lose_nothing() {
     assert!(values.eq((0..12_000).map(|n| vec![(n / 3) as u8; 300])));
 }
 
-/// What another is about to make there is not taken away under it.
+/// Nobody removes the files of another process that makes a store there.
 /// docs/faults.md: P32
 #[test]
 fn while_a_store_is_made_nobody_else_makes_one_there() {
@@ -896,14 +896,14 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
         assert!(error.to_string().contains("a store is made there"), "{error}");
     }
     assert_eq!(std::fs::read(store.join("pool.new")).unwrap(), half_made);
-    // It was killed.
+    // The maker was killed.
     drop(maker);
     drop(Db::open_or_create(&store, &options()).unwrap());
     let error = Db::create(&store, &options()).unwrap_err();
     assert!(error.to_string().contains("holds a store already"), "{error}");
 }
 
-/// A thread that learned of it with its first job would end the store.
+/// A thread that failed only with its first job would end the store.
 #[test]
 fn a_thread_that_gets_no_descriptor_is_told_at_once_and_the_store_goes_on() {
     let dir = Dir::new("no-descriptor");

@@ -1,4 +1,4 @@
-//! A fork of a process that has a store open: whatever the child tries is refused, nothing hangs
+//! A fork of a process that has a store open. The child is refused whatever it tries, nothing hangs
 //! although its threads are not there, and the parent loses nothing. A program of its own, which no
 //! harness runs on threads.
 #![allow(
@@ -15,12 +15,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is tried, in a directory that is not there.
+/// One test, in a directory that is not there.
 type Test = fn(&Path);
 
 const CHILD: &str = "GABION_FORK_PARENT";
 const KEYS: u32 = 1_000;
-/// A child that hangs is found to, however slow the machine is.
+/// A hanging child is found, however slow the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options() -> Options {
@@ -33,7 +33,7 @@ fn directory(name: &str) -> PathBuf {
     dir
 }
 
-/// Runs `child` in a fork and waits for its end: whether it came to it without a panic.
+/// Runs `child` in a fork and waits for its end. Returns whether it ended without a panic.
 fn in_fork(child: impl FnOnce()) -> bool {
     // SAFETY: the child has one thread and ends in this function, by `_exit`, which runs nothing
     // that its parent set up. What it does before needs no lock that another thread may have had
@@ -67,7 +67,7 @@ fn refused<T>(what: &str, result: gabion_base::Result<T>) {
     assert!(text.contains("the store was opened by process"), "{what}: {text}");
 }
 
-/// What returns no error panics, with the same words.
+/// A call that returns no error panics, with the same words.
 fn panics<T>(what: &str, call: impl FnOnce() -> T) {
     let Err(why) = catch_unwind(AssertUnwindSafe(call)) else {
         panic!("{what} is taken in a fork")
@@ -76,7 +76,7 @@ fn panics<T>(what: &str, call: impl FnOnce() -> T) {
     assert!(text.contains("the store was opened by process"), "{what}: {text}");
 }
 
-/// All that can be asked of a store, and of what was made of it before the fork.
+/// All calls on a store, and on things made from it before the fork.
 fn try_everything(db: &Db, dir: &Path) {
     let (key, value) = (&b"key-3"[..], &b"of the child"[..]);
     for durability in [Durability::MemTable, Durability::Ring, Durability::Flushed] {
@@ -126,7 +126,7 @@ fn check(db: &Db, count: u32) {
     assert_eq!(db.iter(..).count(), count as usize);
 }
 
-/// What was made before the fork is of no use either, and dropping it does nothing.
+/// Things made before the fork are of no use either, and dropping them does nothing.
 /// docs/faults.md: P25
 fn a_child_is_refused_whatever_it_tries(dir: &Path) {
     let db = Db::create(dir, &options()).unwrap();
@@ -154,7 +154,7 @@ fn a_child_is_refused_whatever_it_tries(dir: &Path) {
         refused("BulkLoad::finish", load.finish());
         drop((cursor, snapshot_of_child, snapshot, db_of_child));
         drop(db.clone());
-        // A store of its own it may have.
+        // It may have a store of its own.
         let own = dir.join("own");
         let db = Db::create(&own, &options()).unwrap();
         put(&db, 0..10);

@@ -1,5 +1,5 @@
-//! What a store says of its memory against what the allocator gave it. A program of its own, as it
-//! counts every byte of the process.
+//! A store's own figures of its memory against the allocator's. A program of its own, as it counts
+//! every byte of the process.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -63,24 +63,24 @@ impl Drop for Dir {
 const MIB: usize = 1 << 20;
 const RECORDS: u64 = 80_000;
 
-/// What nobody counts: threads, channels and media (50 kB), what hash tables and queues of the
-/// caches have room for (400 kB here at worst), a job's scratch. A MemTable, a file in the making
-/// or the cache that was left out would be several times that.
+/// Memory that nobody counts: threads, channels and media (50 kB), spare capacity of the caches'
+/// hash tables and queues (400 kB here at worst), a job's scratch. A MemTable, a file in the making
+/// or the cache would be several times that if it were left out.
 const UNCOUNTED_LEN: usize = 512 << 10;
 
-/// What docs/operations.md says of buffers, with the default options and values that are short
+/// The limit of docs/operations.md for buffers, with the default options and values that are short
 /// against a file.
 const BUFFERS_MAX: u64 = 2 * 4 * (18 << 20) + (76 << 20) + (16 << 20);
 
-/// A store, and what the process had taken before it was opened.
+/// A store, and the process's memory before it was opened.
 struct Counted {
     db: Db,
     before: usize,
 }
 
 impl Counted {
-    /// Holds what the store at rest says against what it took, and returns what it says of each
-    /// kind.
+    /// Compares the figures of the store at rest with the allocator's, and returns the figure of
+    /// each kind.
     fn compare(&self, when: &str) -> impl Fn(&str) -> usize + use<> {
         self.db.wait_until_quiet().unwrap();
         let memory = self.within_bounds(when);
@@ -158,10 +158,10 @@ fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
     assert!(all_open > 100_000);
 
     store.db.set_run_options(RunOptions { open_files_len: third, ..run }).unwrap();
-    // In the order of the keys each file is opened once.
+    // In key order each file is opened once.
     assert_eq!(store.db.iter(..).count() as u64, RECORDS);
     assert!((1..=third).contains(&store.compare("few open files")("open_files")));
-    // Some are found beside their files again, the others in turns.
+    // Some are found again beside their files, the others in turns.
     for n in (0..RECORDS).step_by(97).chain((0..RECORDS).step_by(89)) {
         assert!(store.db.get(&key(n)).unwrap().is_some());
     }
@@ -187,8 +187,8 @@ fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
     long_writes_stay_within_what_is_said();
 }
 
-/// A MemTable is full when a record was applied: twice 15 MiB here, of as many as are sealed before
-/// a write waits. Of the same test, as nothing else may run while bytes are counted.
+/// A MemTable is full when a record was applied: twice 15 MiB here, for as many as are sealed
+/// before a write waits. Part of the same test, as nothing else may run while bytes are counted.
 fn long_writes_stay_within_what_is_said() {
     let dir = Dir(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("db-memory-long"));
     let _ = std::fs::remove_dir_all(&dir.0);

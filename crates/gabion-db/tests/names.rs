@@ -1,4 +1,4 @@
-//! What a user of the crate can name and write, with no other crate of Gabion's.
+//! The names that a user of the crate can write, with no other crate of Gabion's.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -31,7 +31,7 @@ impl Drop for Dir {
     }
 }
 
-/// Each public type that a method takes or gives, by its name in this crate alone.
+/// Each public type in a method's signature, by its name in this crate alone.
 #[derive(Default)]
 #[expect(dead_code, reason = "that they have names is what is looked at")]
 struct Everything {
@@ -179,7 +179,7 @@ fn paths_keys_and_values_may_be_whatever_is_one() -> Result<()> {
     Ok(())
 }
 
-/// Who says an option that is fixed believes that it holds.
+/// A caller that names a fixed option believes that it holds.
 #[test]
 fn an_option_that_is_fixed_and_differs_is_refused_with_both_values() -> Result<()> {
     let dir = Dir::new("fixed");

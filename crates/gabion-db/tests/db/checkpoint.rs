@@ -104,8 +104,8 @@ fn an_empty_store_has_an_empty_checkpoint() {
     assert_eq!(copy.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// The writer's batches have the same number at both ends of the keyspace, and every number its own
-/// key.
+/// The writer's batches have the same number at both ends of the keyspace, and each number has its
+/// own key.
 /// docs/faults.md: P9
 #[test]
 fn a_checkpoint_while_writes_go_on_is_one_moment_of_them() {
@@ -175,14 +175,14 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     assert!(error.to_string().contains("there: is there already"), "{error}");
     let error = db.checkpoint(&dir.0.join("nowhere/copy")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    // The file system has less than this; the pool of four slots is too small for the files.
+    // The file system has less than the first; the pool of four slots is too small for the files.
     for (len, part) in [(7 << 40, "bytes free"), (24 << 20, "the copy takes")] {
         let error = db.checkpoint_sized(&dir.0.join("copy"), len).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         assert!(error.to_string().contains(part), "{error}");
         assert_eq!(names(&dir.0), ["store", "there"]);
     }
-    // What no checkpoint left is not removed.
+    // A directory that no checkpoint left is not removed.
     std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
     std::fs::write(dir.0.join("copy.tmp/thesis"), b"").unwrap();
     let error = db.checkpoint(&dir.0.join("copy")).unwrap_err();
@@ -202,7 +202,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     let label = Label { purpose: Purpose::Checkpoint, pool_id: [0; 16], len: 0, number: 0 };
     std::fs::create_dir(dir.0.join("copy.tmp")).unwrap();
     std::fs::write(dir.0.join("copy.tmp/checkpoint.unfinished"), label.encode()).unwrap();
-    // While somebody is at it, nobody else is.
+    // While one is at it, no other is.
     let holder = std::fs::File::open(dir.0.join("copy.tmp")).unwrap();
     gabion_fabric::lock::lock_exclusive(&holder, &dir.0).unwrap();
     let error = db.checkpoint(&dir.0.join("copy")).unwrap_err();
@@ -214,7 +214,7 @@ fn a_checkpoint_that_cannot_be_made_leaves_nothing_and_says_why() {
     assert!(db.failure().is_none());
 }
 
-/// Turns a byte of the first file of the store over.
+/// Flips a byte of the first file of the store.
 pub(super) fn flip_a_byte(store: &Path) -> String {
     let path = store.join("pool");
     let file = PoolFile::open(&path, DirectIo::Never).unwrap();
@@ -284,7 +284,7 @@ fn a_checkpoint_that_was_killed_does_not_open_and_is_made_anew() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // The one that was killed is either not there, or whole under one of its names.
+        // The killed one is either not there, or whole under one of its names.
         if tmp.join("pool.new").exists() {
             half_made += 1;
             let error = Db::open(&tmp, &options()).unwrap_err();

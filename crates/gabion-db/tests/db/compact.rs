@@ -38,7 +38,7 @@ fn what_is_compacted_lies_in_one_level_without_what_was_deleted_or_replaced() {
     assert_eq!(levels(&stats).len(), 1, "{:?}", stats.levels);
     let live: u64 = model.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
     assert!(file_bytes(&stats) < live * 13 / 10, "{} of {live}", file_bytes(&stats));
-    // It rests: nothing has to be compacted again for its size.
+    // The tree rests: nothing has to be compacted again for its size.
     db.wait_until_quiet().unwrap();
     assert_eq!(db.stats().levels, stats.levels);
     assert_eq!(db.stats().compaction_debt, 0);
@@ -70,8 +70,8 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
     fill(&db, &mut model, 1);
     let plain = file_bytes(&db.stats());
 
-    // Whatever had been compacted before has the new codec after a compaction that finds nothing
-    // else to do.
+    // Keys that were compacted before have the new codec after a compaction that finds nothing else
+    // to do.
     let before = db.run_options();
     let codecs = Codecs { upper: Compression::Lz4, bottom: Some(Compression::ZSTD) };
     db.set_run_options(RunOptions { codecs: Some(codecs), ..before }).unwrap();
@@ -83,7 +83,7 @@ fn codecs_change_while_a_store_runs_and_what_lies_at_the_bottom_is_written_anew(
     db.compact_range(..).unwrap();
     assert_eq!(db.stats().counters.compactions, stats.counters.compactions);
 
-    // So has what is written from now on.
+    // So have later writes.
     fill(&db, &mut model, 2);
     check(&db, &model, &mut random);
     let packed = file_bytes(&db.stats());
@@ -137,14 +137,14 @@ fn a_file_at_the_bottom_that_would_be_moved_there_has_the_bottoms_codec() {
     assert!(stats.counters.compactions <= most, "{:?}", stats.counters);
 }
 
-/// A value that begins with so many bytes that do not pack.
+/// A value that begins with this many bytes that do not compress.
 fn packable(seed: u64, noise: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let noise = (0..noise).map(|_| random.below(256) as u8);
     noise.chain(std::iter::repeat(7)).take(1_000).collect()
 }
 
-/// As `of` makes values of numbers, in no order.
+/// Puts the values that `of` makes of numbers, in no order.
 fn fill_with(db: &Db, model: &mut Model, of: impl Fn(u64) -> Vec<u8>) {
     for n in (0..4_000).map(|n| n * 7 % 4_000) {
         db.put(&key(n), &of(n)).unwrap();
@@ -195,8 +195,7 @@ fn levels_that_are_not_packed_go_down_to_what_was_the_bottom_and_is_packed() {
     assert!(levels.last() >= Some(&4), "{levels:?}");
 }
 
-/// Four files in L0, of which each packs well and all together do not: each has one value of its
-/// own.
+/// Four files in L0. Each compresses well, all together do not: each has one value of its own.
 fn fill_with_what_packs_only_apart(db: &Db, model: &mut Model, keys: u64) {
     for part in 0..4 {
         for n in (part..keys).step_by(4) {
@@ -247,7 +246,7 @@ fn a_merge_that_packs_worse_than_the_pool_has_room_for_waits_and_the_store_goes_
     let db = Db::open(&dir.0, &options).unwrap();
     assert_eq!(db.compact_range(..).unwrap_err().kind(), gabion_base::ErrorKind::NoSpace);
     check(&db, &model, &mut random);
-    // There is room left for what gives room.
+    // Space is left for operations that free space.
     db.delete_range(key(0)..key(6_500)).unwrap();
     db.compact_range(..).unwrap();
     assert_eq!(file_bytes(&db.stats()), 0, "{:?}", db.stats().levels);
@@ -258,7 +257,7 @@ fn a_merge_that_packs_worse_than_the_pool_has_room_for_waits_and_the_store_goes_
 #[test]
 fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
     let dir = Dir::new("compact-range");
-    // So large an L0 that nothing is compacted by itself.
+    // L0 is so large that nothing is compacted by itself.
     let mut large = options();
     large.tree.l0_trigger = 30;
     large.tree.l0_slowdown = 100;
@@ -271,7 +270,7 @@ fn a_range_is_compacted_and_what_lies_outside_of_it_is_left_alone() {
     }
     db.compact_range(..).unwrap();
     let before = db.stats();
-    // A deleted key in the first file too, which nobody asks to be compacted.
+    // The first file has a deleted key, too, and nobody asks to compact that.
     db.delete(&key(0)).unwrap();
     db.flush().unwrap();
     (1_000..1_200).for_each(|n| db.delete(&key(n)).unwrap());
@@ -338,7 +337,7 @@ fn a_compaction_without_room_says_so_and_the_store_goes_on() {
     assert_eq!(levels(&db.stats()).len(), 1);
 }
 
-/// Snapshots keep what is replaced, until a compaction that is due by itself has no room, or a
+/// Snapshots keep replaced files, until a compaction that is due by itself has no space, or a
 /// flush.
 /// docs/faults.md: P34
 #[test]
@@ -352,7 +351,7 @@ fn who_flushes_or_waits_for_quiet_is_told_that_there_is_no_room() {
         kept.push(db.snapshot());
         for n in 0..40 {
             let key = key(n * 25 + round % 25);
-            // Where the pool is full, deletes are taken.
+            // A full pool still takes deletes.
             db.put(&key, &[2; 800]).or_else(|_| db.delete(&key)).unwrap();
         }
         db.flush().and_then(|()| db.wait_until_quiet()).err()

@@ -1,4 +1,4 @@
-//! A store with a file that is damaged, and nobody to have it from.
+//! A store with a damaged file, and no replica to repair it from.
 
 use super::checkpoint::flip_a_byte;
 use super::{Dir, Model, key, options};
@@ -7,7 +7,7 @@ use gabion_db::{Db, Durability, WriteBatch};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// What `call` returns, which waits for nothing that will not come.
+/// Returns the result of `call`, which must not wait for something that will not come.
 fn in_time<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -21,7 +21,7 @@ fn names(file: &str, error: &Error) {
     assert!(error.to_string().contains(file), "{error}");
 }
 
-/// Writes past the log until one is refused. What was taken goes into the model.
+/// Writes past the log until a write is refused. The accepted writes go into the model.
 fn fill(db: &Db, model: &mut Model, round: u8) -> Error {
     for n in (0..2_000).cycle() {
         let value = vec![round; 200];
@@ -67,7 +67,7 @@ fn a_store_whose_compactions_need_what_is_damaged_says_so_and_neither_waits_nor_
             let db = db.clone();
             names(&file, &in_time(&format!("call {at}"), move || call(&db)).unwrap_err());
         }
-        // What is written is kept all the same: in the first round as the store closes.
+        // The writes are kept all the same: in the first round as the store closes.
         let keeping = db.clone();
         in_time("a sync", move || keeping.sync()).unwrap();
         if round == 2 {

@@ -1,4 +1,4 @@
-//! Files of others at every name that a store uses, and what an interrupted creation leaves
+//! Foreign files at every name that a store uses, and the remains of an interrupted creation
 //! (docs/faults.md E16).
 
 use super::{CHILD, Dir, key, last_told, options};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Things of somebody else.
+/// Things of another owner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Thing {
     Text,
@@ -67,7 +67,7 @@ fn put_there(thing: Thing, path: &Path) {
     made.unwrap();
 }
 
-/// Everything below a directory: by name what it is, and its bytes.
+/// Everything below a directory: the kind and the bytes by name.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, (String, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -75,7 +75,7 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, (String, Vec<u8>)> {
         let data = path.symlink_metadata().unwrap();
         let kind = format!("{:?} {:?} {}", data.file_type(), data.modified().unwrap(), data.len());
         let bytes = match data.file_type() {
-            // A pool of a store that works is written.
+            // A running store writes its pool.
             kind if kind.is_file() && data.len() < options().pool_len => {
                 std::fs::read(&path).unwrap()
             }
@@ -155,7 +155,7 @@ fn opening_changes_no_ring_and_no_pool_that_is_not_its_own() {
 fn what_is_called_as_the_mark_of_a_failed_flush_and_is_none_stays() {
     let dir = Dir::new("foreign-mark");
     for thing in THINGS {
-        // An empty file is what operators are told to make.
+        // Operators are told to make an empty file.
         if thing == Thing::Empty {
             continue;
         }
@@ -190,7 +190,7 @@ fn a_ring_that_is_gone_is_made_anew_over_nobody_elses() {
         let _ = std::fs::remove_dir_all(store.join("ring.new"));
         let _ = std::fs::remove_file(store.join("theirs"));
     }
-    // What was to become one is ours.
+    // A file that was to become a ring is ours.
     let label = Label { purpose: Purpose::Ring, pool_id: [1; 16], len: 1 << 20, number: 0 };
     std::fs::write(store.join("ring.new"), label.encode()).unwrap();
     let db = Db::open(&store, &options()).unwrap();
@@ -211,7 +211,7 @@ fn the_ring_of_another_store_is_refused_and_named() {
     let error = Db::open(&one, &options()).unwrap_err();
     assert!(error.to_string().contains("belong to pool "), "{error}");
     assert_eq!(std::fs::read(one.join("ring")).unwrap(), before);
-    // Nor is one thrown away whose pool was carried off.
+    // A ring whose pool was carried off is not thrown away either.
     std::fs::remove_file(one.join("pool")).unwrap();
     let error = Db::open_or_create(&one, &options()).unwrap_err();
     assert!(error.to_string().contains("which is not here"), "{error}");
@@ -230,7 +230,7 @@ fn a_ring_of_an_earlier_version_is_known_by_its_records_and_gets_a_label() {
     let len = options().ring_len;
     let mut label = vec![0; BLOCK_LEN];
     ring.read_exact_at(&mut label, len).unwrap();
-    // Without it, and with what a power cut left of it.
+    // Without it, and with the remains of it after a power cut.
     for (left, cut) in [(0, 0), (BLOCK_LEN, 0), (BLOCK_LEN, 512)] {
         let part = [&label[..cut], &vec![0; left - cut]].concat();
         ring.set_len(len).unwrap();
@@ -240,7 +240,7 @@ fn a_ring_of_an_earlier_version_is_known_by_its_records_and_gets_a_label() {
         ring.read_exact_at(&mut found, len).unwrap();
         assert!(found == label);
     }
-    // The label alone is no reason to take what has another length.
+    // The label alone is no reason to accept another length.
     ring.set_len(len / 2).unwrap();
     ring.write_all_at(&label, len / 2).unwrap();
     assert!(Db::open(&store, &options()).is_err());
@@ -284,7 +284,7 @@ fn a_checkpoint_writes_and_removes_nothing_that_is_not_gabions() {
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
 }
 
-/// Copies what is not zero.
+/// Copies the parts that are not zero.
 fn copy_sparse(from: &Path, to: &Path) {
     let (from, to) = (std::fs::File::open(from).unwrap(), std::fs::File::create(to).unwrap());
     let mut chunk = vec![0; 1 << 20];
@@ -298,7 +298,7 @@ fn copy_sparse(from: &Path, to: &Path) {
     to.set_len(len).unwrap();
 }
 
-/// The directory as it is after each step of a creation, from the one that is whole.
+/// The directory after each step of a creation, made from a whole one.
 fn steps(whole: &Path, into: &Path, step: usize) {
     std::fs::create_dir(into).unwrap();
     let ring_len = options().ring_len;
@@ -365,8 +365,7 @@ fn after_each_step_of_a_creation_there_is_no_store_or_a_whole_one_and_the_next_o
         assert_eq!(super::checkpoint::names(&store), ["pool", "ring"], "{step}");
         let db = Db::open(&store, &options()).unwrap();
         assert_eq!(db.get(b"stone").unwrap().as_deref(), Some(&b"grey"[..]));
-        // A pool that is whole is none that was being made, whatever it is called: it is not thrown
-        // away.
+        // A whole pool is not half-made, whatever its name: it is not thrown away.
         drop(db);
         std::fs::rename(store.join("pool"), store.join("pool.new")).unwrap();
         assert!(Db::open_or_create(&store, &options()).is_err());
@@ -405,7 +404,7 @@ fn a_creation_that_was_killed_is_made_anew() {
         std::thread::sleep(Duration::from_millis(round));
         child.kill().unwrap();
         child.wait().unwrap();
-        // It removed the directory name by name: a store that lost its pool is no half-made one.
+        // `remove_dir_all` removes name by name: a store without its pool is no half-made one.
         if store.exists() && store.join("ring").exists() && !store.join("pool.new").exists() {
             let _ = std::fs::remove_dir_all(&store);
         }

@@ -1,5 +1,5 @@
-//! Bulk loads: what they replace and what replaces them, where their files come to lie, and what is
-//! left of one that fails.
+//! Bulk loads: the pairs that they replace and that replace them, the levels of their files, and
+//! the remains of a failed load.
 
 use super::{Dir, Model, Random, check, key, options};
 use gabion_base::ErrorKind;
@@ -61,7 +61,7 @@ fn a_load_replaces_what_was_there_when_it_finished_and_is_replaced_by_what_follo
             }
         }
         check(&db, &model, &mut random);
-        // Each third is thought better of.
+        // Each third load is given up.
         let is_kept = round % 3 < 2;
         if is_kept {
             let loaded = load.finish().unwrap();
@@ -113,7 +113,7 @@ fn a_load_into_an_empty_range_lies_in_the_last_level_and_is_written_once() {
         assert_eq!(db.get(&key(n)).unwrap().unwrap(), vec![n as u8; 300]);
     }
     assert_eq!(db.get(&key(90_000)).unwrap().unwrap(), &b"behind"[..]);
-    // Again, over what is there; what a later put replaced is replaced as well.
+    // Again, over existing keys; a pair that a later put replaced is replaced as well.
     db.put(&key(200), b"later").unwrap();
     db.load_sorted((100..5_100).map(|n| (key(n), b"anew"))).unwrap();
     assert_eq!(db.get(&key(200)).unwrap().unwrap(), &b"anew"[..]);
@@ -146,8 +146,7 @@ fn what_is_not_ascending_or_too_long_is_refused_by_name_and_the_load_goes_on() {
     assert_eq!(db.get(b"b").unwrap(), None);
 }
 
-/// Nothing of a load that was dropped, or that the pool has no room for, is left; the store goes
-/// on.
+/// A load that was dropped, or that the pool has no space for, leaves nothing; the store goes on.
 /// docs/faults.md: P10
 #[test]
 fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {
@@ -179,7 +178,7 @@ fn a_load_that_does_not_finish_leaves_nothing_and_gives_its_room_back() {
     let error = (0..100_000).find_map(|n| load.put(&key(n), &value).err()).unwrap();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.message().contains("slots left for a load"), "{error}");
-    // Others go on beside it, and what it holds comes back with it.
+    // Others go on beside it, and its drop gives its slots back.
     db.put(b"b", &value).unwrap();
     db.flush().unwrap();
     let error = load.finish().unwrap_err();

@@ -1,11 +1,11 @@
-//! Small pools: what they are made with where nobody says otherwise, and how much they hold.
+//! Small pools: their default lengths, and how much they hold.
 
 use super::Dir;
 use gabion_db::{Db, ErrorKind, Options};
 
 const MIB: u64 = 1 << 20;
 
-/// Puts values of 1,000 bytes, of keys in no order, until the pool is full: bytes that it took.
+/// Puts values of 1,000 bytes under keys in no order until the pool is full. Returns the bytes.
 fn fill(db: &Db, from: u64) -> u64 {
     let there = db.iter(..).count() as u64;
     for n in from.. {
@@ -30,13 +30,13 @@ fn a_pool_of_any_length_holds_what_the_documents_say() {
         let took = fill(&db, 0);
         println!("{pool} MiB hold {:.1} MiB", took as f64 / MIB as f64);
         assert!(took >= holds * MIB, "{pool} MiB: {took}");
-        // A full one gives back what is deleted.
+        // A full pool gives deleted space back.
         db.delete_range([0]..[0x80]).unwrap();
         db.flush().unwrap();
         db.wait_until_quiet().unwrap();
         assert!(fill(&db, took) > 0);
         drop(db);
-        // Both ways to say how it was made.
+        // Both ways to state how it was made.
         for options in [options, Options::default()] {
             assert!(Db::open(&dir.0, &options).unwrap().iter(..).count() > 0);
         }
@@ -55,8 +55,8 @@ fn a_pool_that_would_hold_nothing_is_refused() {
     }
 }
 
-/// Lengths that a caller says hold, and ones too long for the pool are refused before any file is
-/// made.
+/// Lengths that a caller states and that differ, and lengths too long for the pool, are refused
+/// before any file is made.
 #[test]
 fn lengths_that_are_said_hold_and_must_fit() {
     let dir = Dir::new("pools-said");

@@ -1,4 +1,4 @@
-//! Ranges that are deleted at once, against a map, beside readers, and in batches.
+//! Range deletes against a map, beside readers, and in batches.
 
 use super::{Dir, Model, Random, any_bound, check, check_cursor, is_within, key, options};
 use gabion_base::ErrorKind;
@@ -19,7 +19,7 @@ fn ranges_with_any_bounds_are_deleted_as_in_a_map_through_flushes_compactions_an
             let (at, len) = (random.below(3_000), random.below(300) as usize);
             let value = vec![random.below(256) as u8; len];
             match random.below(30) {
-                // Mostly a few keys; now and then whatever the bounds hold.
+                // Mostly a few keys; now and then any bounds.
                 0 if n % 10 > 0 => {
                     let (from, to) = (key(at), key(at + random.below(40)));
                     db.delete_range(&from..&to).unwrap();
@@ -143,7 +143,7 @@ fn too_many_range_deletes_in_a_batch_and_keys_that_are_too_long_change_nothing()
     for error in [db.delete_range(&long..), db.delete_range(..&long)] {
         assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
-    // What holds no key is no write.
+    // A range without keys is no write.
     db.delete_range("z".."a").unwrap();
     db.delete_range("k".."k").unwrap();
     assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));

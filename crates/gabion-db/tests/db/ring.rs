@@ -1,5 +1,5 @@
-//! The ring, and how the last process ended: after a clean close it is not needed; after a kill a
-//! store that lacks it is not opened as if nothing were missing.
+//! The ring, and the end of the last process. After a clean close the ring is not needed. After a
+//! kill a store without it is not opened as if nothing were missing.
 
 use super::{Dir, key, options};
 use gabion_base::ErrorKind;
@@ -10,10 +10,10 @@ use rustix::fs::SeekFrom;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Whatever becomes of a file `ring`: its name, and what it does to it.
+/// A fate of the file `ring`: its name, and its effect on the file.
 type Damage = (&'static str, fn(&Path));
 
-/// Gives the ring another pool or number, and none of what it held.
+/// Gives the ring another pool or number, and none of its content.
 fn other_ring(path: &Path, change: fn(&mut Label)) {
     let ring = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let (len, mut block) = (options().ring_len, vec![0; BLOCK_LEN]);
@@ -25,7 +25,7 @@ fn other_ring(path: &Path, change: fn(&mut Label)) {
     ring.write_all_at(&label.encode(), len).unwrap();
 }
 
-/// Each leaves a store without its ring, and what the store says of it.
+/// Each leaves a store without its ring; with the store's message.
 const LOSSES: [Damage; 2] = [
     ("its ring is missing", |ring| std::fs::remove_file(ring).unwrap()),
     ("its ring was lost before a start that was interrupted", |ring| {
@@ -33,7 +33,7 @@ const LOSSES: [Damage; 2] = [
     }),
 ];
 
-/// Each leaves something that is not the ring, and what the store says of it.
+/// Each leaves something that is not the ring; with the store's message.
 const OTHERS: [Damage; 7] = [
     ("it is an empty file", |ring| std::fs::write(ring, b"").unwrap()),
     ("it is a file of 1000000 bytes", |ring| {
@@ -72,8 +72,8 @@ fn check(db: &Db, count: u64) {
     }
 }
 
-/// Copies what was ever written of a file. By no other program: while that starts it has a copy of
-/// each open file, and with it of each lock that another test takes.
+/// Copies the written parts of a file. Not by another program: while that starts it has a copy of
+/// each open file, and so of each lock that another test takes.
 fn copy_file(from: &Path, to: &Path) {
     let (from, to) = (std::fs::File::open(from).unwrap(), std::fs::File::create(to).unwrap());
     let len = from.metadata().unwrap().len();
@@ -87,7 +87,7 @@ fn copy_file(from: &Path, to: &Path) {
     }
 }
 
-/// The store as the kill of its process would leave it now.
+/// The store as a kill of its process would leave it now.
 fn killed(store: &Path, to: &Path) -> PathBuf {
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir_all(to).unwrap();
@@ -140,7 +140,7 @@ fn a_store_that_is_dropped_is_closed_and_one_that_was_only_read_too() {
         std::fs::remove_file(&ring).unwrap();
         check(&Db::open(&dir.0, &options()).unwrap(), 5);
     }
-    // Nothing was ever written to this one.
+    // Nothing was ever written to this store.
     let dir = Dir::new("ring-fresh");
     drop(Db::create(&dir.0, &options()).unwrap());
     std::fs::remove_file(dir.0.join("ring")).unwrap();
@@ -158,8 +158,8 @@ fn what_no_log_has_is_in_a_file_once_the_store_is_closed() {
     check(&Db::open(&dir.0, &options()).unwrap(), 6);
 }
 
-/// A store that was killed with writes of which the first hundred are flushed; the others are in
-/// its ring, unless that took ten seconds.
+/// A store that was killed after writes. The first hundred are flushed; the others are in its ring,
+/// unless that took ten seconds.
 fn killed_store(dir: &Dir) -> PathBuf {
     let store = dir.0.join("store");
     let db = Db::create(&store, &options()).unwrap();
@@ -213,7 +213,7 @@ fn a_store_that_was_refused_is_as_it_was_once_its_ring_is_back() {
     check(&db, 105);
 }
 
-/// Who accepts a loss is told of it again after each further kill, and no more once the store was
+/// An operator who accepts a loss is told of it again after each further kill, until the store was
 /// closed.
 /// docs/faults.md: P25
 #[test]
@@ -231,7 +231,7 @@ fn a_loss_is_told_until_a_store_that_told_it_was_closed() {
     assert_eq!(told(&Db::open(&store, &options()).unwrap()), 0);
 }
 
-/// Nothing is written over what is not the ring; whether it is missed is said.
+/// Nothing overwrites a file that is not the ring; the message says whether the ring is missed.
 /// docs/faults.md: P25
 #[test]
 fn what_lies_in_place_of_the_ring_is_refused_and_said_whether_the_ring_is_missed() {
@@ -264,7 +264,7 @@ fn what_lies_in_place_of_the_ring_is_refused_and_said_whether_the_ring_is_missed
     }
 }
 
-/// The marker of a clean close counts for what was there then, and not for what came later.
+/// The marker of a clean close counts for the writes before it, and not for later ones.
 /// docs/faults.md: P25
 #[test]
 fn a_write_after_a_clean_close_needs_the_ring_again_at_once() {
@@ -285,7 +285,8 @@ fn a_write_after_a_clean_close_needs_the_ring_again_at_once() {
     }
 }
 
-/// It could be that of an earlier build, which has no label; but those had no other before.
+/// It could be the ring of an earlier build, which has no label; but such a pool had no other ring
+/// before.
 #[test]
 fn a_ring_without_a_label_is_none_of_a_pool_that_has_had_another() {
     let dir = Dir::new("ring-unlabelled");

@@ -1,4 +1,4 @@
-//! What readers find in memory after flushes and compactions.
+//! The blocks that readers find in memory after flushes and compactions.
 
 use super::{Dir, options};
 use gabion_db::WarmStats;
@@ -14,7 +14,7 @@ fn put_all(db: &Db, round: u8) {
     (0..RECORDS).for_each(|n| db.put(&key(n), &[round; 100]).unwrap());
 }
 
-/// Look-ups of blocks that missed, and bytes that were read, when every record is read.
+/// Look-ups of blocks that missed, and bytes read, when every record is read.
 fn read_all(db: &Db, round: u8) -> (u64, u64) {
     let before = db.stats();
     (0..RECORDS).for_each(|n| assert_eq!(db.get(&key(n)).unwrap().unwrap(), &[round; 100][..]));
