@@ -1,5 +1,5 @@
-//! The arguments of a request: four without an allocation (GET, SET, most of what a store does all
-//! day), more in a vector.
+//! The arguments of a request: up to four without an allocation (GET, SET, most requests of a
+//! store), more in a vector.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ impl Args {
         Self::default()
     }
 
-    /// An empty list with room for `len` arguments that are already in memory.
+    /// An empty list with space for `len` arguments that are already in memory.
     pub(crate) fn with_room(len: usize) -> Self {
         let spill = if len > INLINE { Vec::with_capacity(len) } else { Vec::new() };
         Self { spill, ..Self::default() }

@@ -27,14 +27,14 @@ pub fn encode_request<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
     }
 }
 
-/// What an aggregate becomes when its last element has come.
+/// The reply that an aggregate becomes when its last element has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Array,
     Map,
     Set,
     Push,
-    /// A map that is dropped: what it describes follows.
+    /// A map that is dropped: the reply that it describes follows.
     Attribute,
 }
 
@@ -46,7 +46,7 @@ struct Frame {
     items: Vec<Reply>,
 }
 
-/// One element, as far as it can be known by itself.
+/// One element, as far as it is known by itself.
 enum Element {
     Value(Reply),
     Open(Aggregate, usize),
@@ -88,7 +88,8 @@ impl ReplyParser {
         Ok(None)
     }
 
-    /// Puts `value` where it belongs and closes what is complete by it. The outermost is returned.
+    /// Puts `value` in its place and closes all aggregates that it completes. Returns the
+    /// outermost.
     fn close(&mut self, mut value: Option<Reply>) -> Option<Reply> {
         loop {
             let Some(frame) = self.open.last_mut() else { return value };
@@ -120,7 +121,7 @@ fn pair_up(items: Vec<Reply>) -> Vec<(Reply, Reply)> {
     pairs
 }
 
-/// Takes one element off the buffer, or leaves it as it is when the element is not whole.
+/// Takes one element off the buffer, or leaves the buffer as it is when the element is not whole.
 fn element(buffer: &mut BytesMut) -> Result<Option<Element>, ProtocolError> {
     let Some(&kind) = buffer.first() else { return Ok(None) };
     let len_max = match kind {

@@ -1,11 +1,11 @@
-//! What ends a connection: bytes that are not the protocol. The texts are those of Redis, followed
-//! by the limit where one was passed.
+//! Errors that end a connection: bytes that are not the protocol. The texts are Redis's, followed
+//! by the limit if one was passed.
 
 use crate::limits;
 use core::fmt;
 
-/// Why bytes were refused. After one the connection cannot be brought back into step: send
-/// `-ERR <this>` and close.
+/// Why bytes were refused. The connection cannot be brought back into step then: send `-ERR <this>`
+/// and close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -78,8 +78,8 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// A byte as it may stand in a reply line: line ends as blanks, as Redis shows them, others that
-/// cannot be shown as `?`.
+/// A byte as it may stand in a reply line: line ends as blanks, as Redis shows them, other
+/// unprintable bytes as `?`.
 fn printable(byte: u8) -> char {
     match byte {
         b'\r' | b'\n' => ' ',

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! Redis's matcher calls itself at each `*`, so a pattern of many stars costs exponential time.
-//! This one remembers the last star only: when what follows it fails, the star takes one byte more.
-//! No earlier star needs to be tried again, as whatever it could take the last one can take too.
-//! Time is at most pattern × text.
+//! This one remembers the last star only: when the pattern after it fails, the star takes one byte
+//! more. No earlier star needs to be tried again: the last one can take everything that it could
+//! take. Time is at most pattern × text.
 
 /// Whether `pattern` matches the whole of `text`, as Redis's `stringmatchlen` defines it.
 #[must_use]
 pub fn glob_match(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on after the last star, and the text that the star has not taken yet.
+    // The pattern after the last star, and the text that the star has not taken yet.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         let advanced = match pattern.get(p) {

@@ -1,4 +1,5 @@
-//! What a connection has brought and was not asked for yet: the same at every door that takes requests.
+//! Bytes that a connection has brought and nobody has taken yet: the same at every door that takes
+//! requests.
 //!
 //! ```text
 //!   read ─► append ─► bytes ──► next
@@ -6,20 +7,20 @@
 //!             └► waiting┘   while nothing more is taken, in pieces
 //! ```
 //!
-//! Many connections are read into one buffer, and requests are views of it. So that a connection with half a request
-//! does not hold the memory of all, its rest is moved into memory of its own.
+//! Many connections are read into one buffer, and requests are views of it. A connection with half
+//! a request must not hold the memory of all, so its rest moves into memory of its own.
 //!
-//! A client may send a whole pipeline before it reads a reply. What comes while its requests have to wait is kept in
-//! pieces of about one read. They are parsed one after the other, so that however much waits, each byte is moved at most
-//! twice.
+//! A client may send a whole pipeline before it reads a reply. While its requests have to wait,
+//! bytes that come are kept in pieces of about one read. The pieces are parsed one after the other,
+//! so each byte moves at most twice, however much waits.
 
 use crate::{Incoming, ProtocolError, RequestParser};
 use alloc::collections::VecDeque;
 use bytes::BytesMut;
 
-/// Most bytes that are set aside at once for a request of which the end is missing.
+/// Most bytes to reserve at once for a request whose end is missing.
 const RESERVE_LEN_MAX: usize = 1 << 20;
-/// A piece of what waits is filled up to so many bytes.
+/// A waiting piece is filled up to this many bytes.
 const PIECE_LEN_MAX: usize = 64 << 10;
 
 /// Bytes of one connection that are no request yet.
@@ -27,9 +28,9 @@ const PIECE_LEN_MAX: usize = 64 << 10;
 pub struct Input {
     parser: RequestParser,
     bytes: BytesMut,
-    /// They lie in memory that holds nothing else, where a request becomes whole.
+    /// The bytes lie in memory that holds nothing else, where a request becomes whole.
     is_own: bool,
-    /// What follows them.
+    /// The bytes that follow.
     waiting: VecDeque<BytesMut>,
     waiting_len: usize,
 }
@@ -48,7 +49,7 @@ impl Input {
         self.len() == 0
     }
 
-    /// Adds what was read, in memory cut off `shared` when there is nothing before it.
+    /// Adds read bytes, in memory cut off `shared` when there is nothing before them.
     pub fn append(&mut self, read: &[u8], shared: &mut BytesMut) {
         if !self.waiting.is_empty() {
             self.wait(read);
@@ -61,7 +62,7 @@ impl Input {
         }
     }
 
-    /// Adds what was read while no request may be taken.
+    /// Adds bytes that were read while no request may be taken.
     pub fn wait(&mut self, read: &[u8]) {
         self.waiting_len += read.len();
         match self.waiting.back_mut() {
@@ -78,7 +79,7 @@ impl Input {
     pub fn next_request(&mut self) -> Result<Option<Incoming>, ProtocolError> {
         loop {
             let request = self.parser.parse(&mut self.bytes)?;
-            // What follows it lies in its memory, which may be long.
+            // The bytes after the request lie in its memory, which may be long.
             self.is_own &= request.is_none();
             if request.is_some() || !self.take_piece() {
                 return Ok(request);
@@ -86,7 +87,7 @@ impl Input {
         }
     }
 
-    /// Goes on to the next piece of what waits. Returns whether there was one.
+    /// Goes on to the next waiting piece. Returns whether there was one.
     fn take_piece(&mut self) -> bool {
         let Some(piece) = self.waiting.pop_front() else { return false };
         self.waiting_len -= piece.len();
@@ -103,15 +104,17 @@ impl Input {
     }
 
     fn extend(&mut self, read: &[u8]) {
-        // What was cut off has no room behind it, so this moves it away; from then on room doubles.
+        // Cut-off memory has no space behind it, so this moves the bytes; from then on the space
+        // doubles.
         let wanted = self.parser.wanted(self.bytes.len());
         self.bytes.reserve(wanted.min(RESERVE_LEN_MAX).max(read.len()));
         self.bytes.extend_from_slice(read);
         self.is_own = true;
     }
 
-    /// To be called when no more requests are taken for now: the rest gets memory of its own if it may hold the buffer
-    /// that all share, of which `read_len` bytes are filled at a time. Whatever is cut off that ends where it ends.
+    /// Called when no more requests are taken for now. The rest gets memory of its own if it may
+    /// hold the shared buffer, which fills by `read_len` bytes at a time. Anything cut off that
+    /// buffer ends where it ends.
     pub fn settle(&mut self, read_len: usize) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();
@@ -120,9 +123,9 @@ impl Input {
         }
         let wanted = self.parser.wanted(self.bytes.len()).min(RESERVE_LEN_MAX);
         let room = self.bytes.capacity() - self.bytes.len();
-        // Much room is that of a long request before it, which it would keep.
+        // A lot of space belongs to a long request before the rest, which would keep it.
         if !self.is_own && !(read_len..=wanted + 2 * read_len).contains(&room) {
-            // Once: a long request that comes in small pieces would be copied with each.
+            // Once only: a long request in small pieces would be copied with each.
             self.is_own = true;
             let mut own = BytesMut::with_capacity(self.bytes.len() + wanted);
             own.extend_from_slice(&self.bytes);
@@ -147,7 +150,7 @@ mod tests {
         }
     }
 
-    /// How often what has come so far was moved while `request` came in pieces.
+    /// How often the bytes so far were moved while `request` came in pieces.
     fn moves(request: &[u8], piece_len: usize) -> usize {
         let (mut input, mut shared) = (Input::default(), BytesMut::with_capacity(1 << 17));
         let (mut place, mut moves) = (core::ptr::null(), 0);
@@ -168,7 +171,7 @@ mod tests {
     fn a_long_request_that_comes_in_small_pieces_is_not_moved_with_each() {
         let value = vec![b'v'; 8 << 20];
         let set = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8388608\r\n"[..], &value, b"\r\n"].concat();
-        // From the buffer of all, and each time that its room has doubled.
+        // From the shared buffer, and each time that the space has doubled.
         assert!(moves(&set, 1_000) <= 8, "{}", moves(&set, 1_000));
         let words = b"$100\r\n".iter().chain(&value[..100]).chain(b"\r\n").copied();
         let words: Vec<u8> = words.collect::<Vec<_>>().repeat(10_000);
@@ -207,7 +210,7 @@ mod tests {
                     lens.push(request.iter().map(|arg| arg.len()).sum::<usize>());
                 }
                 input.settle(1 << 12);
-                // Nothing holds the buffer of all any more, so it is used again.
+                // Nothing holds the shared buffer any more, so it is used again.
                 assert!(shared.try_reclaim(1 << 14), "cut at {cut}");
             }
             assert_eq!(lens, [4, 3_004, 4], "cut at {cut}");
@@ -224,7 +227,8 @@ mod tests {
         let (mut input, mut shared) = (Input::default(), BytesMut::with_capacity(1 << 17));
         wire.chunks(1 << 16).for_each(|read| input.wait(read));
         assert_eq!(input.len(), wire.len());
-        // A thousand requests a turn stay under way, so their memory is not free, while as much comes behind them.
+        // A thousand requests a turn stay in use, so their memory is not free, while as much comes
+        // behind.
         let (mut taken, mut place, mut moves) = (0, core::ptr::null(), 0);
         let mut rest = wire.chunks(1 << 16);
         while taken < 2 * count {
@@ -254,7 +258,8 @@ mod tests {
     }
 
     proptest! {
-        /// Reads that wait, reads that do not, and requests that are taken in between, in any order.
+        /// Reads that wait, reads that do not, and requests that are taken in between, in any
+        /// order.
         #[test]
         fn requests_come_out_as_they_went_in_whatever_had_to_wait(
             requests in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! The Redis serialization protocol, versions 2 and 3, shared by the server's door, the command line
-//! and the benchmark client.
+//! The Redis serialization protocol, versions 2 and 3, shared by the server's door, the command
+//! line and the benchmark client.
 //!
 //! ```text
 //!   client ── bytes ──► RequestParser ──► Request (arguments are views of the read buffer), or
@@ -9,7 +9,7 @@
 //!             bytes ◄── encode_request
 //! ```
 //!
-//! Both parsers work on a buffer that grows: they take what is whole, remember how far they got and
+//! Both parsers work on a buffer that grows: they take whole elements, remember their position and
 //! return `None` when more must be read. Nothing is allocated before a length has passed its cap
 //! (see [`limits`]). Nothing here does I/O.
 //!
@@ -42,16 +42,16 @@ pub mod limits {
 
     /// Most elements of one array, map, set or request.
     pub const ELEMENTS_MAX: usize = 1 << 20;
-    /// Longest bulk string of a request that is kept: the longest value. A request with a longer one is read and
-    /// dropped, and becomes a [`TooLarge`](crate::TooLarge).
+    /// Longest bulk string of a request that is kept: the longest value. A request with a longer
+    /// one is read and dropped, and becomes a [`TooLarge`](crate::TooLarge).
     pub const BULK_LEN_MAX: usize = VALUE_LEN_MAX;
     /// Longest bulk string of a request that is read, as in Redis (`proto-max-bulk-len`).
     pub const BULK_LEN_DROPPED_MAX: usize = 512 * MIB as usize;
-    /// Most argument bytes of one request that is kept: what one log record could hold.
+    /// Most argument bytes of one request that is kept: those of one log record.
     pub const REQUEST_LEN_MAX: usize = RECORD_LEN_MAX;
     /// Longest inline request, as in Redis.
     pub const INLINE_LEN_MAX: usize = 64 * KIB as usize;
-    /// Longest line that announces a count or a length: 20 digits, with room.
+    /// Longest line that announces a count or a length: 20 digits, and some more.
     pub const HEADER_LEN_MAX: usize = 32;
     /// Longest simple string, error or big number in a reply.
     pub const REPLY_LINE_LEN_MAX: usize = 64 * KIB as usize;

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// What happens to a line, or to the bytes from it on.
+/// The change of a line, or of the bytes from it on.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// The number behind its first byte is another.
+    /// Another number behind its first byte.
     Number(prop::sample::Index, &'static str),
-    /// Its first byte is another.
+    /// Another first byte.
     Kind(prop::sample::Index, u8),
     Repeat(prop::sample::Index),
     Drop(prop::sample::Index),

@@ -1,4 +1,4 @@
-//! Replies and how they lie on the wire.
+//! Replies and their bytes on the wire.
 //!
 //! ```text
 //!            RESP3                              RESP2
@@ -27,7 +27,7 @@ use gabion_base::number::put_decimal;
 /// The version of the protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// Where every connection begins.
+    /// The version of every connection at first.
     #[default]
     Resp2,
     /// After `HELLO 3`.
@@ -113,7 +113,8 @@ impl Reply {
         matches!(self, Self::Error(_))
     }
 
-    /// Bytes that the reply takes until it is sent, about: texts, data and their bookkeeping.
+    /// Bytes that the reply takes until it is sent, approximately: texts, data and their
+    /// bookkeeping.
     #[must_use]
     pub fn memory(&self) -> usize {
         let data = match self {
@@ -139,7 +140,7 @@ impl Reply {
         size_of::<Self>() + data
     }
 
-    /// Appends the reply as `protocol` writes it.
+    /// Appends the reply in the encoding of `protocol`.
     pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let is_resp3 = protocol == Protocol::Resp3;
         let kind = |resp3: u8| if is_resp3 { resp3 } else { b'*' };
@@ -193,7 +194,8 @@ fn put_header(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends data as [`Reply::Bulk`] encodes them: for who has them in memory of another kind.
+/// Appends data in the encoding of [`Reply::Bulk`], for callers with data in another kind of
+/// memory.
 #[inline]
 pub fn put_bulk(out: &mut Vec<u8>, data: &[u8]) {
     // One growth, not five: the header is at most 23 bytes, the line end 2.
@@ -225,7 +227,8 @@ fn put_items(out: &mut Vec<u8>, kind: u8, items: &[Reply], protocol: Protocol) {
 
 fn put_pairs(out: &mut Vec<u8>, pairs: &[(Bytes, Bytes)], protocol: Protocol) {
     let is_nested = protocol == Protocol::Resp3;
-    // One growth instead of several, each of which copies what is there: headers and line ends are at most 25 bytes.
+    // One growth instead of several, each of which copies the bytes so far: headers and line ends
+    // are at most 25 bytes.
     let len_of = |(key, value): &(Bytes, Bytes)| key.len() + value.len() + 2 * 25 + 4;
     out.reserve(25 + pairs.iter().map(len_of).sum::<usize>());
     put_header(out, b'*', if is_nested { pairs.len() } else { 2 * pairs.len() } as i64);

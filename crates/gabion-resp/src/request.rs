@@ -5,11 +5,11 @@
 //!   inline      words separated by blanks, "quoted" with escapes or 'quoted', ended by LF or CRLF
 //! ```
 //!
-//! A count of zero or less is an empty request and is skipped, as Redis does. Redis does not look
-//! at the two bytes after a bulk string; here they must be CR LF, so that a client that is out of
-//! step learns it at once and not from another's data.
+//! A count of zero or less is an empty request and is skipped, as in Redis. Redis does not look at
+//! the two bytes after a bulk string. Here they must be CR LF, so that a client out of step gets an
+//! error at once and not another's data.
 //!
-//! A request that is over a limit of [`crate::limits`] and not over Redis's own is read to its end and
+//! A request over a limit of [`crate::limits`] and within Redis's own is read to its end and
 //! dropped as it comes. Its command is answered with an error, and the connection lives.
 
 use crate::args::Args;
@@ -26,20 +26,20 @@ use gabion_base::number::parse_i64;
 /// One request: the command's name and its arguments, never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The name (in the client's own case) and what follows it.
+    /// The name (in the client's own case) and its arguments.
     pub args: Args,
 }
 
-/// A request that was read and dropped, as it is over a limit.
+/// A request that was over a limit: it was read and dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooLarge {
     /// The command's name; empty where the name itself is longer than any.
     pub name: Bytes,
-    /// Which limit was passed first.
+    /// The limit that was passed first.
     pub excess: Excess,
 }
 
-/// Which limit a request has passed.
+/// The limit that a request has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
     /// An argument is longer than [`BULK_LEN_MAX`].
@@ -58,12 +58,12 @@ pub enum Excess {
     },
 }
 
-/// What stands at the front of a buffer.
+/// The element at the front of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// A request.
     Request(Request),
-    /// One that was too large.
+    /// A request that was too large.
     TooLarge(TooLarge),
 }
 
@@ -81,14 +81,14 @@ impl Default for Caps {
     }
 }
 
-/// Longest name that is kept of a request that is too large. No command has a longer one, and an error shows
-/// no more of it.
+/// Longest kept name of a request that is too large. No command has a longer name, and an error
+/// shows no more of it.
 const NAME_LEN_MAX: usize = 128;
 
 /// Reads requests off the front of a buffer. One per connection.
 ///
-/// Between two calls the caller may append to the buffer and nothing else: the parser remembers
-/// how far it has read. After an error the connection is to be closed.
+/// Between two calls the caller may only append to the buffer: the parser remembers how far it has
+/// read. After an error the caller closes the connection.
 #[derive(Debug, Default)]
 pub struct RequestParser {
     /// Multibulk: bytes understood so far. Inline: bytes that hold no line end.
@@ -96,9 +96,9 @@ pub struct RequestParser {
     /// Arguments that the multibulk request has, and still lacks; 0 outside of one.
     count: usize,
     missing: usize,
-    /// Length of the bulk string whose header has been read; of one that is dropped, what is to come.
+    /// Length of the bulk string whose header has been read; if it is dropped, the rest to come.
     bulk: Option<usize>,
-    /// Where the arguments found so far lie in the buffer.
+    /// The places in the buffer of the arguments found so far.
     ranges: Vec<(u32, u32)>,
     /// Sum of the arguments' lengths.
     bytes: u64,
@@ -114,15 +114,15 @@ impl RequestParser {
         Self::default()
     }
 
-    /// One with short limits: above `bulk` bytes in an argument or `request` in all a request is dropped, above
-    /// `dropped` in an argument the connection ends.
+    /// A parser with short limits. Above `bulk` bytes in an argument or `request` in all a request
+    /// is dropped; above `dropped` in an argument the connection ends.
     #[cfg(test)]
     fn with_caps(bulk: usize, request: usize, dropped: usize) -> Self {
         Self { caps: Caps { bulk, request, dropped }, ..Self::default() }
     }
 
-    /// How many bytes are known to be missing for the request at hand when the buffer holds
-    /// `buffered` bytes: a hint for the size of the next read, 0 when unknown.
+    /// The bytes known to be missing for the current request when the buffer holds `buffered`
+    /// bytes: a hint for the size of the next read, 0 when unknown.
     #[must_use]
     pub fn wanted(&self, buffered: usize) -> usize {
         if self.dropped.is_some() {
@@ -221,8 +221,8 @@ impl RequestParser {
         Ok(Some(len as usize))
     }
 
-    /// The request at hand is over a limit since the header of this bulk string: what has come of it goes, and so
-    /// will the rest.
+    /// With the header of this bulk string the current request is over a limit: its bytes so far
+    /// are dropped, and so will be the rest.
     #[cold]
     fn begin_to_drop(&mut self, buffer: &mut BytesMut, len: usize) {
         let name = self.ranges.first().map(|&(start, end)| &buffer[start as usize..end as usize]);
@@ -276,7 +276,7 @@ impl RequestParser {
         }))
     }
 
-    /// The complete request off the front of the buffer, which it shares its memory with.
+    /// Takes the whole request off the front of the buffer; they share the memory.
     fn take(&mut self, buffer: &mut BytesMut) -> Request {
         let whole = buffer.split_to(self.position).freeze();
         let mut args = Args::with_room(self.ranges.len());
@@ -312,7 +312,7 @@ impl RequestParser {
     }
 }
 
-/// The text between the type byte at `from` and CR LF, and where the next line begins.
+/// The text between the type byte at `from` and CR LF, and the begin of the next line.
 #[inline]
 fn header(
     buffer: &[u8],
@@ -324,7 +324,7 @@ fn header(
     match window.iter().position(|&byte| byte == b'\r') {
         Some(end) => match rest.get(end + 1) {
             Some(b'\n') => Ok(Some((&rest[..end], from + 1 + end + 2))),
-            // The CR becomes part of the number, which then is none.
+            // The CR becomes part of the number, which is invalid then.
             Some(_) => Ok(Some((&rest[..end + 1], from + 1 + end + 2))),
             None => Ok(None),
         },
@@ -358,7 +358,7 @@ fn split_word(text: &[u8]) -> Result<(Vec<u8>, usize), ProtocolError> {
             _ if is_blank(byte) => break,
             b'"' | b'\'' => {
                 at += quoted(&text[at..], &mut word)?;
-                // Nothing but a blank may follow a closing quote.
+                // Only a blank may follow a closing quote.
                 if text.get(at).is_some_and(|&next| !is_blank(next)) {
                     return Err(ProtocolError::UnbalancedQuotes);
                 }
@@ -373,7 +373,7 @@ fn split_word(text: &[u8]) -> Result<(Vec<u8>, usize), ProtocolError> {
     Ok((word, at))
 }
 
-/// Appends what stands between the quotes at the front of `text`; returns how long it is with them.
+/// Appends the text between the quotes at the front of `text`; returns its length with them.
 fn quoted(text: &[u8], word: &mut Vec<u8>) -> Result<usize, ProtocolError> {
     let quote = text[0];
     let mut at = 1;

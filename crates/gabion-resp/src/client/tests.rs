@@ -80,7 +80,8 @@ proptest! {
         prop_assert_eq!(again, wire);
     }
 
-    /// Replies whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut.
+    /// Replies with changed counts and lengths, and with lines repeated, left out, exchanged or
+    /// cut.
     /// docs/faults.md: E14
     #[test]
     fn mangled_replies_never_panic_and_never_depend_on_the_split(

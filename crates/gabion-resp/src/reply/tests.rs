@@ -10,7 +10,7 @@ fn encoded(reply: &Reply, protocol: Protocol) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Golden: these bytes are what every client of the field expects.
+/// Golden: every client in use expects these bytes.
 #[test]
 fn every_reply_has_its_bytes_in_both_versions() {
     let pair = (Bytes::from_static(b"k"), Bytes::from_static(b"v"));

@@ -1,5 +1,5 @@
-//! Requests read from pieces of any size: pipelines, inline commands, limits, and errors in the words of
-//! Redis.
+//! Requests read from pieces of any size: pipelines, inline commands, limits, and errors in the
+//! words of Redis.
 
 use super::*;
 use crate::client::encode_request;
@@ -10,11 +10,11 @@ use alloc::string::ToString;
 use alloc::vec;
 use proptest::prelude::*;
 
-/// A request's words, or what it was too large for.
+/// A request's words, or the limit that it passed.
 type Read = Result<Vec<Vec<u8>>, TooLarge>;
 type Outcome = (Vec<Read>, Option<ProtocolError>);
 
-/// Everything that the parser makes of `pieces`, handed in one after the other.
+/// The parser's results for `pieces`, handed in one after the other.
 fn run<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     run_with(RequestParser::new(), pieces).0
 }
@@ -149,7 +149,7 @@ fn what_is_over_a_limit_is_dropped_as_it_comes_and_the_next_request_is_read() {
             [b"*4\r\n$4\r\nMSET\r\n", &half[..], &half[..], &half[..]].concat(),
             large("MSET", Excess::Sum { len: longest / 2 * 3 + 4 }),
         ),
-        // The limit that was passed first is told, also where a longer argument follows.
+        // The first passed limit is reported, also when a longer argument follows.
         (
             [b"*4\r\n$4\r\nMSET\r\n", &half[..], &half[..], &bulk(9_000_000)[..]].concat(),
             large("MSET", Excess::Sum { len: longest + 4 + 9_000_000 }),
@@ -248,8 +248,8 @@ proptest! {
         prop_assert_eq!(&run(pieces), &whole);
     }
 
-    /// With short limits, so that most requests are over one of them: the outcome depends on no split, nothing of what
-    /// is dropped is kept, and which requests are dropped is known by their lengths.
+    /// With short limits, so that most requests are over one of them. The outcome depends on no
+    /// split, no dropped byte is kept, and the lengths alone decide which requests are dropped.
     /// docs/faults.md: E14
     #[test]
     fn requests_over_limits_are_dropped_in_the_same_way_wherever_they_are_split(
@@ -287,8 +287,9 @@ proptest! {
         run([&input[..]]);
     }
 
-    /// Pipelines whose counts and lengths are others, and whose lines are repeated, left out, exchanged or cut: what
-    /// comes of them does not depend on the split either, and no more is waited for than a request may have.
+    /// Pipelines with changed counts and lengths, and with lines repeated, left out, exchanged or
+    /// cut. Their outcome does not depend on the split either, and the parser waits for no more
+    /// than a request may have.
     /// docs/faults.md: E14
     #[test]
     fn mangled_pipelines_never_panic_and_never_depend_on_the_split(
