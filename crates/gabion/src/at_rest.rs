@@ -1,8 +1,8 @@
-//! A replica's pool that no process has, opened for reading: for `db` and `verify --offline`.
+//! A replica's pool that no process uses, opened for reading: for `db` and `verify --offline`.
 //!
 //! The pool's descriptor cannot write, and the ring is mapped so that changes stay in this process:
-//! looking leaves no trace. The pool is locked, so that a replica that runs is refused, and none
-//! starts meanwhile.
+//! looking leaves no trace. The pool is locked: a running replica makes the lock fail, and none can
+//! start meanwhile.
 
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
@@ -45,13 +45,13 @@ impl AtRest {
         self.medium.handle()
     }
 
-    /// Waits for what is read from the pool.
+    /// Waits for reads of the pool.
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.medium.block_on(future)
     }
 
-    /// The ring of the pool, to be changed in this process alone; zeros where it is lost, which the
-    /// replica then says.
+    /// The ring of the pool; changes stay in this process. Zeros where it is lost; the replica then
+    /// reports the loss.
     ///
     /// # Errors
     /// Invalid input when the file is not the pool's ring; I/O.
@@ -69,8 +69,8 @@ impl AtRest {
         Ok(pool)
     }
 
-    /// What is to be said of the replica's ring, as its own start would say it, and whether writes
-    /// may be missing.
+    /// The message about the replica's ring, as its own start would give it, and whether writes may
+    /// be missing.
     ///
     /// # Errors
     /// As [`Self::pool`], and of its log.
@@ -102,9 +102,9 @@ impl AtRest {
     }
 }
 
-/// Compares each chunk of a file with the checksum in its edit. `step` is called before each; `bad`
-/// is told of each that differs: its offset, the checksum that is expected, and the bytes, or why
-/// there are none.
+/// Compares each chunk of a file with the checksum in its edit. Calls `step` before each chunk, and
+/// `bad` for each that differs, with its offset, the expected checksum, and the bytes or the error
+/// of their read.
 pub(crate) fn check_file(
     medium: &BlockingMedium,
     source: &impl FileSource,
@@ -123,13 +123,13 @@ pub(crate) fn check_file(
     }
 }
 
-/// What is wrong with the bytes of a chunk.
+/// A sentence about a chunk with another checksum than expected.
 pub(crate) fn differs(offset: u64, bytes: &[u8], expected: u32) -> String {
     let found = crc::crc32c(bytes);
     format!("the 1 MiB from {offset} on has checksum {found:08x}, the edit says {expected:08x}")
 }
 
-/// An error that is itself what was looked for.
+/// Whether an error is itself a finding.
 pub(crate) fn is_damage(error: &Error) -> bool {
     error.kind() == ErrorKind::Corruption
 }

@@ -1,4 +1,4 @@
-//! `gabion bench`: the replicas that are measured, each a process as under `gabion up`.
+//! `gabion bench`: the measured replicas, each a process as under `gabion up`.
 
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// First ports are looked for from here on, far from where `up` is.
+/// The search for first ports begins here, far from those of `up`.
 const PORT_FROM: u16 = 17_000;
 const PORT_STEP: u16 = 16;
 const START_MAX: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
     }
 }
 
-/// This program, as one that runs workloads on this engine.
+/// This program, in the role of the one that runs workloads on this engine.
 fn own_program() -> Result<Program> {
     let path = std::env::current_exe()
         .map_err(|error| Error::with_source(ErrorKind::Io, "this program's path", error))?;
@@ -83,7 +83,7 @@ impl Launcher for Processes {
     }
 }
 
-/// What a cluster is made with.
+/// The settings of a cluster to make.
 fn settings(spec: &ClusterSpec) -> Result<Settings> {
     Ok(Settings {
         group: cluster::new_group()?,
@@ -172,12 +172,11 @@ mod tests {
     use gabion_engine::{Codecs, TreeConfig};
     use gabion_node::{AckLevel, CompactionMode};
 
-    /// Bytes that the indexes and filters of so many records of the benchmark take once all are
-    /// read.
+    /// Bytes that the indexes and filters of a number of benchmark records take once all are read.
     fn indexes_of_a_store(records: u64, value_len: usize) -> u64 {
         let name = format!("gabion-bench-indexes-{}-{value_len}", std::process::id());
         let dir = std::env::temp_dir().join(name);
-        // About the usual lengths: a default would be shorter, as it fits the pool.
+        // Near the usual lengths: a default would be shorter, as it fits the pool.
         let usual = 16 * MIB - 4096;
         let tree = TreeConfig {
             memtable_len: usual,
@@ -190,7 +189,7 @@ mod tests {
         let options = Options { pool_len, tree, segment_len, ring_len, ..Options::default() };
         let db = Db::create(&dir, &options).unwrap();
         for number in 0..records {
-            // As the benchmark's keys: the digits of a hash.
+            // Like the benchmark's keys: the digits of a hash.
             let key = format!("user{:019}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1);
             db.put(key.as_bytes(), &vec![number as u8; value_len]).unwrap();
         }
@@ -226,7 +225,7 @@ mod tests {
             replicas: 9,
             compaction: CompactionMode::Primary,
             ack: AckLevel::Replicated,
-            // Whatever others free meanwhile, nine of these do not fit.
+            // Nine of these do not fit, whatever others free meanwhile.
             pool_len: free,
             memtable_len: 16 * MIB,
             codecs: Codecs::default(),
@@ -245,7 +244,7 @@ mod tests {
         spec.pool_len = MIB;
         spec.replicas = 1;
         Processes.check_room(&spec, 1).unwrap();
-        // Nine groups of a replica each that takes a quarter of what is free.
+        // Nine groups of one replica, each of which takes a quarter of the free space.
         spec.pool_len = free / 4;
         let text = Processes.check_room(&spec, 9).unwrap_err().to_string();
         let needed = size(9 * settings(&spec).unwrap().reserved());

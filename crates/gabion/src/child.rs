@@ -1,4 +1,4 @@
-//! One replica's process, as its supervisor sees it.
+//! One replica's process, from its supervisor's side.
 
 use crate::cluster::{check_replica, failed, replica_dir};
 use crate::options::ProcessOptions;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A log longer than this is put aside, in place of the one that was put aside before.
+/// A log longer than this is put aside, and replaces the one put aside before.
 const LOG_LEN_MAX: u64 = 4 << 20;
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A process that lived this long starts the back-off anew.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
-/// A replica's place: its process, or when the next one starts.
+/// A replica's place: its process, or the time when the next one starts.
 pub(crate) struct Replica {
     pub(crate) number: u32,
     data: PathBuf,
@@ -32,13 +32,13 @@ pub(crate) struct Replica {
     pub(crate) deaths: u32,
 }
 
-/// How a process ended that should not have.
+/// The unexpected end of a process.
 pub(crate) struct Death {
     pub(crate) pid: u32,
     pub(crate) how: String,
-    /// Every further one would end so too, for what it was told or given.
+    /// Every further process would end like this, because of its options or its environment.
     pub(crate) is_final: bool,
-    /// The last thing that it said.
+    /// The last line that it printed.
     pub(crate) last_words: Option<String>,
     pub(crate) restart_in: Duration,
 }
@@ -61,16 +61,15 @@ impl Replica {
         replica_dir(&self.data, self.number).join("log")
     }
 
-    /// Starts the process, in a process group of its own: Ctrl-C is for the supervisor alone.
-    ///
-    /// To be called by the main thread: the child ends with the thread that started it.
+    /// Starts the process, in a process group of its own: Ctrl-C is for the supervisor alone. Must
+    /// be called by the main thread: the child ends with the thread that started it.
     pub(crate) fn start(&mut self) -> Result<()> {
         check_replica(&self.data, self.number)?;
         self.bound_log();
         let path = self.log_path();
         let log = owned::open_log(&path, self.number)?;
-        // What runs here, also when another file has its name by now, or none: it was built anew,
-        // or replaced.
+        // The running program, even if it was rebuilt or replaced and its name now belongs to
+        // another file, or to none.
         let program = Path::new("/proc/self/exe");
         let name = std::env::args_os().next().unwrap_or_else(|| program.into());
         let child = Command::new(program)
@@ -93,10 +92,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Puts the log aside if it is long. To be called now and then: whoever connects can make a
-    /// replica write lines, and its process may run for years.
+    /// Puts the log aside if it is long. Called now and then: any client can make a replica write
+    /// lines, and its process may run for years.
     pub(crate) fn bound_log(&self) {
-        // Tried again at the next call; the replica is not to end for it.
+        // The next call tries again; the replica must not end for it.
         let _ = put_aside(&self.log_path(), self.number, LOG_LEN_MAX);
     }
 
@@ -104,7 +103,7 @@ impl Replica {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether its process runs; a death is told once.
+    /// Whether its process runs; a death is returned once.
     pub(crate) fn check(&mut self) -> Option<Death> {
         let child = self.child.as_mut()?;
         let status = child.try_wait().ok().flatten()?;
@@ -121,7 +120,7 @@ impl Replica {
         Some(Death { pid, how: how_it_ended(status), is_final, last_words, restart_in })
     }
 
-    /// Starts the next process when its time has come. Returns whether it did.
+    /// Starts the next process when it is due. Returns whether it did.
     ///
     /// # Errors
     /// It could not be started; it is tried again after a pause, as after a death.
@@ -134,7 +133,7 @@ impl Replica {
         })
     }
 
-    /// The next process starts after a pause, of which each is twice as long as the one before.
+    /// The next process starts after a pause, twice as long as the one before.
     fn pause(&mut self) -> Duration {
         let pause = self.backoff;
         self.restart_at = Some(Instant::now() + pause);
@@ -173,14 +172,14 @@ impl Drop for Replica {
 }
 
 /// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on
-/// writing to the same file, at its end; a line that it writes between the two steps is lost.
+/// writing at the end of the same file; a line that it writes between the two steps is lost.
 fn put_aside(path: &Path, number: u32, len_max: u64) -> Result<()> {
     let io = |e| failed(path, "cannot be put aside", e);
     if std::fs::metadata(path).map_err(io)?.len() <= len_max || !owned::is_there(path, is_log)? {
         return Ok(());
     }
-    // Emptied even where the disk has no room for the copy, or its name is taken: that is what the
-    // limit is for.
+    // Emptied even if the disk has no space for the copy, or its name is taken: the limit is for
+    // that.
     let old = path.with_extension("old");
     let copied = match owned::is_there(&old, is_log) {
         Ok(_) => std::fs::copy(path, &old).map(drop).map_err(io),
@@ -261,7 +260,7 @@ mod tests {
         put_aside(&path, 7, len).unwrap();
         assert_eq!(read(&old), format!("{first}third line"), "one old log is kept");
         assert_eq!(read(&path), first);
-        // What somebody else called so stays; the log is emptied all the same.
+        // A foreign file of that name stays; the log is emptied all the same.
         std::fs::write(&old, "somebody's words").unwrap();
         log.write_all(b"fourth line").unwrap();
         put_aside(&path, 7, len).unwrap_err();

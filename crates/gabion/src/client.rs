@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long a connection may take. Replicas are on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Times in a row that a replica may leave STATUS without an answer before it is said to hang.
+/// Successive STATUS requests that a replica may leave without an answer before it counts as hung.
 const MISSES_MAX: u32 = 3;
 
 pub(crate) struct Client {
@@ -18,7 +18,7 @@ pub(crate) struct Client {
     stream: TcpStream,
     parser: ReplyParser,
     buffer: BytesMut,
-    /// How long to wait before doing something else than to wait.
+    /// Time to wait before another action.
     limit: Duration,
     /// Whether a reply may take longer, as long as the replica answers STATUS meanwhile.
     waits_for_the_living: bool,
@@ -54,10 +54,9 @@ impl Client {
         })
     }
 
-    /// Connects to a replica that says its STATUS within `limit`. A reply may take as long as it
-    /// needs while the replica answers STATUS, asked on other connections: a scrub may last for
-    /// hours, and a process that is stopped still accepts connections and would be waited for in
-    /// vain.
+    /// Connects to a replica that answers STATUS within `limit`. A reply may take as long as it
+    /// needs while the replica answers STATUS on other connections. A scrub may last for hours; but
+    /// a stopped process still accepts connections, and a wait for it would never end.
     ///
     /// # Errors
     /// Unavailable, naming the address.
@@ -102,7 +101,8 @@ impl Client {
         Ok(())
     }
 
-    /// Does what may meet the limit, again after each limit at which the replica is seen to live.
+    /// Repeats an action that may meet the limit, after each limit at which the replica proves
+    /// alive.
     fn patiently(
         &mut self,
         mut step: impl FnMut(&mut TcpStream) -> io::Result<usize>,
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Nothing when the replica says its STATUS on a connection of its own.
+    /// Succeeds when the replica answers STATUS on a connection of its own.
     fn look_alive(&self) -> Result<()> {
         let ask = || Self::connect(self.address, self.limit)?.ask("STATUS");
         let mut misses = 0;
@@ -132,15 +132,15 @@ impl Client {
         Ok(())
     }
 
-    /// What a replica answers to `GABION question`; the words of a question are apart by one space.
+    /// A replica's answer to `GABION question`; one space separates the words of a question.
     ///
     /// # Errors
     /// Unavailable for a lost connection and for an error that says to try again; snapshot too old;
-    /// I/O for any other error; corruption for what is no JSON.
+    /// I/O for any other error; corruption for an answer that is no JSON.
     pub(crate) fn ask(&mut self, question: &str) -> Result<Value> {
         let address = self.address;
         let words: Vec<&str> = std::iter::once("GABION").chain(question.split(' ')).collect();
-        // The rest of it may be long.
+        // The rest of the question may be long.
         let question = words[1];
         match self.call(&words)? {
             Reply::Bulk(text) => serde_json::from_slice(&text).map_err(|e| {
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// What a socket with a time limit says when the time is over.
+/// Whether a socket reports that its time limit is over.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

@@ -1,4 +1,4 @@
-//! The data directory: what is fixed at creation, who uses it, how it comes and goes.
+//! The data directory: its fixed settings, its users, its creation and removal.
 //!
 //! ```text
 //!   DATA/cluster.json       what is fixed, the first port, the version of this layout
@@ -7,10 +7,9 @@
 //!        unfinished         there while data is made or removed: then nothing of it counts
 //! ```
 //!
-//! `cluster.json` is what makes the rest count: creation writes it last, removal takes it first,
-//! and both leave `unfinished` lying until they are done. So whatever a kill leaves is either whole
-//! or marked, and what is marked is thrown away by the next `up`: as far as it is Gabion's, which
-//! [`crate::owned`] tells.
+//! `cluster.json` makes the rest count: creation writes it last, removal takes it first, and both
+//! leave `unfinished` until they are done. So the remains of a kill are either whole or marked. The
+//! next `up` removes marked ones, as far as they are Gabion's by [`crate::owned`].
 
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
@@ -38,17 +37,17 @@ pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
 const PORT_PEER: u16 = 100;
 const PORT_TARGET: u16 = 200;
 
-/// How long, and how often, a port that somebody has is tried again.
+/// How long, and how often, an occupied port is tried again.
 const PORTS_MAX: Duration = Duration::from_secs(2);
 const PORTS_EVERY: Duration = Duration::from_millis(20);
 
 const POOL_LEN_DEFAULT: u64 = 4 * GIB;
 const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
-/// Writes wait while less than half of it is free, draining begins at a quarter.
+/// Writes wait while less than half of it is free; draining begins at a quarter.
 const RING_LEN: u64 = 4 * SEGMENT_LEN;
-/// Of a replica alone: room for all MemTables that may wait for their flush, so that their log need
-/// not be drained.
+/// The same for a replica alone: it holds all MemTables that may wait for their flush, so that
+/// their log need not be drained.
 const RING_LEN_ALONE: u64 = 2 * RING_LEN;
 
 const fn ring_len(replicas: u32) -> u64 {
@@ -57,7 +56,7 @@ const fn ring_len(replicas: u32) -> u64 {
 const MEMTABLE_LEN_MIN: u64 = 64 * KIB;
 const MEMTABLE_LEN_MAX: u64 = GIB;
 
-/// What is fixed when the data is made, and the port that may change.
+/// The settings that are fixed when the data is made, and the port, which may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Random, so that no replica takes another cluster's directory for its own.
@@ -79,7 +78,7 @@ pub(crate) struct Doors {
     pub(crate) target: SocketAddr,
 }
 
-/// Nothing when the address can be listened on before the moment is over.
+/// Succeeds when the address can be listened on before the moment is over.
 fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
     loop {
         match TcpListener::bind(address) {
@@ -92,7 +91,7 @@ fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A group that no other cluster has, as far as 32 random bits go: short enough to be read in
+/// A group that no other cluster has, as far as 32 random bits go: short enough to read in
 /// messages.
 pub(crate) fn new_group() -> Result<GroupId> {
     let [a, b, c, d, ..] = gabion_server::random_id()?;
@@ -112,7 +111,7 @@ impl Settings {
         1..=self.replicas
     }
 
-    /// Where replica `number` listens.
+    /// The addresses of replica `number`.
     pub(crate) fn doors(&self, number: u32) -> Doors {
         let port = self.port + (number - 1) as u16;
         Doors {
@@ -132,7 +131,7 @@ impl Settings {
         u64::from(self.replicas) * self.replica_len()
     }
 
-    /// What every pool of the group is made with.
+    /// The configuration of every pool of the group.
     pub(crate) fn group(&self) -> GroupConfig {
         let sst_len = PoolLengths::of(self.pool_len).sst_len;
         let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
@@ -154,12 +153,11 @@ impl Settings {
         }
     }
 
-    /// Waits a moment for ports that somebody else has: the processes of an `up` that was just
-    /// killed close theirs as they end, which may be after their names are gone from the process
-    /// table.
+    /// Waits a moment for occupied ports: the processes of an `up` that was just killed close
+    /// theirs as they end, maybe after they left the process table.
     ///
     /// # Errors
-    /// Busy, naming the first port that stays so, purpose and option.
+    /// Busy, naming the first port that stays occupied, purpose and option.
     pub(crate) fn check_ports(&self) -> Result<()> {
         let begun = Instant::now();
         for number in self.members() {
@@ -233,7 +231,7 @@ impl Settings {
             let codec = value[name].as_str().and_then(|text| text.parse().ok());
             codec.ok_or_else(|| unknown(name))
         };
-        // No group is made with more, and sums of what is less stay in 64 bits.
+        // No group is made with more, and sums of smaller values stay in 64 bits.
         let size = |name: &str, max: u64| {
             let len = number(name)?;
             if len > max {
@@ -273,10 +271,10 @@ impl Settings {
         })
     }
 
-    /// What new data is made with.
+    /// The settings of new data.
     ///
     /// # Errors
-    /// An option out of its limits, or more space than there is; nothing is made then.
+    /// An option out of its limits, or too little space; nothing is made then.
     pub(crate) fn new(wanted: &FixedOptions, port: u16, data: &Path, free: u64) -> Result<Self> {
         let replicas = wanted.replicas.unwrap_or(3);
         let mut settings = Self {
@@ -330,7 +328,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What is said where the whole group does not fit. `rule`: what else limits it, if anything.
+    /// The message when the whole group does not fit. `rule`: another limit, if any.
     pub(crate) fn no_room(&self, data: &Path, free: u64, rule: &str) -> Error {
         Error::no_space(format!(
             "{} has {} free{rule}; {} with --pool-size {} need{} {}",
@@ -343,7 +341,7 @@ impl Settings {
         ))
     }
 
-    /// Refuses options that contradict what the data was made with.
+    /// Refuses options that contradict the settings of the data.
     ///
     /// # Errors
     /// Invalid input, naming option, both values and the data.
@@ -360,7 +358,7 @@ impl Settings {
             _ => Ok(()),
         };
         same("--replicas", wanted.replicas.map(|n| n.to_string()), self.replicas.to_string())?;
-        // A pool is made of whole MiB, whatever was typed; what was typed is what is told.
+        // A pool is made of whole MiB, whatever was typed; the message quotes the typed value.
         if let Some(len) = wanted.pool_size
             && len / MIB * MIB != self.pool_len
         {
@@ -374,16 +372,16 @@ impl Settings {
         same("--memtable-size", len, exact_size(self.memtable_len))?;
         let codec = wanted.compression.map(|it| it.to_string());
         same("--compression", codec, self.codecs.upper.to_string())?;
-        // As it is kept: one that is the same as above is another than none of its own.
+        // Compared as stored: a bottom codec equal to the upper one differs from none.
         let made = self.codecs.bottom.map_or("that of --compression".into(), |it| it.to_string());
         same("--bottom-compression", wanted.bottom_compression.map(|it| it.to_string()), made)
     }
 }
 
-/// Where data is unless `--data` says otherwise.
+/// The data directory, unless `--data` names another.
 ///
 /// # Errors
-/// Invalid input when neither the option nor the environment says where.
+/// Invalid input when neither the option nor the environment names it.
 pub(crate) fn data_dir(option: &DataOption) -> Result<PathBuf> {
     if let Some(data) = &option.data {
         return std::path::absolute(data)
@@ -397,7 +395,7 @@ pub(crate) fn data_dir(option: &DataOption) -> Result<PathBuf> {
     }
 }
 
-/// Bytes that are free where a directory is or would be made, whatever of its path is there yet.
+/// Free bytes where a directory is or would be made, however much of its path exists.
 ///
 /// # Errors
 /// I/O, naming the path.
@@ -419,13 +417,13 @@ fn unfinished_path(data: &Path) -> PathBuf {
     data.join("unfinished")
 }
 
-/// What the data was made with; nothing where there is none.
+/// The settings of the data; nothing where there is none.
 ///
 /// # Errors
 /// Another version, a file that is no `cluster.json` of ours, I/O.
 pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
     let path = settings_path(data);
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     if path.metadata().is_ok_and(|data| !data.is_file()) {
         return Err(Error::corruption(format!("{}: is no file", path.display())));
     }
@@ -437,10 +435,10 @@ pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
     Settings::from_text(&text, &path).map(Some)
 }
 
-/// The same where data must be.
+/// The same where data must exist.
 ///
 /// # Errors
-/// Not found, with what to type; see [`load`].
+/// Not found, with the command to type; see [`load`].
 pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
     if let Some(settings) = load(data)? {
         return Ok(settings);
@@ -455,7 +453,7 @@ pub(crate) fn load_existing(data: &Path) -> Result<Settings> {
     Err(Error::not_found(format!("no data in {place}: start with `gabion up`, or say --data")))
 }
 
-/// Replicas are there, and what they were made with is not.
+/// The error for replicas without their settings.
 fn without_settings(data: &Path, dir: &Path) -> Error {
     Error::not_found(format!(
         "{} is there, but {} is missing: put it back from a copy, or say another --data; nothing was \
@@ -465,11 +463,11 @@ fn without_settings(data: &Path, dir: &Path) -> Error {
     ))
 }
 
-/// Checks that a replica has what a start of it needs, so that what is missing is named and not
-/// what was tried on its way.
+/// Checks that a replica has all that its start needs, so that the error names the missing file and
+/// not a step on the way.
 ///
 /// # Errors
-/// Not found, with what to do; I/O where it is there and cannot be used.
+/// Not found, with the way out; I/O where it exists and cannot be used.
 pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
     let dir = replica_dir(data, number);
     let pool = dir.join("pool");
@@ -489,8 +487,8 @@ pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
     check(&pool, "cannot be opened", open.map(drop))
 }
 
-/// The addresses for clients of all replicas, from the data or, with `--port`, from what answers
-/// there.
+/// The addresses for clients of all replicas: from the data or, with `--port`, from the replica
+/// that answers there.
 ///
 /// # Errors
 /// See [`load_existing`]; unavailable when nothing answers.
@@ -498,7 +496,7 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     let data = data_dir(&place.data);
     let settings = match place.port {
         None => load_existing(&data?)?,
-        // What cannot be read there says nothing of this port.
+        // Unreadable data tells nothing of this port.
         Some(port) => match data.and_then(|data| load(&data)) {
             Ok(Some(known)) if known.port == port => known,
             _ => return ask_for_addresses(port),
@@ -507,7 +505,7 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     Ok(settings.members().map(|number| (number, settings.doors(number).resp)).collect())
 }
 
-/// What is asked of whoever finds no replica.
+/// The hint in errors that find no replica.
 pub(crate) const IS_UP_RUNNING: &str = "is `gabion up` running?";
 
 /// Asks the replica behind a port how many there are: they have adjacent ports.
@@ -525,10 +523,10 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of an existing directory, from a process that is ending too.
+    /// Takes the lock of an existing directory, also from a process that is about to end.
     ///
     /// # Errors
-    /// Busy, naming the holder; invalid input when `lock` is somebody else's file.
+    /// Busy, naming the holder; invalid input when `lock` is a foreign file.
     pub(crate) fn take(data: &Path) -> Result<Self> {
         let path = data.join("lock");
         owned::ensure(&path, &owned::lock_text(0), owned::is_lock)?;
@@ -537,7 +535,7 @@ impl Lock {
         let holder = || owned::holder(&std::fs::read(&path).ok()?).filter(|&process| process > 0);
         lock_held_by(&file, data, holder)?;
         let text = owned::lock_text(std::process::id());
-        // One write that is as long each time: a kill leaves the lock of somebody.
+        // One write of a constant length: a kill always leaves a lock that names somebody.
         file.write_all_at(text.as_bytes(), 0)
             .and_then(|()| file.set_len(text.len() as u64))
             .map_err(|e| failed(&path, "cannot be written", e))?;
@@ -545,15 +543,15 @@ impl Lock {
     }
 }
 
-/// Makes the data: every pool and ring, then `cluster.json`. `made` is told of each replica and
-/// says whether to go on.
+/// Makes the data: every pool and ring, then `cluster.json`. `made` is called after each replica
+/// and returns whether to go on.
 ///
 /// # Durability
 /// Survives a power cut when it returns.
 ///
 /// # Errors
-/// Invalid input when something has a name that is needed; no space, I/O,
-/// [`ErrorKind::Unavailable`] when told to stop. What was made is removed.
+/// Invalid input when something has a needed name; no space, I/O, [`ErrorKind::Unavailable`] when
+/// told to stop. The files made so far are removed.
 pub(crate) fn create(
     data: &Path,
     settings: &Settings,
@@ -585,7 +583,7 @@ pub(crate) fn create(
     flush_dir(data)
 }
 
-/// Refuses a directory where something has a name that data is to have.
+/// Refuses a directory where something has a name that the data needs.
 fn check_names(data: &Path, settings: &Settings) -> Result<()> {
     let replicas = settings.members().map(|number| replica_dir(data, number));
     for path in replicas.chain([settings_path(data)]) {
@@ -599,8 +597,7 @@ fn check_names(data: &Path, settings: &Settings) -> Result<()> {
 /// Writes `cluster.json`, whole or not at all.
 ///
 /// # Errors
-/// Invalid input when a file of that name, or of the one that it is written under, is somebody
-/// else's; I/O.
+/// Invalid input when a file of that name, or of its temporary name, is foreign; I/O.
 pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
     let (path, new) = (settings_path(data), new_settings_path(data));
     let is_replaced = owned::is_there(&path, owned::is_settings)?;
@@ -615,7 +612,7 @@ pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
     flush_dir(data)
 }
 
-/// What `cluster.json` is called until it takes the place of the one that is there.
+/// The name of a new `cluster.json` until it replaces the old one.
 fn new_settings_path(data: &Path) -> PathBuf {
     data.join("cluster.json.unfinished")
 }
@@ -633,15 +630,15 @@ pub(crate) fn is_unfinished(data: &Path) -> Result<bool> {
     Ok(owned::owner(&unfinished_path(data), owned::is_mark)? == Owner::Gabion)
 }
 
-/// Removes what an interrupted creation or removal left. Returns whether there was anything.
+/// Removes the remains of an interrupted creation or removal. Returns whether there were any.
 ///
 /// # Errors
-/// Not found when replicas are there without `cluster.json` and nothing says why; I/O.
+/// Not found when replicas are there without `cluster.json` and no mark explains it; I/O.
 pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
     let has_settings = settings_path(data).symlink_metadata().is_ok();
     if is_unfinished(data)? {
         if has_settings {
-            // Creation was over but for the mark.
+            // The creation was complete but for the mark.
             let mark = unfinished_path(data);
             std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))?;
             return Ok(false);
@@ -655,7 +652,7 @@ pub(crate) fn clear_leftovers(data: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes the data, the lock last. Returns what is left, as it is not Gabion's.
+/// Removes the data, the lock last. Returns the paths that stay, as they are not Gabion's.
 ///
 /// # Errors
 /// I/O; the rest is removed by the next attempt.
@@ -667,7 +664,7 @@ pub(crate) fn remove(data: &Path) -> Result<Vec<PathBuf>> {
     remove_place(data)
 }
 
-/// Removes the lock, and the directory unless it holds files of others, which are returned.
+/// Removes the lock, and the directory unless it holds foreign files. Returns those.
 ///
 /// # Errors
 /// I/O.
@@ -676,7 +673,7 @@ pub(crate) fn remove_place(data: &Path) -> Result<Vec<PathBuf>> {
     let _ = std::fs::remove_dir(data);
     let mut left = Vec::new();
     for path in owned::left_in(data)? {
-        // Of a directory of ours what is in it.
+        // For a directory of ours: its content.
         let within = match is_replica_dir(&path) && path.is_dir() && !path.is_symlink() {
             true => owned::left_in(&path)?,
             false => Vec::new(),

@@ -1,4 +1,4 @@
-//! `gabion db`: the pool of one replica, looked into while nothing runs on it.
+//! `gabion db`: one replica's pool, inspected while nothing runs on it.
 //!
 //! ```text
 //!   AtRest (locked, read-only) ─┬─► get, scan     the replica as after a start: tree and recovered log
@@ -14,13 +14,13 @@
 //!                                      └─► Out: `thing key=value …` lines, or JSON
 //! ```
 //!
-//! - [`out`]: how things are told, as text and as JSON, and what counts as damage.
-//! - [`records`]: `get`, `scan`, `size`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for what
-//!   is in a file.
+//! - [`out`]: the output, as text and as JSON, and the count of damage.
+//! - [`records`]: `get`, `scan`, `size`; [`stats`]; [`scrub`]; [`verify`], with [`order`] for a
+//!   file's entries.
 //! - [`copy`]: `checkpoint`; [`compact`]; [`load`]; [`prompt`]: `open`.
 //! - [`pool`], [`log`], [`edits`], [`file`](mod@file): the parts of `dump`.
 //!
-//! A part that is damaged hides no other: what cannot be read is named, the rest is shown, and the
+//! Damage in one part hides no other part: an unreadable part is named, the rest is shown, and the
 //! exit code is 1.
 
 mod compact;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &DbOptions) -> Result<u8> {
     }
     let pool = open(&options.place)?;
     let mut out = Out::new(std::io::stdout(), options.place.json);
-    // What keeps the pool or its log from being read is told by the command.
+    // The command itself reports why the pool or its log cannot be read.
     if let Ok(Some((may_miss, note))) = pool.ring_note() {
         eprintln!("gabion: {note}");
         if may_miss {
@@ -121,8 +121,7 @@ fn pool_path(place: &DbPlace) -> Result<PathBuf> {
     Ok(pool)
 }
 
-/// Opens a store to run it, which only a group of one allows, with other codecs where they are
-/// said.
+/// Opens a store to run it, which only a group of one allows, with other codecs if they are given.
 fn open_store(place: &DbPlace, wanted: &CodecOptions, what: &str) -> Result<(Db, PathBuf)> {
     let path = pool_path(place)?;
     let members = open(place)?.pool()?.state.view.members.len();

@@ -1,9 +1,8 @@
 //! `gabion destroy`.
 //!
-//! What another version made is no reason to keep the disk full, but it is one to ask: whoever
-//! typed `--yes` meant data that this version knows. So it takes `--force` where there is nobody to
-//! be asked. Files that are not Gabion's by their own bytes stay, whatever they are called, and are
-//! listed.
+//! Data of another version is no reason to keep the disk full, but a reason to ask: `--yes` meant
+//! data that this version knows. So without a prompt it takes `--force`. Files that are not
+//! Gabion's by their own bytes stay, whatever their names, and are listed.
 
 use crate::cluster::{self, Lock};
 use crate::options::DestroyOptions;
@@ -41,9 +40,9 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     Ok(0)
 }
 
-/// Removes what an interrupted creation or removal left. Nothing of it is asked about: it holds
-/// nothing, or was to be removed. Returns false where that was all but done, or is by now, so that
-/// data is there.
+/// Removes the remains of an interrupted creation or removal, without asking: they hold nothing, or
+/// were to be removed. Returns false if that work was all but done, or is by now, so that data is
+/// there.
 fn clear(data: &Path) -> Result<bool> {
     let _lock = Lock::take(data)?;
     if !cluster::clear_leftovers(data)? {
@@ -56,17 +55,17 @@ fn clear(data: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Lists what was not removed.
+/// Lists the remaining files.
 fn tell_left(left: &[PathBuf]) {
     for path in left {
         put(&format!("left, as it is not Gabion's: {}\n", path.display()));
     }
 }
 
-/// What is said of data whose `cluster.json` says nothing that this version knows.
+/// The question about data whose `cluster.json` this version cannot read.
 ///
 /// # Errors
-/// The error itself, where nobody would be asked, and where it is another one.
+/// The error itself, for `--yes` without `--force`, or if it is another error.
 fn told_of_strange_data(error: Error, options: &DestroyOptions) -> Result<String> {
     let is_strange = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Corruption);
     if !is_strange {

@@ -1,5 +1,5 @@
-//! Gabion's embedded store under the workloads that `gabion bench engine` runs: the program that
-//! stands beside the peers' is this one, with words of its own.
+//! Gabion's embedded store under the workloads that `gabion bench engine` runs. The counterpart of
+//! the peers' programs is this one, with words of its own.
 
 mod one_cache;
 
@@ -15,12 +15,12 @@ use gabion_workload::{Codec, Engine, EngineOptions, Key, Log, Reads, RunArgs};
 use one_cache::OneCache;
 use std::time::Duration;
 
-/// Bytes of the pool beside what the run may take: room that is kept for flushes and compactions.
-/// Only what data takes of the pool is counted.
+/// Bytes of the pool beyond the run's need: a reserve for flushes and compactions. Only the data's
+/// share of the pool is counted.
 const POOL_SPARE: u64 = GIB;
 
-/// Bytes of disk that a run reserves beside what its plan asks for: that, the log's ring, and what
-/// a slot and the metadata of the pool round it up by.
+/// Bytes of disk that a run reserves beyond its plan: that reserve, the log's ring, and the
+/// rounding of slots and the pool's metadata.
 pub(crate) const SPARE_LEN: u64 = POOL_SPARE + RING_LEN + 64 * MIB;
 
 /// Bytes of the log's ring: the default, and a file of its own.
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     exit_code(gabion_workload::run_and_print::<Embedded>(args))
 }
 
-/// 0 when all went well, 1, with the error told, for a wrong read.
+/// 0 when all went well; 1 for a wrong read, which is printed.
 pub(crate) fn exit_code(outcome: Result<()>) -> Result<u8> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::Corruption => {
@@ -172,7 +172,7 @@ impl Engine for Embedded {
         Ok(Some(self.db.stats().slot_bytes))
     }
 
-    /// By the pool's own list of files, which says of each slot what it is of.
+    /// By the pool's own list of files, which has the owner of each slot.
     fn closed_log_space_len(options: &EngineOptions) -> Result<Option<u64>> {
         let pool = AtRest::open(&pool_path(&options.directory))?;
         let read = pool.wait(gabion_pool::read(pool.medium()))?;
@@ -203,15 +203,15 @@ impl Engine for Embedded {
     }
 
     fn close(self) -> Result<()> {
-        // The directory is closed with the last that has the store.
+        // The last owner of the store closes the directory.
         self.cache.end()?;
         self.db.sync()
     }
 }
 
-/// What held writers back, in seconds: `seconds` in all, stopped or slowed down, as RocksDB's are;
-/// of these `slowed`, and by name what stopped them. Writers are slowed down or stopped, never both
-/// at a time, so these add up.
+/// The times for which writers were held back, in seconds: `seconds` in all, stopped or slowed
+/// down, as RocksDB counts; of these `slowed`, and the stops by cause. Writers are slowed down or
+/// stopped, never both at a time, so these add up.
 fn stalls(counters: &Counters) -> Vec<(String, f64)> {
     let (slowed, stopped) = (counters.writes_slowed_ms, counters.writes_stopped_ms);
     let all = [("seconds", slowed + stopped.total()), ("slowed", slowed)];
@@ -244,7 +244,7 @@ mod tests {
         engine.close().unwrap();
         let logs = Embedded::closed_log_space_len(&options).unwrap().unwrap();
         assert!(files > 0 && logs.is_multiple_of(SLOT_LEN), "{logs} with {files} files");
-        // A file has a slot at least, and none is of both.
+        // A file has at least one slot, and no slot belongs to both.
         assert!(logs + files * SLOT_LEN <= space, "{logs} and {files} files in {space}");
         std::fs::remove_dir_all(&options.directory).unwrap();
     }

@@ -1,5 +1,5 @@
-//! The lines of a prompt. Where somebody types, a line can be edited and those before it recalled;
-//! what a program writes is taken as it comes, byte for byte.
+//! The lines of a prompt. Typed lines can be edited, and earlier ones recalled; lines from
+//! a program are taken as they come, byte for byte.
 
 use gabion_base::{Error, ErrorKind, Result};
 use rustyline::config::Configurer;
@@ -8,13 +8,12 @@ use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 use std::io::{self, BufRead, IsTerminal};
 
-/// Lines that are recalled, in memory alone: they may hold what nobody is to find on the disk
-/// later.
+/// Lines that are recalled, in memory alone: they may hold secrets that must not reach the disk.
 const RECALLED_MAX: usize = 1000;
 
-/// Where lines come from.
+/// The source of lines.
 pub(crate) struct Lines {
-    /// Nothing where they are not typed.
+    /// Nothing where lines are not typed.
     editor: Option<Editor<(), MemHistory>>,
 }
 
@@ -32,18 +31,18 @@ impl Lines {
         let history = MemHistory::with_config(&config.clone().build());
         let mut editor = Editor::with_history(config.build(), history).map_err(unusable)?;
         editor.set_auto_add_history(true);
-        // Lines that are pasted are commands one by one, as if they had been typed.
+        // Pasted lines are commands one by one, as if they had been typed.
         editor.enable_bracketed_paste(false);
         Ok(Self { editor: Some(editor) })
     }
 
-    /// Whether somebody types them, who sees what becomes of each.
+    /// Whether somebody types them, and sees the result of each.
     pub(crate) const fn are_typed(&self) -> bool {
         self.editor.is_some()
     }
 
-    /// The next line, asked for with `prompt` where it is typed; nothing at the end, which Ctrl-C
-    /// and Ctrl-D are too.
+    /// The next line, asked for with `prompt` where it is typed; nothing at the end. Ctrl-C and
+    /// Ctrl-D end it, too.
     ///
     /// # Errors
     /// I/O.

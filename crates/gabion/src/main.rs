@@ -8,18 +8,18 @@
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!
-//! - [`options`]: what can be typed; [`units`]: sizes and times as people write them.
-//! - [`cluster`]: the data directory: what is fixed at creation, the lock, creation and removal.
-//! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: what is drawn.
+//! - [`options`]: the command line; [`units`]: sizes and times as people write them.
+//! - [`cluster`]: the data directory: fixed settings, the lock, creation and removal.
+//! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: the drawing.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
-//! - [`lines`]: what is typed at a prompt.
-//! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process has, opened for reading.
+//! - [`lines`]: the input of a prompt.
+//! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
 //! - [`mod@bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the
-//! command could not be carried out; 128 and the signal's number (Ctrl-C: 130), `up` was told twice
-//! to stop and killed its replicas.
+//! command could not be carried out; 128 and the signal's number (Ctrl-C: 130) when `up` was told
+//! twice to stop and killed its replicas.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -52,8 +52,8 @@ use rustix::fs::Mode;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // What is made, by this process and by replicas that it starts, is for its owner alone: it
-    // holds what clients wrote.
+    // Files of this process and of the replicas that it starts are for their owner alone: they hold
+    // clients' data.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let options = match Options::try_parse() {
         Ok(options) => options,

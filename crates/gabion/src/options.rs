@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// The RESP port of the first replica unless said otherwise: Redis's own.
 pub(crate) const PORT_DEFAULT: u16 = 6379;
 
-/// Steps by which jobs stand back unless said otherwise: where one thread of requests wants the
-/// same processor, a tenth of it is theirs.
+/// Niceness of jobs unless said otherwise. If one request thread wants the same processor, jobs get
+/// a tenth of it.
 const JOBS_NICE: u8 = 10;
 
 /// A replicated key-value store that compacts once and replicates the result.
@@ -510,7 +510,7 @@ fn nice() -> RangedU64ValueParser<u8> {
     RangedU64ValueParser::new().range(0..=u64::from(gabion_proc::STEPS_MAX))
 }
 
-/// Prints what clap has to say: help and version as they are, a refusal in one line.
+/// Prints clap's message: help and version as they are, a refusal in one line.
 pub(crate) fn refused(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         crate::screen::put(&error.to_string());

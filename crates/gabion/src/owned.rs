@@ -1,4 +1,4 @@
-//! Whose the files of a data directory are: what is not Gabion's by its own bytes is neither
+//! The owners of files in a data directory: a file that is not Gabion's by its own bytes is neither
 //! written nor removed.
 //!
 //! | name | is ours by |
@@ -9,7 +9,7 @@
 //! | `replica-N/log`, `log.old` | its first line, or a line that each start writes |
 //! | `replica-N/pool`, `ring` and the like | their own marks: `gabion_host::replica` |
 //!
-//! Each is made whole before it has its name.
+//! Each file is made whole before it has its name.
 
 use crate::cluster::failed;
 use gabion_base::{Error, Result};
@@ -20,23 +20,23 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file by which it is told whose it is.
+/// Bytes of a file that decide its owner.
 const LOOKED_AT: u64 = 64 << 10;
-/// What the mark of unfinished work says.
+/// The text of the mark of unfinished work.
 pub(crate) const UNFINISHED: &str = "gabion: data is made or removed here\n";
 const LOCK: &str = "gabion lock of process ";
 const LOG: &str = "gabion log of replica ";
 
-/// Whose something is.
+/// The owner of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Nobody,
     Gabion,
-    /// What it is, in words.
+    /// A description of the file.
     Other(String),
 }
 
-/// Whose a file is, by how it begins.
+/// The owner of a file, by its first bytes.
 ///
 /// # Errors
 /// The system's.
@@ -58,7 +58,7 @@ pub(crate) fn owner(path: &Path, is_ours: impl Fn(&[u8]) -> bool) -> Result<Owne
     Ok(Owner::Other(what.to_owned()))
 }
 
-/// The error where something stands in the way.
+/// The error when something is in the way.
 pub(crate) fn in_the_way(path: &Path, what: &str) -> Error {
     Error::invalid(format!(
         "{}: is in the way, and is not Gabion's ({what}); nothing was changed: move it away, or take another \
@@ -79,7 +79,7 @@ pub(crate) fn is_there(path: &Path, is_ours: impl Fn(&[u8]) -> bool) -> Result<b
     }
 }
 
-/// Makes a file that says whose it is, unless there is one of ours.
+/// Makes a file that names its owner, unless one of ours is there.
 ///
 /// # Errors
 /// Invalid input when something else has the name; I/O.
@@ -114,7 +114,7 @@ pub(crate) fn is_mark(bytes: &[u8]) -> bool {
     bytes == UNFINISHED.as_bytes()
 }
 
-/// What the lock of a process says; always as long.
+/// The text of a process's lock; its length is constant.
 pub(crate) fn lock_text(process: u32) -> String {
     format!("{LOCK}{process:010}\n")
 }
@@ -142,7 +142,7 @@ pub(crate) fn is_log(bytes: &[u8]) -> bool {
     text.lines().any(|line| line.starts_with(LOG) || is_start(line))
 }
 
-/// Removes what is ours of a replica's directory, and the directory unless it holds what is not.
+/// Removes our files in a replica's directory, and the directory unless it holds others.
 ///
 /// # Errors
 /// I/O.
@@ -151,12 +151,12 @@ pub(crate) fn remove_replica_dir(dir: &Path) -> Result<()> {
     for name in ["log", "log.old"] {
         remove_ours(&dir.join(name), is_log)?;
     }
-    // Of one that is not empty, or a link, the owner is told.
+    // If it is not empty, or a link, the owner is told.
     let _ = std::fs::remove_dir(dir);
     Ok(())
 }
 
-/// What is in a data directory after all of ours was removed, in order.
+/// The content of a data directory after all of ours was removed, in order.
 ///
 /// # Errors
 /// I/O.
@@ -173,7 +173,7 @@ pub(crate) fn left_in(data: &Path) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Opens a replica's log to write on at its end.
+/// Opens a replica's log to append to it.
 ///
 /// # Errors
 /// Invalid input when the file is not Gabion's; I/O.

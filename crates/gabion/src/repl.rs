@@ -28,12 +28,12 @@ pub(crate) fn run(options: &CliOptions) -> Result<u8> {
 struct Session {
     addresses: Vec<(u32, SocketAddr)>,
     client: Option<Client>,
-    /// Whether replies are to be read by people (types shown) or by programs (bare).
+    /// Whether replies are for people (types shown) or for programs (bare).
     for_people: bool,
 }
 
 impl Session {
-    /// Calls the replica that we are connected to, or the first that answers.
+    /// Calls the connected replica, or the first that answers.
     fn call<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Result<Reply> {
         let mut client = match self.client.take() {
             Some(client) => client,
@@ -60,7 +60,7 @@ impl Session {
 
     fn print<A: AsRef<[u8]>>(&self, words: &[A], reply: &Reply) {
         let mut out = Vec::new();
-        // What `GABION` answers is JSON: quoted, nobody could read it.
+        // `GABION` answers in JSON, which nobody could read quoted.
         let is_json = words.first().is_some_and(|w| w.as_ref().eq_ignore_ascii_case(b"gabion"));
         if self.for_people && !is_json {
             let mut text = String::new();

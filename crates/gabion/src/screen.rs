@@ -1,4 +1,4 @@
-//! What is drawn: one row per replica and, below, what compacting once saves.
+//! The drawing: one row per replica and, below, the saving of compacting once.
 //!
 //! ```text
 //!   gabion 127.0.0.1:6379   3 replicas   compaction primary   ack replicated   up 12:34
@@ -9,8 +9,8 @@
 //!   Compacting at every replica: about 54.4 s (estimate). Once: 37 % saved
 //! ```
 //!
-//! The block is redrawn in place: the cursor goes up as many lines as were drawn. The screen is not
-//! taken, so what was printed before stays, and messages appear above the block.
+//! The block is redrawn in place: the cursor goes up by the drawn lines. It does not take the
+//! screen, so earlier output stays, and messages appear above the block.
 
 use crate::status::{Cpu, Status};
 use crate::units::{count, seconds, short_count, short_size, size, span};
@@ -22,13 +22,13 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often it is said how far something is that nobody is told of.
+/// How often progress is drawn for work that does not report it.
 const SAY_EVERY: Duration = Duration::from_millis(200);
 
-/// Nothing drawn is wider than this on a terminal that does not say how wide it is.
+/// Nothing drawn is wider than this on a terminal that does not tell its width.
 const WIDTH: usize = 79;
 
-/// CPU roles as they are drawn, each with what it is made of; both ends of shipping are one.
+/// CPU roles as they are drawn, each with its parts; both ends of shipping are one.
 const PARTS: [(&str, &[&str]); 5] = [
     ("requests", &["requests"]),
     ("flush", &["flush"]),
@@ -37,17 +37,17 @@ const PARTS: [(&str, &[&str]); 5] = [
     ("other", &["other"]),
 ];
 
-/// Seconds of flush and compaction below which no claim is made: the estimate multiplies them, and
-/// with less, what threads spend on waking up while nothing happens weighs as much.
+/// Seconds of flush and compaction below which no claim is made. The estimate multiplies them, and
+/// with less, the threads' idle wake-ups weigh as much.
 const JOBS_MIN: f64 = 1.0;
 
 /// A replica to be drawn.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) number: u32,
-    /// What it said last; nothing when it does not answer.
+    /// Its last status; nothing when it does not answer.
     pub(crate) status: Option<Status>,
-    /// What is to be said of it in place of, or besides, its numbers.
+    /// A note in place of, or besides, its numbers.
     pub(crate) note: Option<String>,
     /// CPU of its processes before this one.
     pub(crate) earlier_cpu: Cpu,
@@ -63,8 +63,8 @@ impl Row {
     }
 }
 
-/// The block, line by line. Where it is redrawn, long lines are cut to the screen: a reason that is
-/// told may have any length.
+/// The block, line by line. Where it is redrawn, long lines are cut to the screen: a reason may
+/// have any length.
 pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     let mut lines = vec![heading(rows, address)];
     lines.push(format!(
@@ -110,7 +110,7 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     line
 }
 
-/// Which replicas are not ready, and why.
+/// The replicas that are not ready, and why.
 pub(crate) fn obstacles(rows: &[Row]) -> String {
     let is_ready = |row: &&Row| row.status.as_ref().is_some_and(|status| status.is_ready);
     let waiting = rows.iter().filter(|row| !is_ready(row));
@@ -174,14 +174,15 @@ fn row(row: &Row) -> String {
     )
 }
 
-/// Why a replica that is ready lets writes wait.
+/// Why a ready replica makes writes wait.
 fn slowed(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.is_ready)?;
     let reason = Some(&status.reason).filter(|reason| !reason.is_empty())?;
     Some(format!("   replica {}: writes wait: {reason}", row.number))
 }
 
-/// What may be gone with a replica's ring, in a line; `up` and the replica's log have the sentence.
+/// The possible loss with a replica's ring, in a line; `up` and the replica's log have the
+/// sentence.
 fn ring_lost(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| !status.ring.is_empty())?;
     let (number, from) = (row.number, status.ring_from);
@@ -193,7 +194,7 @@ fn ring_lost(row: &Row) -> Option<String> {
     Some(format!("   replica {number}: ring lost at {from}, {what}"))
 }
 
-/// What a replica that runs met in its files.
+/// The damage that a running replica met in its files.
 fn damaged(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| !status.damage.is_empty())?;
     let Status { damage, damaged_files, repair, .. } = status;
@@ -205,7 +206,7 @@ fn damaged(row: &Row) -> Option<String> {
     })
 }
 
-/// The primary's time and the system's clock differ, which expiries go by.
+/// The primary's time and the system's clock differ, and expiries go by the former.
 fn set_apart(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.role == "primary")?;
     let ahead_s = status.clock_ahead_ms / 1_000;
@@ -224,7 +225,7 @@ fn levels(files: &[u64]) -> String {
     if parts.is_empty() { "0".to_owned() } else { parts.join("/") }
 }
 
-/// What was spent, and what the other way would have cost.
+/// The spent CPU, and the cost of the other way.
 fn claim(rows: &[Row]) -> Vec<String> {
     let mut spent = Cpu::default();
     for row in rows {
@@ -260,9 +261,8 @@ fn verdict(rows: &[Row], spent: &Cpu) -> String {
     )
 }
 
-/// CPU seconds that the group would have spent, had every replica flushed and compacted for itself:
-/// what the primary spent on it as often as there are replicas, nothing shipped, the rest as it
-/// was.
+/// CPU seconds of the group if every replica had flushed and compacted for itself: the primary's
+/// flushes and compactions once per replica, no shipping, the rest as it was.
 fn everywhere(spent: &Cpu, replicas: usize) -> f64 {
     let jobs = spent.of(&["flush", "compaction"]);
     jobs * replicas as f64 + spent.of(&["requests", "other"])
@@ -319,37 +319,37 @@ impl Screen {
         put(&out);
     }
 
-    /// What removes the block.
+    /// The sequence that removes the block.
     fn erasure(&self) -> String {
-        // Up so many lines, to the first column, and everything below away.
+        // Up by the lines, to the first column, and everything below erased.
         if self.drawn > 0 { format!("\x1b[{}A\r\x1b[J", self.drawn) } else { String::new() }
     }
 }
 
-/// A line that says what is being done, on terminals only.
+/// A line about the work under way, on terminals only.
 pub(crate) struct Progress {
     drawn: bool,
-    /// Whether there is a line now.
+    /// Whether the line is drawn now.
     is_there: bool,
     /// The last share that a bar showed, so that it is drawn only when it changes.
     share: u64,
 }
 
 impl Progress {
-    /// A line that is drawn when somebody looks. It goes to standard error, so what is printed,
-    /// JSON or not, is nothing to it.
+    /// A line that is drawn when somebody looks. It goes to standard error, so it does not mix with
+    /// the output, JSON or not.
     pub(crate) fn new() -> Self {
         Self { drawn: io::stderr().is_terminal(), is_there: false, share: u64::MAX }
     }
 
-    /// One that is never drawn.
+    /// A line that is never drawn.
     #[cfg(test)]
     pub(crate) fn silent() -> Self {
         Self { drawn: false, ..Self::new() }
     }
 
-    /// One beside lines that are printed all the while. It is not drawn where these go to a
-    /// terminal, as they show there how far it is.
+    /// A line beside steadily printed lines. It is not drawn where these go to a terminal, as they
+    /// show the progress there.
     pub(crate) fn beside_lines() -> Self {
         let drawn = io::stderr().is_terminal() && !io::stdout().is_terminal();
         Self { drawn, ..Self::new() }
@@ -364,12 +364,12 @@ impl Progress {
         }
     }
 
-    /// How many bytes of a whole are done, and what comes now.
+    /// Draws the done bytes of a whole, and the current step.
     pub(crate) fn bar(&mut self, done: u64, total: u64, now: &str) {
         self.draw(done, total, || format!("{} of {}, {now}", size(done), size(total)));
     }
 
-    /// The same of things that are counted, such as `entries`.
+    /// The same for things that are counted, such as `entries`.
     pub(crate) fn bar_of(&mut self, done: u64, total: u64, things: &str, now: &str) {
         let so_far = || format!("{} of {} {things}, {now}", grouped(done), grouped(total));
         self.draw(done, total, so_far);
@@ -377,14 +377,14 @@ impl Progress {
 
     fn draw(&mut self, done: u64, total: u64, so_far: impl Fn() -> String) {
         let share = done * 100 / total.max(1);
-        // The beginning of what comes next may look as what was drawn before.
+        // The next work may begin with the same text as the last one ended with.
         if done == 0 || share != self.share {
             self.share = share;
             self.say(&bar(done, total, &so_far()));
         }
     }
 
-    /// Does `work`, and says again and again meanwhile how far it is, as far as that can be seen
+    /// Does `work`, and meanwhile draws its progress again and again, as far as that can be seen
     /// from here.
     pub(crate) fn during<T: Send>(
         &mut self,
@@ -415,7 +415,7 @@ impl Progress {
     }
 }
 
-/// What an error says that ended the work stands on a line of its own.
+/// An error that ended the work gets a line of its own.
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
@@ -430,7 +430,7 @@ fn bar(done: u64, total: u64, so_far: &str) -> String {
     format!("[{}{}] {:3.0} %  {so_far}", "#".repeat(full), ".".repeat(CELLS - full), share * 100.0)
 }
 
-/// Prints. Whoever stopped reading has what they wanted; that is no error.
+/// Prints. A reader that stopped has all it wanted; that is no error.
 pub(crate) fn put(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn the_claim_is_not_made_before_there_is_anything_to_say_nor_where_all_compact() {
-        // An hour of waking up for nothing, and next to nothing flushed.
+        // An hour of idle wake-ups, and next to nothing flushed.
         let idle = [30.0, 0.1, 0.2, 20.0, 20.0, 1.0];
         let mut group = rows("primary", idle, 3);
         assert!(claim(&group)[1].ends_with("at every replica: too early to say"), "{group:?}");

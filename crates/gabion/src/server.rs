@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;
-    // It was started by another name, /proc/self/exe. Where it keeps that, only lists of processes
-    // are harder to read.
+    // It was started by another name, /proc/self/exe. If it keeps that, only process lists are
+    // harder to read.
     let _ = rustix::thread::set_name(c"gabion");
     let settings = cluster::load_existing(&options.data)?;
     let doors = settings.doors(options.replica);
@@ -51,11 +51,11 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     Ok(gabion_server::exit_code(&result))
 }
 
-/// Ends this process when the one that started it ends, however that happens.
+/// Ends this process when its starter ends, however that happens.
 fn die_with(parent: i32) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| Error::io(format!("the parent's end cannot be watched: {e}")))?;
-    // It may have ended before the call.
+    // The starter may have ended before the call.
     if rustix::process::getppid() == Pid::from_raw(parent) {
         return Ok(());
     }

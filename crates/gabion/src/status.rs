@@ -1,4 +1,4 @@
-//! What replicas say of themselves, and `gabion status`.
+//! The replicas' own reports, and `gabion status`.
 
 use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses};
@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long a replica may take to say what it is doing.
+/// How long a replica may take to answer STATUS.
 pub(crate) const STATUS_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// CPU roles in the order of the report (docs/architecture.md).
@@ -48,17 +48,17 @@ pub(crate) struct Status {
     pub(crate) is_ready: bool,
     /// Why it is not ready.
     pub(crate) reason: String,
-    /// What may be gone with its ring, in a sentence.
+    /// The possible loss with its ring, in a sentence.
     pub(crate) ring: String,
-    /// What became of that: `open`, `taken-over` or `gone`.
+    /// The state of that loss: `open`, `taken-over` or `gone`.
     pub(crate) ring_fate: String,
     /// Its log is whole up to here.
     pub(crate) ring_from: u64,
-    /// What the first read met that found a file damaged, while the file is not repaired.
+    /// The error that found a file damaged, while the file is not repaired.
     pub(crate) damage: String,
     /// How many such files there are.
     pub(crate) damaged_files: u64,
-    /// How far the repair of the first is.
+    /// The progress of the first one's repair.
     pub(crate) repair: String,
     /// By how many milliseconds the system's clock is ahead of the replica's.
     pub(crate) clock_ahead_ms: i64,
@@ -114,7 +114,7 @@ impl Status {
     }
 }
 
-/// What a replica answers, or why it does not.
+/// A replica's answer, or why there is none.
 pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
     Client::connect(address, STATUS_TIMEOUT)?.ask("STATUS")
 }
@@ -151,7 +151,7 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
     }
 }
 
-/// Whether nothing listens where a replica was asked.
+/// Whether nothing listens at a replica's address.
 fn is_refused(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     source
@@ -159,12 +159,12 @@ fn is_refused(error: &Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Why there is nothing to be told of a replica.
+/// Why a replica has no status.
 fn note_of(error: &Error, address: SocketAddr) -> String {
     if is_refused(error) {
         return format!("does not run: nothing listens on port {}", address.port());
     }
-    // What it answers in place of its status, such as that it has too many clients.
+    // Its answer in place of the status, such as that it has too many clients.
     if error.kind() == ErrorKind::Io {
         return format!("does not say how it is: {}", error.message());
     }

@@ -4,7 +4,7 @@
 //!   lock ─► ports ─► create ─► start ─► ready ─► watch: redraw, restart what died ─► stop
 //! ```
 //!
-//! All processes are started by this one thread, so that each can ask the kernel to end with it.
+//! This one thread starts all processes, so that each can ask the kernel to end with it.
 
 use crate::child::{Death, Replica};
 use crate::cluster::{self, Lock, Settings};
@@ -21,26 +21,26 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often processes are looked at.
+/// How often processes are checked.
 const TICK: Duration = Duration::from_millis(100);
 const REDRAW: Duration = Duration::from_secs(1);
 /// How often a line is printed where nothing can be redrawn.
 const LINE_EVERY: Duration = Duration::from_secs(30);
-/// How long a start may take before it is told what is waited for. Some take minutes: a replica
-/// reads its log and checks its pool before it answers, and that is no reason to give up while it
+/// How long a start may take before `up` prints what it waits for. Some starts take minutes: a
+/// replica reads its log and checks its pool before it answers, and `up` does not give up while it
 /// lives.
 const SILENT_START_MAX: Duration = Duration::from_secs(3);
-/// How often that is told where nothing can be redrawn.
+/// How often that is printed where nothing can be redrawn.
 const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 /// Deaths of one replica during start-up at which `up` gives up.
 const START_DEATHS_MAX: u32 = 3;
-/// How long a replica may take to stop before it is killed: it writes out what its ring alone
-/// holds.
+/// How long a replica may take to stop before it is killed: it writes out the bytes that only its
+/// ring holds.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// How long it may take before it is told what is waited for.
+/// How long it may take before `up` prints what it waits for.
 const SILENT_STOP_MAX: Duration = Duration::from_secs(2);
-/// A signal that comes so soon after the first is no second wish: `timeout` and others signal the
-/// process and its group, which `up` is of.
+/// A signal so soon after the first counts as the same wish: `timeout` and others signal the
+/// process and its group, and `up` belongs to it.
 const SAME_WISH: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(options: &UpOptions) -> Result<u8> {
@@ -58,7 +58,8 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     let stopped = group.stop();
     outcome.and_then(|code| match stopped {
         Stopped::Cleanly => Ok(code),
-        // What a shell says of a program that a signal ended: no script takes it for a clean stop.
+        // The code that a shell gives for a program ended by a signal: no script takes it for a
+        // clean stop.
         Stopped::ByForce(signal) => Ok(128 + signal as u8),
         Stopped::TooSlowly => Err(Error::io(format!(
             "replicas did not stop within {} s and were killed; the data is as after a crash of their processes",
@@ -76,17 +77,17 @@ enum Stopped {
     TooSlowly,
 }
 
-/// What the supervisor waits for.
+/// The events that the supervisor waits for.
 enum Event {
     /// SIGINT, SIGTERM or SIGHUP.
     Stop(i32),
-    /// What a replica answered, or that it did not.
+    /// A replica's answer, or that there was none.
     Status(u32, Option<Box<Status>>),
 }
 
 fn watch_signals(events: &Sender<Event>) -> Result<()> {
     let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e);
-    // `nohup` has the end of a terminal ignored, and so does this process then.
+    // `nohup` has the process ignore the end of a terminal; so does this process then.
     let hangup = Some(SIGHUP).filter(|&signal| !is_ignored(signal));
     let ends = [SIGINT, SIGTERM].into_iter().chain(hangup);
     let mut signals = Signals::new(ends).map_err(failed)?;
@@ -107,8 +108,7 @@ fn is_ignored(signal: i32) -> bool {
     is_ignored_in(&status, signal)
 }
 
-/// Whether that is told by a line such as `SigIgn: 0000000000001001`, of which the lowest bit is
-/// signal 1.
+/// The same from a line such as `SigIgn: 0000000000001001`, whose lowest bit is signal 1.
 fn is_ignored_in(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -169,7 +169,7 @@ fn new_settings(options: &UpOptions, data: &Path) -> Result<Settings> {
     Settings::new(&options.fixed, options.port.unwrap_or(PORT_DEFAULT), data, free)
 }
 
-/// The replicas and what is known of them.
+/// The replicas and their known states.
 struct Group {
     settings: Settings,
     data: PathBuf,
@@ -182,11 +182,11 @@ struct Group {
     started: Instant,
 }
 
-/// What one replica said, and what its earlier processes had spent.
+/// One replica's answer, and the CPU of its earlier processes.
 #[derive(Default)]
 struct Known {
     last: Option<Status>,
-    /// Whether it answered when it was last asked.
+    /// Whether it answered the last question.
     answers: bool,
     earlier_cpu: Cpu,
     /// When its process died, until the next one is ready.
@@ -218,8 +218,7 @@ impl Group {
         }
     }
 
-    /// Asks every replica now and then, each on a thread of its own: one that hangs delays no
-    /// other.
+    /// Asks every replica now and then, each on a thread of its own: a hanging one delays no other.
     fn watch_status(&self, events: &Sender<Event>) -> Result<()> {
         for number in self.settings.members() {
             let address: SocketAddr = self.settings.doors(number).resp;
@@ -283,7 +282,7 @@ impl Group {
         self.replicas[i].bound_log();
         let pid = self.replicas[i].pid().map(u64::from);
         let known = &mut self.known[i];
-        // An answer of a process that died meanwhile says nothing of the one that runs.
+        // An answer of a process that died meanwhile says nothing of the current one.
         let status = status.filter(|status| Some(status.pid) == pid);
         known.answers = status.is_some();
         let Some(status) = status else { return };
@@ -327,7 +326,7 @@ impl Group {
                     let pid = self.replicas[i].pid().unwrap_or(0);
                     format!("replica {} starts again as process {pid}", i + 1)
                 }
-                // The others go on, and what the system lacks now it may have later.
+                // The others go on, and the system may have later what it lacks now.
                 Err(error) if self.has_been_ready => {
                     format!("replica {}: {error}; tried again soon", i + 1)
                 }
@@ -431,8 +430,8 @@ impl Group {
     }
 }
 
-/// Ready, where, what is reserved, and what to type next. Paths are long, so each stands there
-/// once: a command finds the replicas by their port where the data is not in its default place.
+/// Ready, the address, the reserved bytes, and the next command. Paths are long, so each stands
+/// there once: a command finds the replicas by their port if the data is not in its default place.
 fn ready_line(
     settings: &Settings,
     data: &Path,
@@ -456,13 +455,13 @@ fn ready_line(
     )
 }
 
-/// How this program was called, as it can be typed again.
+/// The name of this program, as it can be typed again.
 fn program() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     quoted(&if name.is_empty() { "gabion".into() } else { name.to_string_lossy().into_owned() })
 }
 
-/// Why a replica says nothing; nothing when it answers. It opens its doors as the last thing of its
+/// Why a replica does not answer; nothing when it does. It opens its doors as the last step of its
 /// start.
 fn silence(pid: Option<u32>, known: &Known) -> Option<String> {
     if known.answers {

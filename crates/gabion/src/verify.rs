@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A file's bytes are compared through its checksums: each replica's bytes with the checksum in the
-//! edit (scrub), and that checksum between replicas (files). Online the replicas look at
-//! themselves; offline this process opens the pools.
+//! edit (scrub), and that checksum between replicas (files). Online the replicas check themselves;
+//! offline this process opens the pools.
 
 mod offline;
 mod online;
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
     }
 }
 
-/// A file as the edits of a replica name it.
+/// A file as a replica's edits name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LiveFile {
     level: u64,
@@ -52,7 +52,7 @@ struct LiveFile {
     checksum: String,
 }
 
-/// Bytes of a replica that are not what they should be.
+/// Bytes of a replica that differ from the expected ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Damage {
     file: Option<u64>,
@@ -60,13 +60,13 @@ struct Damage {
     message: String,
 }
 
-/// What one replica holds.
+/// The content of one replica.
 #[derive(Clone, Debug, Default)]
 struct Found {
     replica: u32,
     log_end: Frontier,
-    /// The checksum of the record that ends there, which stands for all before it. Not told
-    /// offline, where logs may end at different places.
+    /// The checksum of the record that ends there, which stands for all before it. Unset offline,
+    /// where logs may end at different places.
     log_crc: Option<String>,
     edit: u64,
     files: Vec<LiveFile>,
@@ -74,26 +74,26 @@ struct Found {
     files_read: BTreeSet<u64>,
     bytes_read: u64,
     damage: Vec<Damage>,
-    /// Number and checksum of all records; nothing where they could not be read.
+    /// Number and checksum of all records; nothing if they could not be read.
     records: Option<(u64, String)>,
-    /// Whether files are this replica's own business (compaction at every replica).
+    /// Whether each replica has its own files (compaction at every replica).
     has_own_files: bool,
 }
 
 impl Found {
-    /// How many of the files were not read: writes went on, and compactions replaced them.
+    /// How many of the files were not read, because compactions replaced them during writes.
     fn files_not_read(&self) -> u64 {
         let is_read = |file: &&LiveFile| !self.files_read.contains(&file.number);
         self.files.iter().filter(is_read).count() as u64
     }
 }
 
-/// What comparing showed.
+/// The result of the comparison.
 #[derive(Debug, Default)]
 struct Verdict {
-    /// Replica and what is wrong there.
+    /// The replica and its damage.
     differences: Vec<(u32, Damage)>,
-    /// What was not compared, and why.
+    /// The parts that were not compared, and why.
     not_compared: Option<String>,
 }
 
@@ -103,7 +103,7 @@ fn compare(found: &[Found]) -> Verdict {
         let damage = replica.damage.iter().map(|damage| (replica.replica, damage.clone()));
         verdict.differences.extend(damage);
         if replica.records.is_none() && replica.damage.is_empty() {
-            // What could not be read was not compared: never a success.
+            // Unread records were not compared: never a success.
             let message = "its records could not be read, though no file is damaged".to_owned();
             let damage = Damage { file: None, offset: None, message };
             verdict.differences.push((replica.replica, damage));
@@ -134,7 +134,7 @@ fn other_log(first: &Found, other: &Found) -> Damage {
     Damage { file: None, offset: None, message }
 }
 
-/// The primary decides what the files are; what deviates is the other's.
+/// The primary decides the files; a deviation counts against the other.
 fn compare_files(first: &Found, other: &Found, differences: &mut Vec<(u32, Damage)>) {
     let find =
         |files: &[LiveFile], number: u64| files.iter().find(|file| file.number == number).cloned();
@@ -164,13 +164,13 @@ fn compare_files(first: &Found, other: &Found, differences: &mut Vec<(u32, Damag
 }
 
 fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
-    // Where a file is damaged, its records cannot be read; the damage is named already.
+    // The records of a damaged file cannot be read; the damage is named already.
     let (Some((count, crc)), Some((their_count, their_crc))) = (&first.records, &other.records)
     else {
         return;
     };
     if first.log_end != other.log_end || (!first.has_own_files && first.edit != other.edit) {
-        // Where files are each replica's own business, only their checksums in its own edits count.
+        // If each replica has its own files, only their checksums in its own edits count.
         let has_compared_files = first.has_own_files || first.edit == other.edit;
         let what =
             if has_compared_files { "records were not" } else { "records and files were not" };
@@ -197,12 +197,12 @@ fn compare_records(first: &Found, other: &Found, verdict: &mut Verdict) {
     verdict.differences.push((other.replica, Damage { file: None, offset: None, message }));
 }
 
-/// A frontier as replicas tell it: a number, as groups have one shard.
+/// A frontier as replicas report it: a number, as groups have one shard.
 const fn place(frontier: &Frontier) -> u64 {
     frontier.only().get()
 }
 
-/// `000012.sst`, as everywhere.
+/// `000012.sst`, the common notation.
 fn file_name(number: u64) -> String {
     gabion_base::FileId::sst(number).to_string()
 }
@@ -239,7 +239,7 @@ fn to_text(found: &[Found], verdict: &Verdict) -> String {
     out
 }
 
-/// Files that compactions replaced before their turn to be read came.
+/// The files that compactions replaced before their turn to be read.
 fn what_was_not_read(replica: &Found) -> String {
     match replica.files_not_read() {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! `gabion bench report` as it is typed, on what `gabion bench` writes.
+//! `gabion bench report` as it is typed, on the output of `gabion bench`.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left is named after this process, so a failure here is seen and harms nothing.
+        // The remains are named after this process, so a failure here is visible and harmless.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! The program itself, from `up` to `destroy`: what a user types and what then happens to
-//! processes, ports and files.
+//! The program itself, from `up` to `destroy`: what a user types, and the effect on processes,
+//! ports and files.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -63,7 +63,7 @@ impl Place {
         self.up_by(Command::new(GABION), options)
     }
 
-    /// The same by another command that takes what `gabion` takes.
+    /// The same by another command with the same options.
     fn up_by(&self, mut command: Command, options: &[&str]) -> Up {
         let mut child = command
             .arg("up")
@@ -130,7 +130,7 @@ impl Place {
         }
     }
 
-    /// Waits until no flush and no compaction is due: what the tree has then stays in it.
+    /// Waits until no flush and no compaction is due: the tree keeps its content then.
     fn wait_for_compactions(&self) {
         let begun = Instant::now();
         let rests = |replica: &Value| {
@@ -153,9 +153,9 @@ impl Drop for Place {
 struct Up {
     child: Child,
     lines: Receiver<String>,
-    /// The line that it said when it was ready.
+    /// The line that it printed when it was ready.
     ready: String,
-    /// All that it has said so far.
+    /// All its output so far.
     heard: RefCell<Vec<String>>,
 }
 
@@ -204,7 +204,7 @@ fn kill(pid: u64, signal: &str) {
     assert!(status.success(), "kill {signal} {pid}");
 }
 
-/// Whether a process runs; one that ended and was not waited for does not.
+/// Whether a process runs; one that ended and was not reaped does not.
 fn runs(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -233,8 +233,8 @@ fn free_ports() -> u16 {
     }
 }
 
-/// Listens on a port that was just found free. A process that another test is starting may hold a
-/// copy of the socket that found it free, for the moment between its fork and its exec.
+/// Listens on a port that was just found free. Another test's new process may hold a copy of the
+/// socket that found it free, for the moment between its fork and its exec.
 fn hold(port: u16) -> TcpListener {
     let begun = Instant::now();
     loop {
@@ -274,7 +274,7 @@ fn flip_a_byte(pool: &Path) -> (String, u64) {
     flip_a_byte_of(pool, |_| true)
 }
 
-/// As [`flip_a_byte`], of the first file whose number fits.
+/// As [`flip_a_byte`], for the first file whose number fits.
 fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
     let (name, offset, at) = {
         let file = PoolFile::open(pool, DirectIo::Never).unwrap();
@@ -303,8 +303,8 @@ fn flip_a_byte_of(pool: &Path, fits: impl Fn(u64) -> bool) -> (String, u64) {
     (name, offset)
 }
 
-/// What the kernel says: with `--jobs-nice 6` threads of jobs stand back behind the loop, the one
-/// that flushes by half.
+/// The kernel's view: with `--jobs-nice 6` job threads stand back behind the loop, the flush thread
+/// by half.
 fn jobs_stand_back(pid: u64) {
     let nice = |task: std::fs::DirEntry| -> Option<(String, i32)> {
         // The kernel's own threads for I/O come and go.
@@ -349,7 +349,7 @@ fn a_group_lives_from_up_to_destroy() {
     // Until its process ends.
     assert_eq!(place.resp(1, "CONFIG SET gabion-compactions-max 3"), "+OK\r\n");
 
-    // What it says to type does what it says.
+    // The command that it prints to type works.
     let next = up.ready.split('`').nth(1).expect("a command");
     let typed = Command::new("sh").args(["-c", next]).output().unwrap();
     assert!(typed.status.success() && typed.stdout == b"OK\n", "{next}: {}", said(&typed));
@@ -377,7 +377,7 @@ fn a_group_lives_from_up_to_destroy() {
     let offline = place.run(&["verify", "--offline"]);
     assert_eq!(offline.status.code(), Some(2), "{}", said(&offline));
 
-    // A replica that is killed is named, comes back and has everything.
+    // A killed replica is named, comes back and has everything.
     kill(pids[1], "-9");
     up.wait_for(&format!("replica 2 (process {}) died: killed (signal 9)", pids[1]));
     up.wait_for("replica 2 is back and has caught up");
@@ -389,13 +389,13 @@ fn a_group_lives_from_up_to_destroy() {
     let verdict: Value = serde_json::from_slice(&verify.stdout).unwrap();
     assert_eq!(verdict["replicas"][2]["records"], 41);
 
-    // Ctrl-C leaves nothing but the data.
+    // Ctrl-C leaves only the data.
     let pids = place.pids();
     up.signal("-INT");
     assert_eq!(up.wait(), 0);
     assert_gone(&pids);
 
-    // The data says what it was made with, and is whole.
+    // The data names its settings, and is whole.
     let other = place.run(&["up", "--compaction", "every-replica"]);
     assert_eq!(other.status.code(), Some(2));
     assert!(said(&other).contains("--compaction every-replica"), "{}", said(&other));
@@ -414,7 +414,7 @@ fn a_group_lives_from_up_to_destroy() {
     assert!(!place.data.exists());
 }
 
-/// A terminal: the end at which somebody sits, and that of a program.
+/// A terminal: the user's end and the program's.
 fn terminal() -> (File, File) {
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&keys).unwrap();
@@ -456,7 +456,7 @@ impl Prompt {
         Self { child, keys, shown, unread: String::new() }
     }
 
-    /// Types, and waits until that is shown, and all before it is read.
+    /// Types, and waits until the text is shown, reading all before it.
     fn typed(&mut self, keys: &str, until: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
         loop {
@@ -478,7 +478,7 @@ impl Drop for Prompt {
     }
 }
 
-/// With arrows and Ctrl-A, as in redis-cli; a terminal that edits nothing shows them instead.
+/// With arrows and Ctrl-A, as in redis-cli; a terminal without editing shows them instead.
 fn lines_are_edited_and_recalled(place: &Place) {
     let mut prompt = Prompt::start(place);
     let asked = format!("127.0.0.1:{}> ", place.port);
@@ -529,7 +529,7 @@ fn bytes_that_flipped_are_named_by_verify_and_repaired_from_another_replica() {
     let log = std::fs::read_to_string(place.data.join("replica-3/log")).unwrap();
     assert_eq!(log.matches(&format!("{file} is damaged: ")).count(), 1, "{log}");
     assert_eq!(log.matches(&format!("{file} is repaired: ")).count(), 1, "{log}");
-    // As `timeout -s INT` does, to the process and to its group: one wish.
+    // As `timeout -s INT` does it, to the process and to its group: one wish.
     up.signal("-INT");
     up.signal("-INT");
     assert_eq!(up.wait(), 0);
@@ -545,7 +545,7 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
     let pids = place.pids();
     assert_eq!(pids.len(), 2);
-    // What clients wrote is for nobody else: pools, rings, logs and what lies beside them.
+    // Clients' data is for nobody else: pools, rings, logs and the files beside them.
     let rights = rights_of_others(&place.data);
     assert!(rights.len() >= 11, "{rights:?}");
     assert!(rights.iter().all(|(_, rights)| *rights == 0), "{rights:?}");
@@ -553,20 +553,20 @@ fn the_kill_of_up_leaves_no_process_and_loses_nothing() {
     up.wait();
     assert_gone(&pids);
 
-    // Data that was made when others could read it is taken as it is.
+    // Data that was made readable for others is accepted as it is.
     for (path, _) in rights {
         let mode = if path.is_dir() { 0o755 } else { 0o644 };
         std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
     }
     let up = place.up(&[]);
     assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
-    // Told twice, it stops at once, and does not say that all was well. A process that is held
+    // Told twice, it stops at once, and does not report a clean stop. A process that is held
     // cannot end before it is told again.
     let pids = place.pids();
     kill(pids[0], "-STOP");
     up.signal("-INT");
     up.wait_for("stopping 2 replicas");
-    // Not so soon that it is taken for the same wish.
+    // Late enough not to count as the same wish.
     std::thread::sleep(Duration::from_millis(600));
     up.signal("-INT");
     assert_eq!(up.wait(), 130);
@@ -589,7 +589,7 @@ fn a_replica_comes_back_though_the_program_is_gone_and_its_terminal_too() {
     kill(pid, "-9");
     up.wait_for("is back and has caught up");
     up.signal("-HUP");
-    // One that stops says so at once.
+    // A process that stops says so at once.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
     up.signal("-TERM");
@@ -617,7 +617,7 @@ fn what_an_interrupted_removal_left_is_removed_by_the_next() {
     assert!(said(&output).starts_with(told), "{}", said(&output));
     assert!(!place.data.exists());
 
-    // A creation that was over but for its mark made data, which is asked about.
+    // A creation that was complete but for its mark made data, so `destroy` asks.
     let up = place.up(&["--replicas", "1"]);
     up.signal("-TERM");
     assert_eq!(up.wait(), 0);
@@ -671,7 +671,7 @@ fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
         std::fs::write(place.data.join("cluster.json"), text).unwrap();
         for (words, part) in [
             (&["destroy", "--yes"][..], "nothing was removed: without --yes it is asked"),
-            // Nobody answers what is asked.
+            // Nobody answers the question.
             (&["destroy"], "Type yes: nothing was removed"),
             (&["destroy", "--force"], "--yes"),
         ] {
@@ -685,7 +685,7 @@ fn data_that_this_version_does_not_know_is_removed_only_when_that_is_said() {
         let output = place.run(&["destroy", "--yes", "--force"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         assert!(!pool.exists());
-        // What is not even JSON is nobody's.
+        // A file that is not even JSON is nobody's.
         if named == version {
             assert!(!place.data.exists());
             continue;

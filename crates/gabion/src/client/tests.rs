@@ -1,4 +1,4 @@
-//! Replicas that hang, and replicas that are slow to answer, stood in for by listeners.
+//! Listeners in place of replicas that hang, and of replicas that are slow to answer.
 
 use super::*;
 use gabion_resp::{Incoming, Protocol, RequestParser};
@@ -12,28 +12,28 @@ const LIMIT: Duration = Duration::from_millis(100);
 /// Answers everything.
 pub(crate) const ANSWERING: Habits =
     Habits { statuses_max: u32::MAX, statuses_first: 0, digests_ended: 0, log: Log::AtRest };
-/// As well, and ends the first two digests.
+/// Likewise, and ends the first two digests.
 pub(crate) const ENDING: Habits = Habits { digests_ended: 2, ..ANSWERING };
-/// As well, and its log grows, and is asked a second late.
+/// Likewise, and its log grows; it is asked a second late.
 pub(crate) const LATE: Habits = Habits { log: Log::Growing, ..ANSWERING };
-/// As well, and its log stops to grow once it was measured.
+/// Likewise, and its log stops growing once it was measured.
 pub(crate) const PAUSING: Habits = Habits { log: Log::Pausing, ..ANSWERING };
 /// Accepts and says nothing.
 pub(crate) const HANGING: Habits = Habits { statuses_max: 0, ..ANSWERING };
 
-/// How something that listens answers.
+/// How a listener answers.
 #[derive(Clone, Copy)]
 pub(crate) struct Habits {
-    /// How often STATUS is answered; later ones are not.
+    /// How many STATUS requests are answered; later ones are not.
     statuses_max: u32,
-    /// How often STATUS must have been asked before anything else is answered.
+    /// How many STATUS requests must come before anything else is answered.
     statuses_first: u32,
-    /// How many digests are ended as too old.
+    /// How many digests end as too old.
     digests_ended: u32,
     log: Log,
 }
 
-/// What becomes of its log.
+/// The behaviour of its log.
 #[derive(Clone, Copy)]
 enum Log {
     AtRest,
@@ -43,7 +43,7 @@ enum Log {
     Pausing,
 }
 
-/// How often something was asked.
+/// How often each question was asked.
 #[derive(Default)]
 struct Asked {
     statuses: AtomicU32,
@@ -74,7 +74,7 @@ impl Stand {
         Self { address, asked }
     }
 
-    /// How often a digest was asked for.
+    /// How many digests were asked for.
     pub(crate) fn digests(&self) -> u32 {
         self.asked.digests.load(Ordering::SeqCst)
     }

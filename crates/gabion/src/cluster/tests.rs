@@ -1,4 +1,4 @@
-//! Settings and their limits, `cluster.json`, the lock, and what creation and removal leave.
+//! Settings and their limits, `cluster.json`, the lock, and the remains of creation and removal.
 
 use super::*;
 use crate::options::{Ack, Compaction};
@@ -39,7 +39,7 @@ fn a_disk_that_is_too_full_is_refused_with_what_is_free_and_what_is_needed() {
         Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), GIB / 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.message().contains("/d has 512.0 MiB free"), "{error}");
-    // Three of the least size would fit, but not into what is used when no size was asked for.
+    // Three of the least size would fit, but not into the space used when no size is given.
     let free = 1100 * MIB;
     let error = Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), free).unwrap_err();
     let rule = "1.1 GiB free, of which 80 % (880.0 MiB) are used at most without --pool-size; ";
@@ -173,7 +173,7 @@ fn files() -> Vec<Vec<u8>> {
     [one.to_text(), other.to_text(), noted].map(String::into_bytes).to_vec()
 }
 
-/// What a file says that is taken is used for sums.
+/// The values of an accepted file are used in sums.
 fn use_settings(settings: &Settings) {
     assert!(settings.reserved() > settings.pool_len);
     assert_eq!(settings.group().founders.len(), settings.replicas as usize);
@@ -187,7 +187,7 @@ fn use_settings(settings: &Settings) {
 /// docs/faults.md: E14
 #[test]
 fn no_cluster_json_panics_or_reserves_much_and_one_that_is_taken_is_written_as_it_is_read() {
-    // Inputs, and those that are files of this version with a value that is none.
+    // Inputs; and among them files of this version with an invalid value.
     let counts = Rc::new([Cell::new(0_u64), Cell::new(0_u64)]);
     let counted = counts.clone();
     let read = move |text: &[u8]| -> Parsed {
@@ -205,7 +205,7 @@ fn no_cluster_json_panics_or_reserves_much_and_one_that_is_taken_is_written_as_i
         Ok(Some(settings.to_text().into_bytes()))
     };
     let format = Format {
-        // Spaces, the version that made it, fields that mean nothing.
+        // Spaces, the version that made it, fields without a meaning.
         is_canonical: false,
         ..Format::new("cluster.json", files(), read)
     };
@@ -297,7 +297,7 @@ fn data_that_cannot_be_read_is_no_reason_not_to_ask_a_port() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Makes things of somebody else under a name, and gives back each kind's name.
+/// Makes foreign things under a name. Returns the name of each kind.
 const THINGS: [&str; 6] = ["text", "empty file", "directory", "link", "dangling link", "FIFO"];
 
 fn put_there(thing: &str, path: &Path) {
@@ -317,7 +317,7 @@ fn put_there(thing: &str, path: &Path) {
     made.unwrap();
 }
 
-/// All below a directory but our lock: what it is, and its bytes.
+/// Everything below a directory but our lock: the kind and the bytes.
 fn tree(dir: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -336,7 +336,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     found
 }
 
-/// What `up` does before it starts anything.
+/// The steps of `up` before it starts anything.
 fn prepare(dir: &Path) -> Result<()> {
     let _lock = Lock::take(dir)?;
     clear_leftovers(dir)?;
@@ -365,7 +365,7 @@ fn data_is_made_over_nothing_that_is_not_gabions() {
     put_there("text", &dir.join("thesis"));
     let before = tree(&dir);
     prepare(&dir).unwrap();
-    // Nor is anything else taken away with it.
+    // Nothing else is removed with it either.
     for name in ["thesis", "log", "log.old", "pool.new"] {
         put_there("text", &replica_dir(&dir, 2).join(name));
     }
@@ -404,7 +404,7 @@ fn a_log_is_written_to_no_file_of_others() {
         assert_eq!(tree(&dir), before);
     }
     let dir = directory("foreign-log");
-    // As an earlier version began one.
+    // As an earlier version began a log.
     let old = "ring: was gone\nreplica 1 of group 7: clients 127.0.0.1:6379\n";
     std::fs::write(dir.join("log"), old).unwrap();
     owned::open_log(&dir.join("log"), 1).unwrap();

@@ -26,7 +26,7 @@ pub(super) fn run(
     out.end(told)
 }
 
-/// Compacts a range and says what came of it.
+/// Compacts a range and prints the result.
 pub(super) fn compact(db: &Db, from: &[u8], to: Option<&[u8]>, out: &mut Out) -> Told {
     let before = db.stats();
     let mut progress = Progress::new();

@@ -1,4 +1,4 @@
-//! `gabion db checkpoint`, and `checkpoint` of an open store: what it holds, as a store of its own.
+//! `gabion db checkpoint`, and `checkpoint` of an open store: its content as a store of its own.
 
 use super::out::{Out, Told};
 use crate::at_rest::AtRest;
@@ -54,7 +54,7 @@ pub(super) fn run(pool: AtRest, target: &Path, pool_len: Option<u64>, out: &mut 
     tell(target, &made?, out)
 }
 
-/// The same of a store that is open.
+/// The same for an open store.
 pub(super) fn of_open(db: &Db, target: &Path, out: &mut Out) -> Told {
     let mut progress = Progress::new();
     let made = db.checkpoint_with(target, None, &mut |done, total| say(&mut progress, done, total));
@@ -62,12 +62,12 @@ pub(super) fn of_open(db: &Db, target: &Path, out: &mut Out) -> Told {
     tell(target, &made?, out)
 }
 
-/// How much of the files is copied. Once all of them are, the copy is read back.
+/// Draws how much of the files is copied. Once all are, the copy is read back.
 fn say(progress: &mut Progress, done: u64, total: u64) {
     progress.bar(done, total, if done < total { "copied" } else { "copied, now read back" });
 }
 
-/// Says what was copied.
+/// Prints what was copied.
 fn tell(target: &Path, copied: &Copied, out: &mut Out) -> Told {
     if out.json {
         return out.document(&json!({

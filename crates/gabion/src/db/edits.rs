@@ -92,7 +92,7 @@ pub(super) fn details(edit: &Edit, depth: usize, out: &mut Out) -> Told {
     edit.recipe.as_ref().map_or(Ok(()), |recipe| out.item(depth, "recipe", recipe_fields(recipe)))
 }
 
-/// What an edit says of a file.
+/// The fields of a file in an edit.
 pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
     json!({
         "level": level, "file": meta.id.to_string(), "term": meta.term.get(), "len": meta.len,
@@ -110,7 +110,7 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "range_deletes": meta.ranges.as_ref().map_or(0, |ranges| ranges.fragments),
         "range_deletes_from": meta.ranges.as_ref().map(|ranges| ranges.first_sequence.get()),
         "references": references(meta),
-        // None, or not told by the build that made it; the file itself says.
+        // None, or not recorded by the build that made it; the file itself has it.
         "codec": told_codec(meta).map(|codec| codec.to_string()),
     })
 }
@@ -121,7 +121,7 @@ fn references(meta: &FileMeta) -> Value {
     meta.references.iter().map(one).collect::<Vec<_>>().into()
 }
 
-/// The codec that a description names.
+/// The codec in a description.
 pub(super) fn told_codec(meta: &FileMeta) -> Option<Compression> {
     (meta.compression != Compression::None).then_some(meta.compression)
 }
@@ -163,7 +163,7 @@ fn recipe_fields(recipe: &Recipe) -> Value {
     fields
 }
 
-/// How a file is written.
+/// The options with which a file is written.
 pub(super) fn options_fields(options: &SstOptions) -> Value {
     json!({
         "format": options.format_version, "block_len": options.block_len,

@@ -150,7 +150,7 @@ fn block_entries(block: &mut DataBlock, index: &IndexEntry, out: &mut Out) -> To
     }
 }
 
-/// What is stored with a key, as its kind has it.
+/// Adds the value of a key, by its kind.
 fn add_value(fields: &mut Value, entry: &Entry<'_>) -> Result<()> {
     if entry.trailer.kind() == EntryKind::ExpiringPut {
         return add_expiring(fields, entry.value);

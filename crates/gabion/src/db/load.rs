@@ -12,9 +12,9 @@ use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read as _, stdin};
 use std::path::Path;
 
-/// Records between two looks at how far it is.
+/// Records between two updates of the progress.
 const SAY_EVERY: u64 = 50_000;
-/// Bytes of a line: the longest key and value, of which JSON writes each byte with six at most
+/// Bytes of a line: the longest key and value, each of whose bytes takes up to six in JSON
 /// (`\u0000`), and the rest of the object.
 const LINE_LEN_MAX: usize = 6 * (KEY_LEN_MAX + VALUE_LEN_MAX) + 1024;
 
@@ -27,7 +27,7 @@ pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, file: Option<&Path>) -
                 let what = format!("{}: cannot be opened", path.display());
                 Error::with_source(ErrorKind::Io, what, error)
             })?;
-            // A pipe or a device does not say how long it is.
+            // A pipe or a device has no known length.
             len = opened.metadata().ok().filter(Metadata::is_file).map(|file| file.len());
             Box::new(BufReader::with_capacity(1 << 20, opened))
         }
@@ -48,7 +48,7 @@ fn tell(loaded: Result<Loaded>, out: &mut Out) -> Told {
     out.text(&format!("{records} loaded as {files} ({})\n", size(bytes)))
 }
 
-/// Loads all lines, or nothing. `len`: how many bytes they have, if that is known.
+/// Loads all lines, or nothing. `len`: their bytes, if known.
 fn load(db: &Db, input: impl BufRead, len: Option<u64>) -> Result<Loaded> {
     let mut progress = Progress::new();
     let mut load = db.bulk_load()?;
@@ -100,7 +100,7 @@ fn add(
     }
 }
 
-/// Ends a load, which waits for what was written to the store before.
+/// Ends a load, which waits for earlier writes to the store.
 fn finish(db: &Db, load: BulkLoad, progress: &mut Progress) -> Result<Loaded> {
     let records = count(load.loaded().entries, "record");
     let written = || db.stats().counters.job_written_bytes;
@@ -175,7 +175,7 @@ mod tests {
         ];
         let lines = records.iter().map(line_of).collect();
         let format = Format {
-            // Spaces, escapes, hexadecimal digits and fields that mean nothing.
+            // Spaces, escapes, hexadecimal digits and fields without a meaning.
             is_canonical: false,
             ..Format::new("line of a load", lines, |line| record(line).map(|it| Some(line_of(&it))))
         };

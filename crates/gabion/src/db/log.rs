@@ -1,4 +1,4 @@
-//! `gabion db dump log`: every record that can be read, from where the log is kept on.
+//! `gabion db dump log`: every readable record, from the beginning of the kept log.
 
 use super::edits;
 use super::out::{Out, Told, bytes, crc, engine_key};
@@ -46,7 +46,7 @@ pub(super) fn dump(pool: &AtRest, entries: bool, out: &mut Out) -> Told {
     Ok(())
 }
 
-/// What recovery says of the log; returns where it ends.
+/// Prints recovery's report of the log; returns its end.
 fn heading(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<LogPosition>> {
     let recovered = recover(pool, opened);
     let report = out.readable(0, recovered)?;
@@ -73,7 +73,7 @@ fn heading(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Log
     Ok(report.map(|report| report.end))
 }
 
-/// Where the log ends and why, as a start would find it.
+/// The end of the log and its cause, as a start would find them.
 pub(super) fn recover(pool: &AtRest, opened: &OpenedPool) -> Result<RecoveryReport, Error> {
     let ring = pool.ring(opened)?;
     pool.wait(opened.recover_log(ring, &opened.segments())).map(|(_, report)| report)
@@ -100,10 +100,10 @@ pub(super) fn log_fields(
     })
 }
 
-/// The ring, or nothing where it cannot be had.
+/// The ring, or nothing where it cannot be read.
 fn ring(pool: &AtRest, opened: &OpenedPool, out: &mut Out) -> Told<Option<Box<dyn MemoryRegion>>> {
     match opened.ring_found() {
-        // Told already.
+        // Already reported.
         RingFound::Lost(_) => Ok(None),
         RingFound::Whole => out.readable(0, pool.ring(opened)),
     }
@@ -226,7 +226,7 @@ fn batch(record: &Record, out: &mut Out) -> Told {
     Ok(())
 }
 
-/// What an expiring put has: when its key is gone, and its value.
+/// The parts of an expiring put: the time when its key is gone, and its value.
 pub(super) fn add_expiring(fields: &mut Value, stored: &[u8]) -> Result<(), Error> {
     let Some((expiry, value)) = stored.split_first_chunk::<EXPIRY_LEN>() else {
         return Err(Error::corruption(format!(
@@ -239,8 +239,7 @@ pub(super) fn add_expiring(fields: &mut Value, stored: &[u8]) -> Result<(), Erro
     Ok(())
 }
 
-/// What an operand adds: one number, or what several come to, from one end of their step to the
-/// other.
+/// The sum of an operand: one number, or the result of several, with the ends of their step.
 pub(super) fn add_operand(fields: &mut Value, operand: Operand) {
     fields["operator"] = "add-i64".into();
     fields["at_ms"] = operand.at_ms.into();
@@ -254,7 +253,7 @@ pub(super) fn add_operand(fields: &mut Value, operand: Operand) {
     }
 }
 
-/// What an entry does.
+/// The name of an entry's kind.
 pub(super) fn entry_name(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Delete => "delete",
@@ -269,7 +268,7 @@ pub(super) fn entry_name(kind: EntryKind) -> &'static str {
     }
 }
 
-/// Whose key it is.
+/// The name of a key's keyspace.
 pub(super) fn keyspace_name(keyspace: Option<Keyspace>) -> &'static str {
     match keyspace {
         Some(Keyspace::System) => "system",

@@ -1,4 +1,4 @@
-//! What memory a store takes, as `gabion db` shows it.
+//! The memory of a store, as `gabion db` shows it.
 
 use crate::units::size;
 use gabion_engine::{FileMeta, TreeConfig, Version};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A line for each kind, and one for all, of what [`gabion_server::memory_json`] says.
+/// A line for each kind, and one for all, from the fields of [`gabion_server::memory_json`].
 pub(super) fn text(fields: &Value) -> String {
     let mut out = "memory                      now     at most\n".to_owned();
     let mut now = 0;
@@ -20,11 +20,11 @@ pub(super) fn text(fields: &Value) -> String {
     out
 }
 
-/// About how many bytes the indexes and filters of all files take while they are open.
+/// The approximate bytes of the indexes and filters of all files while they are open.
 pub(super) fn indexes_len(version: &Version, tree: &TreeConfig) -> u64 {
     let len = |(level, file): (u8, &Arc<FileMeta>)| {
-        // As if it were made where it lies: a file that was moved there may have more bits, an old
-        // one fewer.
+        // As if each file were made at its level: a file that was moved there may have more bits,
+        // an old one fewer.
         let is_of_bottom =
             level > 0 && !version.overlaps_from(level + 1, &file.smallest, &file.largest);
         index_len(file, tree.filter_bits(is_of_bottom), tree.sst.block_len)
@@ -35,7 +35,7 @@ pub(super) fn indexes_len(version: &Version, tree: &TreeConfig) -> u64 {
 fn index_len(meta: &FileMeta, filter_bits: u32, block_len: u32) -> u64 {
     let filter = meta.entries.saturating_mul(u64::from(filter_bits)) / 8;
     let key = meta.raw_key_bytes / meta.entries.max(1);
-    // A separator twice, as lengths, handle and trailer go with it, and sixteen bytes of what
-    // guides through them.
+    // A separator twice, for lengths, handle and trailer, and sixteen bytes for the search
+    // structure.
     filter + meta.len / u64::from(block_len) * (2 * key + 16)
 }

@@ -1,5 +1,5 @@
-//! What must hold of the entries of a file and of the files of a level, whatever their checksums
-//! say: a defect of whoever wrote them has good checksums.
+//! Rules for the entries of a file and the files of a level, beyond checksums: a defect in their
+//! writer has good checksums.
 
 use super::out::quoted;
 use gabion_base::SequenceNumber;
@@ -12,7 +12,7 @@ use gabion_engine::{Entry, EntryKind, ExpirySpan, FileMeta, Operand, Operands, T
 pub(super) struct Order<'a> {
     meta: &'a FileMeta,
     last: Option<(Vec<u8>, Trailer)>,
-    /// Where the next block must begin.
+    /// The offset where the next block must begin.
     block_at: u32,
     entries: u64,
     deletes: u64,
@@ -41,7 +41,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// A block begins.
+    /// Begins a block.
     pub(super) fn block(&mut self, block: &IndexEntry) -> Result<(), String> {
         let expected = std::mem::replace(&mut self.block_at, block.offset + block.stored_len);
         if block.offset == expected {
@@ -80,7 +80,8 @@ impl<'a> Order<'a> {
         times.map_err(|wrong| format!("{}: {wrong}", named()))
     }
 
-    /// Takes the times in an entry, on whose spans jobs rest: what may be folded, and what is gone.
+    /// Takes the times in an entry. Jobs rely on the spans of these: what may be merged, and what
+    /// is gone.
     fn times(&mut self, entry: &Entry<'_>) -> Result<(), String> {
         match entry.trailer.kind() {
             EntryKind::ExpiringPut => {
@@ -105,7 +106,7 @@ impl<'a> Order<'a> {
         Ok(())
     }
 
-    /// A block ends: its separator in the index must be at or after its last key.
+    /// Ends a block: its separator in the index must be at or after its last key.
     pub(super) fn block_end(&self, block: &IndexEntry) -> Result<(), String> {
         match &self.last {
             Some((last, _)) if block.separator < *last => Err(format!(
@@ -133,7 +134,7 @@ impl<'a> Order<'a> {
         self.entries
     }
 
-    /// All were seen: they are as many and as large as the file says.
+    /// Checks that the entries are as many and as large as the file's properties say.
     pub(super) fn finish(&self, properties: &Properties) -> Vec<String> {
         let (first, last, (low, high)) = self.enclosed(properties);
         let numbers = [
@@ -188,7 +189,7 @@ impl<'a> Order<'a> {
     }
 }
 
-/// When what a file holds expires.
+/// The span in which a file's entries expire.
 fn expiring(span: Option<ExpirySpan>) -> String {
     span.map_or_else(
         || "nothing that expires".to_owned(),
@@ -196,7 +197,7 @@ fn expiring(span: Option<ExpirySpan>) -> String {
     )
 }
 
-/// What a file adds to counters.
+/// The additions to counters in a file.
 fn added(operands: Option<Operands>) -> String {
     operands.map_or_else(
         || "no operands".to_owned(),
@@ -204,8 +205,8 @@ fn added(operands: Option<Operands>) -> String {
     )
 }
 
-/// Which files of L0 that overlap are not as new as their places say: reads take the first that has
-/// a key. That the other levels are sorted and disjoint is checked whenever a tree is opened.
+/// Overlapping files of L0 that are not as new as their places say: reads take the first that has a
+/// key. Opening a tree always checks that the other levels are sorted and disjoint.
 pub(super) fn of_l0(version: &Version) -> Vec<String> {
     let files = version.level(0);
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-//! How `gabion db` tells things: a line per thing, `what key=value …` for people or a JSON object
-//! for programs, from the same fields.
+//! The output of `gabion db`: a line per thing, `what key=value …` for people or a JSON object for
+//! programs, from the same fields.
 
 use crate::units::count;
 use gabion_base::{Error, ErrorKind, Result};
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 
-/// Why telling ended early.
+/// Why the output ended early.
 pub(super) enum Stop {
-    /// Whoever reads has seen enough.
+    /// The reader has seen enough.
     Closed,
     /// It cannot go on.
     Failed(Error),
@@ -22,10 +22,10 @@ impl From<Error> for Stop {
     }
 }
 
-/// How telling went.
+/// The result of the output.
 pub(super) type Told<T = ()> = std::result::Result<T, Stop>;
 
-/// Where things are told.
+/// The destination of the output.
 pub(super) struct Out {
     to: BufWriter<Box<dyn Write>>,
     pub(super) json: bool,
@@ -42,7 +42,7 @@ impl Out {
         self.to.write_all(text.as_bytes()).map_err(stopped)
     }
 
-    /// One thing: `fields` are an object, `depth` says what it belongs to.
+    /// One thing: `fields` are an object, `depth` is its nesting.
     pub(super) fn item(&mut self, depth: usize, what: &str, fields: Value) -> Told {
         let Value::Object(fields) = fields else { unreachable!("fields are an object") };
         let line = if self.json {
@@ -60,7 +60,7 @@ impl Out {
         self.text(&line)
     }
 
-    /// Shows what was told so far, which else waits until it fills a buffer.
+    /// Shows the output so far, which otherwise waits until it fills a buffer.
     pub(super) fn show(&mut self) -> Told {
         self.to.flush().map_err(stopped)
     }
@@ -70,7 +70,7 @@ impl Out {
         self.text(&format!("{document:#}\n"))
     }
 
-    /// Something that is damaged or cannot be read: told where it stands, and in the exit code.
+    /// Something damaged or unreadable: reported in its place, and in the exit code.
     pub(super) fn damaged(&mut self, depth: usize, error: &Error) -> Told {
         self.count_damage();
         if self.json {
@@ -79,12 +79,12 @@ impl Out {
         self.text(&format!("{:1$}DAMAGED {error}\n", "", 2 * depth))
     }
 
-    /// Something that is damaged and told otherwise.
+    /// Counts damage that is reported elsewhere.
     pub(super) const fn count_damage(&mut self) {
         self.damaged += 1;
     }
 
-    /// What `result` holds; damage is told and nothing else is an end.
+    /// The value of `result`; damage is reported, and no error ends the output.
     pub(super) fn readable<T>(&mut self, depth: usize, result: Result<T>) -> Told<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -101,7 +101,7 @@ impl Out {
                 eprintln!("gabion: {}, named above", count(self.damaged, "damaged place"));
                 Ok(1)
             }
-            // What is still buffered nobody will read.
+            // Nobody will read the buffered rest.
             Err(Stop::Closed) => {
                 std::mem::forget(self.to);
                 Ok(u8::from(self.damaged > 0))
@@ -145,7 +145,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A checksum as it is told everywhere.
+/// A checksum in the common notation.
 pub(super) fn crc(checksum: u32) -> String {
     format!("{checksum:08x}")
 }

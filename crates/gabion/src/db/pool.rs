@@ -47,7 +47,7 @@ pub(super) fn superblock(pool: &AtRest, out: &mut Out) -> Told {
     Ok(())
 }
 
-/// What a superblock says of the pool as a whole.
+/// The fields of a superblock about the pool as a whole.
 pub(super) fn superblock_fields(superblock: &Superblock) -> Value {
     json!({
         "pool": hex(&superblock.pool_id),
@@ -60,7 +60,7 @@ pub(super) fn superblock_fields(superblock: &Superblock) -> Value {
     })
 }
 
-/// A slot's state as it is named everywhere.
+/// The common name of a slot's state.
 fn state_name(state: Option<SlotState>) -> &'static str {
     match state {
         None => "unknown",
@@ -83,7 +83,7 @@ pub(super) fn slots(pool: &AtRest, out: &mut Out) -> Told {
     let state = |slot| found.as_ref().and_then(|pool| pool.slot_state(slot));
     let slots = (0..region.geometry.slots()).map(SlotIndex).map(|slot| (slot, state(slot)));
     let used: Vec<_> = slots.filter(|(_, state)| *state != Some(SlotState::Free)).collect();
-    // The bytes of each are read. On a terminal the lines themselves show how far it is.
+    // Reads the bytes of each. On a terminal the lines themselves show the progress.
     let is_watched = io::stdout().is_terminal();
     let mut progress = Progress::beside_lines();
     let total = used.len() as u64 * SLOT_LEN;
@@ -105,7 +105,7 @@ fn one_slot(
 ) -> Told {
     let header = pool.wait(gabion_pool::read_slot_header(pool.medium(), geometry, slot));
     if found.is_none() && header.is_err() {
-        // Without the placement log nobody knows whether this slot should have a header.
+        // Without the placement log it is unknown whether this slot should have a header.
         return Ok(());
     }
     let mut fields = json!({ "index": slot.get(), "state": state_name(state) });
@@ -119,7 +119,7 @@ fn one_slot(
     if let Some(generation) = state.and_then(SlotState::generation) {
         fields["use"] = generation.get().into();
     }
-    // Only files that are written whole have headers; of other slots it is that of an earlier use.
+    // Only files that are written whole have headers; in other slots an earlier use left it.
     let sst = owner.filter(|placement| placement.file.kind == FileKind::Sst);
     let mut wrong = None;
     match (header, sst) {
@@ -157,7 +157,7 @@ fn header_fields(header: &SlotHeader, fields: &mut Value) {
     fields["checksum"] = crc(header.checksum).into();
 }
 
-/// Whether the header says what the placement log does.
+/// Whether the header agrees with the placement log.
 fn check_header(
     header: &SlotHeader,
     placement: &FilePlacement,
@@ -195,7 +195,7 @@ async fn check_bytes(
 
 pub(super) fn placements(pool: &AtRest, out: &mut Out) -> Told {
     let superblock = pool.wait(inspect::superblock(pool.medium()))?;
-    // What counts and whether it is whole is for the pool to say; below stands all that is there.
+    // The pool decides what counts and whether it is whole; the list below shows everything.
     if let Some(read) = out.readable(0, pool.wait(gabion_pool::read(pool.medium())))? {
         for (offset, len) in read.bad_copies {
             let message = "is bad; another one is whole, and the next start writes this one again";

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Each command as it is typed, and what it does.
+/// Each command as it is typed, and its effect.
 const COMMANDS: [(&str, &str); 18] = [
     ("get KEY", "the value"),
     (
@@ -49,7 +49,7 @@ const COMMANDS: [(&str, &str); 18] = [
     ("exit", "the same"),
 ];
 
-/// What may be typed for a word.
+/// The syntax of a word.
 const WORDS: &str = "Words are separated by blanks; \"a b\\x00\" is one word. An empty word (\"\") as TO is the end.";
 
 pub(super) fn run(place: &DbPlace, codecs: &CodecOptions, words: &[OsString]) -> Result<u8> {
@@ -68,7 +68,7 @@ fn prompt(db: &Db, dir: &Path, json: bool) -> Result<u8> {
         put(&format!("{}; `help` lists the commands\n", compact::state(&name(dir), &db.stats())));
     }
     let mut worst = 0;
-    // Whoever types has seen what went wrong.
+    // Somebody who types has seen the errors.
     let code = |worst| if is_typed { 0 } else { worst };
     while let Some(line) = lines.next("gabion> ")? {
         let words = split(&line).map_err(Error::invalid);
@@ -177,7 +177,7 @@ fn range<'a>(bounds: &[&'a [u8]]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
     (Bound::Included(from), end(bounds).map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-/// What `add` adds.
+/// The number for `add`.
 fn delta(word: &[u8]) -> Result<i64> {
     parse_i64(word).ok_or_else(|| {
         Error::invalid(format!(
@@ -189,7 +189,7 @@ fn delta(word: &[u8]) -> Result<i64> {
     })
 }
 
-/// For how long `put` sets a key.
+/// The life of a key for `put`.
 fn lifetime(word: &[u8]) -> Result<Expiry> {
     let seconds = parse_u64(word).filter(|seconds| *seconds > 0).ok_or_else(|| {
         Error::invalid(format!("SECONDS is {}, which is no whole number from 1 on", quoted(word)))
@@ -197,7 +197,7 @@ fn lifetime(word: &[u8]) -> Result<Expiry> {
     Ok(Expiry::In(Duration::from_secs(seconds)))
 }
 
-/// How many pairs are told at most.
+/// The limit of printed pairs.
 fn limit(word: Option<&&[u8]>) -> Result<u64> {
     word.map_or(Ok(u64::MAX), |word| {
         parse_u64(word)
@@ -205,14 +205,14 @@ fn limit(word: Option<&&[u8]>) -> Result<u64> {
     })
 }
 
-/// Which way pairs are told.
+/// The direction of a scan.
 #[derive(Clone, Copy)]
 enum Way {
     Forwards,
     Backwards,
 }
 
-/// Which way a scan of this name goes.
+/// The direction of a scan of this name.
 fn way(command: &[u8]) -> Way {
     if command.starts_with(b"r") { Way::Backwards } else { Way::Forwards }
 }
@@ -270,7 +270,7 @@ fn counted(name: &str, value: u64) -> String {
     if name.ends_with("_bytes") { size(value) } else { grouped(value) }
 }
 
-/// What a counter consists of: `flush 20, ring 3`. Parts that are 0 are left out.
+/// The parts of a counter: `flush 20, ring 3`. Parts that are 0 are left out.
 fn parts_text(parts: &Map<String, Value>) -> String {
     let parts = parts.iter().filter(|(_, part)| part.as_u64() != Some(0));
     let parts: Vec<_> = parts.map(|(name, part)| format!("{name} {part}")).collect();
@@ -285,7 +285,7 @@ fn line(what: &str, fields: &Value) -> String {
     format!("{what} {}\n", fields.join(", "))
 }
 
-/// Slots by state. Nobody grants any here.
+/// Slots by state. None are granted here.
 fn slots(stats: &DbStats) -> Value {
     let slots = stats.slots;
     json!({
@@ -294,7 +294,7 @@ fn slots(stats: &DbStats) -> Value {
     })
 }
 
-/// What the store did, by the names that `GABION STATUS` has for it.
+/// The store's counters, under the names of `GABION STATUS`.
 fn counters(stats: &DbStats) -> Value {
     let (counters, warmed) = (&stats.counters, &stats.warmed);
     let stopped = counters.writes_stopped_ms;

@@ -1,4 +1,4 @@
-//! `gabion db get`, `scan` and `size`: what the replica would answer after a start.
+//! `gabion db get`, `scan` and `size`: the replica's answers as after a start.
 
 use super::out::{Out, Told, bytes, quoted};
 use super::scrub::entries_of;
@@ -41,8 +41,8 @@ pub(super) fn scan(pool: AtRest, options: &ScanOptions, out: &mut Out) -> Told {
     let (node, _, _, medium) = &replica;
     let (view, tables) = (node.tree().lasting_view(), tables(&replica));
     let limit = options.limit.unwrap_or(u64::MAX);
-    // What it is not known for is not drawn: the scan itself meets what cannot be read, and says
-    // where.
+    // Without a size no progress is drawn: the scan itself meets unreadable places and reports
+    // them.
     let size = medium.block_on(view.approximate_size(&tables, &from, Some(&to)));
     let entries = size.map_or(0, |size| size.entries).min(limit);
     let mut progress = Progress::beside_lines();
@@ -70,7 +70,7 @@ pub(super) fn size(pool: AtRest, options: &RangeOptions, out: &mut Out) -> Told 
     tell_size(&medium.block_on(view.approximate_size(&tables, &from, Some(&to)))?, out)
 }
 
-/// What a range takes.
+/// Prints the size of a range.
 pub(super) fn tell_size(size: &RangeSize, out: &mut Out) -> Told {
     let &RangeSize { file_bytes, memtable_bytes, entries } = size;
     if out.json {
@@ -86,7 +86,7 @@ pub(super) fn tell_size(size: &RangeSize, out: &mut Out) -> Told {
     ))
 }
 
-/// What a key has.
+/// Prints the value of a key.
 pub(super) fn tell_value(key: &[u8], found: Option<&Found>, out: &mut Out) -> Told {
     if out.json {
         let value = found.map(|found| &found.value[..]);
@@ -132,7 +132,7 @@ fn user_key(key: &OsStr) -> Result<Vec<u8>> {
     Ok([&[Keyspace::User as u8], checked(key)?].concat())
 }
 
-/// The engine keys from the first to be shown to the first that is not.
+/// The engine keys from the first to show to the first after them.
 fn range(options: &RangeOptions) -> Result<(Vec<u8>, Vec<u8>)> {
     let key = |option: &Option<OsString>| option.as_deref().map(user_key).transpose();
     let prefix = key(&options.prefix)?.unwrap_or_else(|| vec![Keyspace::User as u8]);
@@ -142,7 +142,7 @@ fn range(options: &RangeOptions) -> Result<(Vec<u8>, Vec<u8>)> {
     Ok((from, to))
 }
 
-/// The first engine key that is behind all that begin with `prefix`, which begins with a keyspace.
+/// The first engine key after all that begin with `prefix`, which begins with a keyspace.
 fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let kept = prefix.iter().rposition(|&byte| byte != 0xff).map_or(0, |at| at + 1);
     let mut after = prefix[..kept].to_vec();

@@ -19,21 +19,21 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A place that is not as it was written.
+/// A place that differs from the written bytes.
 pub(super) struct Damage {
     file: Option<FileId>,
     offset: Option<u64>,
     message: String,
 }
 
-/// What was read, and what is wrong with it.
+/// The read parts, and their damage.
 #[derive(Default)]
 pub(super) struct Scrubbed {
     files: u64,
     file_bytes: u64,
     records: u64,
     log_bytes: u64,
-    /// Entries of files, where they were looked at one by one.
+    /// Entries of files, if they were checked one by one.
     pub(super) entries: Option<u64>,
     pub(super) damage: Vec<Damage>,
 }
@@ -50,7 +50,7 @@ impl Scrubbed {
 }
 
 impl Scrubbed {
-    /// Whether something of a file was named.
+    /// Whether the damage names a file.
     pub(super) fn names(&self, file: FileId) -> bool {
         self.damage.iter().any(|damage| damage.file == Some(file))
     }
@@ -60,7 +60,7 @@ pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
     run_with(out, |scrubbed, progress| scrub(pool, scrubbed, progress))
 }
 
-/// Goes through a pool and tells what came of it.
+/// Goes through a pool and prints the findings.
 pub(super) fn run_with(
     out: &mut Out,
     go: impl FnOnce(&mut Scrubbed, &mut Progress) -> Result<()>,
@@ -70,11 +70,11 @@ pub(super) fn run_with(
     let went = go(&mut scrubbed, &mut progress);
     progress.clear();
     if let Err(error) = went {
-        // What cannot be opened cannot be gone through; it is damage like any other.
+        // A pool that cannot be opened cannot be gone through; it counts as damage like any other.
         if !crate::at_rest::is_damage(&error) {
             return Err(error.into());
         }
-        // The log names what its replay meets.
+        // The log's replay names the place in its error.
         let message = error.to_string();
         if scrubbed.damage.iter().all(|damage| damage.message != message) {
             scrubbed.damage(None, None, message);
@@ -137,8 +137,8 @@ fn files(
     Ok(())
 }
 
-/// The first block that is not whole in the chunk at `chunk`: where it begins, and its bytes.
-/// Nothing when the file's own parts are whole, or too damaged to say.
+/// The first block that is not whole in the chunk at `chunk`: its begin and its bytes. Nothing when
+/// the file's own parts are whole, or too damaged to tell.
 fn bad_block(pool: &AtRest, source: &Source, meta: &FileMeta, chunk: u64) -> Option<(u64, u32)> {
     let group = source.store.group;
     let file = pool.wait(Inspector::open(source, group, meta.id, meta.rounded_len())).ok()?;
@@ -151,7 +151,7 @@ fn bad_block(pool: &AtRest, source: &Source, meta: &FileMeta, chunk: u64) -> Opt
     Some((u64::from(bad.offset), bad.stored_len))
 }
 
-/// Holds the headers of a file's slots against what the placement log and the edit say.
+/// Compares the headers of a file's slots with the placement log and the edit.
 fn headers(pool: &AtRest, opened: &OpenedPool, meta: &FileMeta, scrubbed: &mut Scrubbed) {
     let ours = opened.pool();
     let Some(placement) = ours.placement(meta.id) else { return };
@@ -170,8 +170,8 @@ fn headers(pool: &AtRest, opened: &OpenedPool, meta: &FileMeta, scrubbed: &mut S
     }
 }
 
-/// Goes through the records in the segments: the ring may hold the same records whole, and hide
-/// what a power cut would show.
+/// Goes through the records in the segments: the ring may hold the same records whole, and hide the
+/// state after a power cut.
 fn log(
     pool: &AtRest,
     opened: &OpenedPool,
@@ -193,7 +193,7 @@ fn log(
             Seen::Bad { from, to, error } => {
                 let was_durable = durable(opened, report.as_ref().ok());
                 if to.is_none() && report.is_ok() && from.get() >= was_durable {
-                    // What was drained ends in the middle of a record; the ring has all of it.
+                    // The drained log ends in the middle of a record; the ring has all of it.
                     continue;
                 }
                 let at = from.get();
@@ -210,7 +210,7 @@ fn log(
     Ok(())
 }
 
-/// Up to here segments must hold the log.
+/// Segments must hold the log up to here.
 fn durable(opened: &OpenedPool, report: Option<&RecoveryReport>) -> u64 {
     let flushed = opened.tree().flushed().frontier.only();
     report.map_or(flushed, |report| flushed.max(report.watermark)).get()

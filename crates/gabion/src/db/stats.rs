@@ -1,4 +1,4 @@
-//! `gabion db stats`: what a pool holds, as far as it can be read.
+//! `gabion db stats`: the content of a pool, as far as it can be read.
 
 use super::edits::told_codec;
 use super::log::log_fields;
@@ -39,7 +39,8 @@ pub(super) fn show(pool: &AtRest, out: &mut Out) -> Told {
     damage.iter().try_for_each(|error| out.damaged(0, error))
 }
 
-/// Part after part, each of which needs those before it: what was collected before an error counts.
+/// Collects one part after the other, each of which needs those before it. The parts before an
+/// error count.
 fn collect(pool: &AtRest, stats: &mut Map<String, Value>, damage: &mut Vec<Error>) -> Result<()> {
     let superblock = pool.wait(inspect::superblock(pool.medium()))?;
     stats.insert("pool".into(), superblock_fields(&superblock));
@@ -110,7 +111,7 @@ fn referenced(tree: &Tree) -> Option<Value> {
     (!referenced.is_empty()).then(|| json!({ "files": referenced.len(), "live_bytes": live }))
 }
 
-/// How many files have which codec; those that do not tell one are left out.
+/// How many files have each codec; files that do not name one are left out.
 fn codecs(files: &[Arc<FileMeta>]) -> Value {
     let mut codecs: BTreeMap<String, u64> = BTreeMap::new();
     for codec in files.iter().filter_map(|file| told_codec(file)) {
@@ -175,7 +176,7 @@ fn memtables(node: &Node) -> Value {
     })
 }
 
-/// What a start takes, and all files once they are open.
+/// The memory of a start, and of all files once they are open.
 fn memory_of(node: &Node) -> Memory {
     let run = RunOptions::default();
     let indexes = memory::indexes_len(node.tree().version(), &node.config().tree);
@@ -186,7 +187,7 @@ fn memory_of(node: &Node) -> Memory {
     Memory::of(node, &BufferMeter::default(), budgets)
 }
 
-/// How a part of the statistics is written.
+/// The text form of a part of the statistics.
 type Text = fn(&Value) -> String;
 
 fn to_text(stats: &Value) -> String {

@@ -1,5 +1,4 @@
-//! `gabion db verify`: everything on a pool, by its checksums and by the rules that they do not
-//! show.
+//! `gabion db verify`: everything on a pool, by its checksums and by the rules beyond them.
 
 use super::order::{self, Order};
 use super::out::{Out, Told, quoted};
@@ -12,7 +11,7 @@ use gabion_node::NodeOptions;
 use gabion_node::open::OpenedPool;
 use gabion_pool::inspect;
 
-/// Places of one file that are named one by one.
+/// Most places of one file that are named one by one.
 const NAMED_MAX: usize = 20;
 
 pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
@@ -59,7 +58,7 @@ fn tree(opened: &OpenedPool, scrubbed: &mut Scrubbed) {
     }
 }
 
-/// Reads a file entry by entry. What scrubbing has named already is not named again.
+/// Reads a file entry by entry. Damage that scrubbing has named is not named again.
 fn entries(
     pool: &AtRest,
     source: &Source,
@@ -87,7 +86,7 @@ fn look(
     scrubbed: &mut Scrubbed,
 ) -> Result<()> {
     let group = source.store.group;
-    // Holds footer, filter, index and properties against the edit.
+    // Compares footer, filter, index and properties with the edit.
     let reader = pool.wait(SstReader::open(source, group, meta))?;
     let file = pool.wait(Inspector::open(source.clone(), group, meta.id, meta.rounded_len()))?;
     let index = pool.wait(file.index())?;
@@ -125,7 +124,7 @@ fn look(
     Ok(())
 }
 
-/// What a start would do with the log: every record is decoded and applied, edits in their order.
+/// Replays the log as a start would: every record is decoded and applied, edits in their order.
 fn replay(pool: &AtRest, opened: OpenedPool) -> Result<()> {
     let ring = pool.ring(&opened)?;
     let (node, _) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;

@@ -1,10 +1,10 @@
-//! One cache for blocks, indexes and filters, as engines have it that Gabion is compared with.
+//! One cache for blocks, indexes and filters, as in the engines that Gabion is compared with.
 //!
 //! The store has two budgets: for decoded blocks, and for the indexes and filters of open files.
-//! RocksDB's cache holds both (`cache_index_and_filter_blocks`, which its guide recommends), so
-//! with two budgets of so many bytes each Gabion would have more memory in the same run: by 2 % of
-//! the data, which is a tenth of a cache for a quarter of it. Here what indexes and filters take
-//! *now* is taken from the blocks, and set anew while the store runs:
+//! RocksDB's cache holds both (`cache_index_and_filter_blocks`, which its guide recommends). So
+//! with two budgets of the same size Gabion would have more memory in the same run: by 2 % of the
+//! data, which is a tenth of a cache for a quarter of it. Here the *current* bytes of indexes and
+//! filters are taken from the blocks, and set anew while the store runs:
 //!
 //! ```text
 //!   cache_len  ├────────── blocks ──────────┤── indexes, filters ──┤
@@ -17,13 +17,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Of the cache, what blocks have however much indexes and filters want: one part in so many. Where
-/// these do not fit into the rest, they are read again and again, as in any cache that is smaller
-/// than the indexes.
+/// The blocks' guaranteed part of the cache, one in so many, however much indexes and filters want.
+/// If these do not fit into the rest, they are read again and again, as in any cache that is
+/// smaller than the indexes.
 const BLOCKS_PART: usize = 8;
 
-/// How long what blocks may take lags behind what is open. A look costs some 50 µs for a thousand
-/// files: half a thousandth of a processor, within what is measured.
+/// How long the blocks' budget lags behind the open files. A look costs some 50 µs for a thousand
+/// files: half a thousandth of a processor, which counts in the measurement.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Budgets that are `cache_len` bytes together while indexes and filters take `indexes_len`.
@@ -33,8 +33,7 @@ pub(super) fn budgets(cache_len: usize, indexes_len: usize) -> RunOptions {
     RunOptions { block_cache_len, open_files_len, ..RunOptions::default() }
 }
 
-/// Keeps what blocks, indexes and filters of a store take together within one budget, until it is
-/// dropped.
+/// Keeps blocks, indexes and filters of a store together within one budget, until it is dropped.
 pub(super) struct OneCache {
     /// The thread ends when this is gone.
     stop: Option<Sender<()>>,
@@ -42,7 +41,7 @@ pub(super) struct OneCache {
 }
 
 impl OneCache {
-    /// That of a store which was opened with `run`.
+    /// For a store that was opened with `run`.
     ///
     /// # Errors
     /// The system's, when no thread can be started.
@@ -61,10 +60,10 @@ impl OneCache {
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends it, and lets go of the store.
+    /// Ends the thread, which lets go of the store.
     ///
     /// # Errors
-    /// The store's, which failed meanwhile: shares were those of then.
+    /// The store's, which failed meanwhile: the shares stayed as they were then.
     pub(super) fn end(mut self) -> Result<()> {
         self.join()
     }
@@ -80,13 +79,13 @@ impl OneCache {
 
 impl Drop for OneCache {
     fn drop(&mut self) {
-        // Whoever wants to know whether it worked ends it.
+        // A caller that needs the result ends it.
         let _ = self.join();
     }
 }
 
-/// Gives blocks what indexes and filters leave. The budget of these stays as it is, so no file is
-/// closed.
+/// Gives blocks the bytes that indexes and filters leave. The budget of these stays as it is, so no
+/// file is closed.
 fn share_out(db: &Db, run: &mut RunOptions, cache_len: usize) -> Result<()> {
     let RunOptions { block_cache_len, open_files_len, .. } =
         budgets(cache_len, db.stats().index_bytes);

@@ -1,8 +1,8 @@
-//! The pools of replicas that do not run, read by this process.
+//! The pools of stopped replicas, read by this process.
 //!
 //! A replica is opened as its own process would open it, which also checks its log; nothing is
-//! written. Where a chunk of a file is damaged and another replica has it whole, the two are
-//! compared to name the very byte.
+//! written. If a chunk of a file is damaged and another replica has it whole, the two are compared
+//! to name the exact byte.
 
 use super::{Damage, Found, LiveFile};
 use crate::at_rest::{AtRest, check_file, differs, is_damage};
@@ -131,7 +131,7 @@ impl Replica {
         self.medium.block_on(self.source.read(file, offset, len))
     }
 
-    /// Where bad bytes begin to differ from those of a replica that has them whole, and which one.
+    /// The first byte that differs from a replica with whole bytes, and that replica.
     fn first_difference(
         &self,
         file: FileId,

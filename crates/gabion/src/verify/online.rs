@@ -1,4 +1,4 @@
-//! Replicas that run look at themselves and tell, while clients write.
+//! Running replicas check themselves and report, while clients write.
 //!
 //! ```text
 //!   scrub ─► how fast does the log grow? ─► a position soon to come ─► DIGEST there, of all at once
@@ -6,8 +6,8 @@
 //!                       └── passed too early, not reached, cut, too old ─┴─► scrub of what is new ─► found
 //! ```
 //!
-//! Each replica captures its state where a record ends at that position or beyond, which is the
-//! same place everywhere, and reads it from there. At rest the position is where the logs end.
+//! Each replica captures its state at the first record end at or after that position, which is the
+//! same place everywhere, and reads it from there. At rest the position is the end of the logs.
 
 use super::{Damage, Found, LiveFile, place};
 use crate::client::Client;
@@ -21,18 +21,18 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How often a position is asked for before verify gives up.
+/// How many positions are tried before verify gives up.
 const TRIES: u32 = 20;
 /// How often all records are read when some replica cannot read its own: a damaged file is repaired
-/// within moments where another replica has it whole.
+/// within moments if another replica has it whole.
 const TRIES_IN_PART: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// For how long the growth of the log is measured.
+/// The time over which the growth of the log is measured.
 const MEASURED: Duration = Duration::from_millis(100);
-/// How far ahead of the log the first position is, in what the log grows: all replicas are to be
+/// The distance of the first position from the log's end, in time of growth: all replicas must be
 /// asked before any of them is there.
 const LEAD_FIRST: Duration = Duration::from_millis(250);
-/// How far ahead at most. Replicas wait for 3 s.
+/// The largest distance. Replicas wait for 3 s.
 const LEAD_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
@@ -45,7 +45,7 @@ pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<V
             return Err(Error::unavailable(format!("replica {number} is not ready: {reason}")));
         }
     }
-    // Files first: whoever meets damage has it repaired, and only a scrub tells where it was.
+    // Files first: a reader that meets damage has it repaired, and only a scrub tells where it was.
     let bytes: u64 = status.iter().map(|value| number(&value["live_bytes"])).sum();
     progress.say(&format!("reading {} of files at {} replicas", size(bytes), addresses.len()));
     let scrubs = ask_all(&addresses, "SCRUB")?;
@@ -70,14 +70,14 @@ fn what_was_found(replica: u32, state: &Value) -> Found {
         log_crc: state["log_crc"].as_str().map(str::to_owned),
         edit: number(&state["edit"]),
         files: list(&state["files"]).map(live_file).collect(),
-        // What could not be read is damaged; the scrub named it, and it may soon be whole.
+        // Unreadable records are damaged; the scrub named them, and they may soon be whole.
         records,
         ..Found::default()
     }
 }
 
 impl Found {
-    /// What a scrub said.
+    /// Takes a scrub's findings.
     fn take_scrub(&mut self, scrub: &Value) {
         self.bytes_read += number(&scrub["bytes"]);
         self.files_read.extend(list(&scrub["read"]).map(number));
@@ -85,9 +85,8 @@ impl Found {
     }
 }
 
-/// Has the files read that came into the trees after the scrub and before the position at which the
-/// replicas are compared. Some may have left them again: those were compared with their edits when
-/// they came.
+/// Scrubs the files that came into the trees after the scrub and before the position of the
+/// comparison. Files that have left the trees again were compared with their edits when they came.
 fn scrub_the_new(addresses: &[(u32, SocketAddr)], found: &mut [Found]) -> Result<()> {
     let questions = found.iter().map(|it| {
         let new = it.files.iter().filter(|file| !it.files_read.contains(&file.number));
@@ -134,7 +133,7 @@ fn damage(value: &Value) -> Damage {
     }
 }
 
-/// What all replicas hold at one log position: where it is, edit, files, number and checksum of
+/// The state of all replicas at one log position: the position, edit, files, number and checksum of
 /// records.
 fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> Result<Vec<Value>> {
     let (mut obstacle, mut lead) = (None, LEAD_FIRST);
@@ -149,7 +148,7 @@ fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> 
             Ok(states) => states,
             Err(error) if is_passing(&error) => {
                 if log_ends(addresses)?.iter().any(|end| !wanted.covers(end)) {
-                    // Some replica was there before it was asked.
+                    // Some replica was past the position before it was asked.
                     lead = (lead * 2).min(LEAD_MAX);
                 }
                 obstacle = Some(error);
@@ -173,12 +172,12 @@ fn at_one_position(addresses: &[(u32, SocketAddr)], progress: &mut Progress) -> 
 }
 
 /// Whether another position may do: this one was passed or not reached, the log was cut, or
-/// compactions replaced for too long what was read.
+/// compactions kept replacing the files being read.
 fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::SnapshotTooOld | ErrorKind::Unavailable)
 }
 
-/// A frontier that the log comes to in about `lead`, or where it ends if nobody writes.
+/// A frontier that the log reaches in about `lead`, or its end if nobody writes.
 fn frontier_ahead(addresses: &[(u32, SocketAddr)], lead: Duration) -> Result<Frontier> {
     let longest =
         || log_ends(addresses).map(|ends| ends.into_iter().fold(Frontier::ZERO, Frontier::join));
@@ -194,7 +193,7 @@ fn log_ends(addresses: &[(u32, SocketAddr)]) -> Result<Vec<Frontier>> {
     Ok(status.iter().map(|value| frontier(&value["log"]["end"])).collect())
 }
 
-/// Nothing when all replicas captured the same record of the same log.
+/// Succeeds when all replicas captured the same record of the same log.
 fn are_at_one_place(addresses: &[(u32, SocketAddr)], states: &[Value]) -> Result<()> {
     let place = |state: &Value| (state["log_end"].clone(), state["log_crc"].clone());
     for (state, (replica, _)) in states.iter().zip(addresses) {
@@ -235,7 +234,7 @@ fn ask_all(addresses: &[(u32, SocketAddr)], question: &str) -> Result<Vec<Value>
     insist(answers(addresses, &vec![question.to_owned(); addresses.len()]), addresses)
 }
 
-/// All answers, or why there are not all.
+/// All answers, or why some are missing.
 fn insist(answers: Vec<Result<Value>>, addresses: &[(u32, SocketAddr)]) -> Result<Vec<Value>> {
     answers
         .into_iter()

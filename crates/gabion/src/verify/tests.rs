@@ -1,5 +1,4 @@
-//! What is told of replicas that differ, and that nothing unread or not compared counts as the
-//! same.
+//! The messages about replicas that differ; and nothing unread or not compared counts as equal.
 
 use super::*;
 use gabion_base::LogPosition;

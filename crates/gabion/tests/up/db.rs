@@ -1,4 +1,4 @@
-//! `gabion db` on the pool that a stopped replica left.
+//! `gabion db` on the pool of a stopped replica.
 
 use super::{GABION, Place, said};
 use gabion_base::{FileId, GroupId, ReplicaId, ShardId};
@@ -59,7 +59,7 @@ impl Place {
         }
     }
 
-    /// Turns one byte of the pool over; a second time turns it back.
+    /// Flips one byte of the pool; a second call restores it.
     fn flip(&self, at: u64) {
         let path = self.data.join("replica-1/pool");
         let file = File::options().read(true).write(true).open(path).unwrap();
@@ -68,7 +68,7 @@ impl Place {
         file.write_all_at(&[!byte[0]], at).unwrap();
     }
 
-    /// Where a byte of a file lies in the pool.
+    /// The place of a file's byte in the pool.
     fn place_of(&self, name: &str, offset: u64) -> u64 {
         let pool = PoolFile::open(&self.data.join("replica-1/pool"), DirectIo::Never).unwrap();
         let options = MediumOptions { notify: false, ..MediumOptions::default() };
@@ -133,7 +133,7 @@ fn a_pool_is_looked_into_while_nothing_runs_on_it_and_damage_is_named() {
     assert_eq!(up.wait(), 0);
 }
 
-/// `gabion db` on a pool or directory, with what is typed into it.
+/// `gabion db` on a pool or directory, with the given input.
 pub(super) fn on(pool: &Path, words: &[&str], input: &str) -> Output {
     let mut child = Command::new(GABION)
         .args(["db", "--pool"])
@@ -144,12 +144,12 @@ pub(super) fn on(pool: &Path, words: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that has read enough has ended.
+    // A program that has read enough has ended.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
-/// What it says when nothing is wrong.
+/// Its output when nothing is wrong.
 pub(super) fn fine(pool: &Path, words: &[&str], input: &str) -> String {
     let output = on(pool, words, input);
     assert!(output.status.success(), "{words:?}: {}", said(&output));
@@ -183,7 +183,7 @@ fn copies_it_into_a_store_of_its_own(place: &Place) {
     let compacted: Value = serde_json::from_str(&fine(&copy, &["compact", "--json"], "")).unwrap();
     let after = compacted["after"].as_array().unwrap();
     assert_eq!(after.iter().filter(|level| level["files"].as_u64() > Some(0)).count(), 1);
-    // 399 keys of the load, those after it, and the cage.
+    // 399 keys of the load, the later ones, and the cage.
     assert_eq!(fine(&copy, &["scan"], "").lines().count(), KEYS + LATE + 1);
     fine(&copy, &["verify"], "");
     let stats = fine(&copy, &["open"], "stats\n");
@@ -237,7 +237,7 @@ fn pairs_are_told_from_both_ends_at_the_prompt_and_a_key_is_put_for_some_time() 
         assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
         assert!(said(&wrong).contains(part), "{}", said(&wrong));
     }
-    // What `help` lists is a command also where there is no prompt to be ended.
+    // Commands that `help` lists also work where there is no prompt to end.
     for word in ["quit", "exit"] {
         assert_eq!(fine(&dir, &["open", word], ""), "");
     }
@@ -269,7 +269,7 @@ fn counters_are_added_to_by_hand_and_shown_by_what_looks_into_a_pool() {
     let number = added.split("file=").nth(1).unwrap().split('.').next().unwrap();
     assert!(files.contains("merge_operator=add-i64"), "{files}");
     let file = fine(&dir, &["dump", "file", number, "--entries"], "");
-    // 5, then -3: one operand, that stops 5 before the upper end and then goes back.
+    // 5, then -3: one operand that stops 5 before the upper end and then goes back.
     let top = i64::MAX - 3;
     assert!(file.contains("to_0=2") && file.contains(&format!("to_largest={top}")), "{file}");
     assert!(file.contains("delta=-7"), "{file}");
@@ -465,7 +465,7 @@ fn names_a_flipped_byte_of_a_file(place: &Place) {
 }
 
 fn names_a_flipped_byte_of_the_log(place: &Place) {
-    // What nobody wants to be durable is in the ring alone.
+    // Writes without a wish for durability are in the ring alone.
     fine(&place.data.join("replica-1"), &["open"], "put synced x\nsync\n");
     let log = place.objects(&["dump", "log"]);
     let drained: Vec<&Value> = log.iter().filter(|object| object["in"] == "segment+ring").collect();

@@ -1,5 +1,5 @@
-//! The rings of replicas: what `up`, `status`, `verify --offline` and `db` say of one that is lost,
-//! and that after a clean stop nothing is.
+//! The rings of replicas: the reports of `up`, `status`, `verify --offline` and `db` on a lost one,
+//! and no loss after a clean stop.
 
 use super::{PATIENCE, Place, Up, assert_gone, kill, said};
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl Place {
         assert_eq!(up.wait(), 0);
     }
 
-    /// What a replica says of its ring once it is known what became of it.
+    /// A replica's report on its ring once its fate is known.
     fn fate(&self, replica: usize) -> Value {
         let begun = Instant::now();
         loop {
@@ -62,7 +62,7 @@ fn after_a_clean_stop_a_single_replica_needs_no_ring() {
         let log = std::fs::read_to_string(place.data.join("replica-1/log")).unwrap();
         assert!(log.contains("stopped cleanly: the log is flushed up to "), "{log}");
         std::fs::remove_file(place.ring(1)).unwrap();
-        // Who only looks agrees that all is there.
+        // A mere look agrees that all is there.
         assert!(place.run(&["verify", "--offline"]).status.success());
         let got = place.run(&["db", "get", "key-4"]);
         assert!(got.status.success() && said(&got).contains("nothing is lost"), "{}", said(&got));
@@ -173,7 +173,7 @@ fn a_group_that_was_killed_fills_one_ring_from_others_and_says_that_all_are_lost
     assert!((1..=3).all(|replica| place.fate(replica) == Value::Null));
 }
 
-/// Nobody starts over what may be a mix-up: the replica says so, and `up` with it.
+/// A replica does not start over on a possible mix-up: it says so, and `up` with it.
 /// docs/faults.md: P25
 #[test]
 fn the_ring_of_another_replica_is_refused_and_named_on_the_terminal() {
@@ -205,7 +205,7 @@ fn a_second_signal_ends_a_stop_at_once() {
     let up = place.up(&["--replicas", "1"]);
     place.set(0);
     let pid = place.pids()[0];
-    // It cannot write anything out while it stands still.
+    // It cannot write anything out while SIGSTOP holds it.
     kill(pid, "-STOP");
     up.signal("-TERM");
     up.wait_for("stopping 1 replica");

@@ -1,10 +1,10 @@
-//! Starts that cannot succeed, each with one sentence that says what is missing.
+//! Starts that cannot succeed, each with one sentence that names what is missing.
 
 use super::unprivileged::unprivileged;
 use super::{GABION, Place, said};
 use std::process::{Command, Output, Stdio};
 
-/// What a start says that ends at once, in one line.
+/// The one line of a start that ends at once.
 fn refusal(output: &Output) -> String {
     let text = said(output);
     assert_eq!(output.status.code(), Some(2), "{text}");

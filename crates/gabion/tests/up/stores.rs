@@ -1,4 +1,4 @@
-//! `gabion db` on stores of their own: what it loads, copies, shows and says meanwhile.
+//! `gabion db` on stores of their own: loads, copies, outputs and progress.
 
 use super::db::{fine, on};
 use super::{GABION, said, terminal};
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What it draws while somebody looks on: its errors and its progress go to a terminal.
+/// Its drawing while somebody looks on: errors and progress go to a terminal.
 fn drawn(pool: &Path, words: &[&str], input: &str) -> String {
     let (mut screen, terminal) = terminal();
     let mut child = Command::new(GABION)
@@ -99,7 +99,7 @@ fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
     assert!(shown.contains("4.0 KiB of 4.0 KiB, copied, now read back"), "{shown}");
     let shown = drawn(&copy, &["dump", "slots"], "");
     assert!(shown.contains("0 %  0 B of 2.0 MiB, slot "), "{shown}");
-    // JSON goes to standard output, and is nothing to what is drawn.
+    // JSON goes to standard output and does not disturb the drawing.
     let as_json = drawn(&copy, &["dump", "slots", "--json"], "");
     assert!(as_json.contains("0 %  0 B of 2.0 MiB, slot "), "{as_json}");
     let files = fine(&copy, &["dump", "edits"], "");
@@ -121,7 +121,7 @@ fn what_takes_long_shows_how_far_it_is_to_whoever_looks_on() {
     fine(&copy, &["open"], "put b 1\nput c 2\n");
     let shown = drawn(&copy, &["dump", "log"], "");
     assert!(shown.contains(" 0 %  0 B of ") && shown.contains(" B, records"), "{shown}");
-    // Where it is known how long the input is, all of it is a whole.
+    // With an input of known length the bar shows a share of the whole.
     let lines = dir.join("lines");
     let line = |n| format!("{{\"key\":\"d{n:05}\",\"value\":\"1\"}}\n");
     std::fs::write(&lines, (0..100_000).map(line).collect::<String>()).unwrap();
@@ -149,7 +149,7 @@ fn stores(test: &str, names: &[&str]) -> (PathBuf, Vec<PathBuf>) {
     (dir, stores)
 }
 
-/// The number of the SST that a store's edits name last.
+/// The number of the last SST in a store's edits.
 fn newest_sst(store: &Path) -> String {
     let edits = fine(store, &["dump", "edits"], "");
     let is_file = |line: &str| line.starts_with("added ") || line.starts_with("file ");
@@ -204,7 +204,7 @@ impl FileSource for Waited {
     }
 }
 
-/// A copy of a store, in whose tree the number `is` stands as `becomes`. Its files and all
+/// A copy of a store with the number `becomes` in place of `is` in its tree. Its files and all
 /// checksums are good.
 fn forge(store: &Path, copy: &Path, is: u64, becomes: u64) {
     let pool = PoolFile::open(&store.join("pool"), DirectIo::Never).unwrap();
@@ -232,7 +232,7 @@ fn an_edit_that_tells_other_times_than_the_entries_have_is_named_by_verify() {
     let line =
         |key, at_ms: u64| format!("{{\"key\":\"{key}\",\"value\":\"1\",\"expires_ms\":{at_ms}}}\n");
     fine(&stores[0], &["load"], &(line("a", first) + &line("b", last)));
-    // What is in files is all that a copy without the log has.
+    // A copy without the log has only the data in files.
     fine(&stores[0], &["open"], "put c 1\nflush\n");
     fine(&stores[0], &["verify"], "");
     let copy = dir.join("copy");

@@ -43,7 +43,7 @@ impl Writer {
         writer
     }
 
-    /// Waits until more was written than was on its way.
+    /// Waits until more writes are done than were under way.
     fn goes_on(&self) {
         let (begun, until) = (Instant::now(), self.written.load(Ordering::SeqCst) + 3 * PIPELINED);
         while self.written.load(Ordering::SeqCst) < until {
@@ -83,7 +83,7 @@ fn fill(place: &Place) -> u64 {
     unreachable!("it ends with a file or without patience")
 }
 
-/// Verifies while the writer writes, and returns the exit code and what was said.
+/// Verifies while the writer writes, and returns the exit code and the output.
 fn verify(place: &Place, writer: &Writer) -> (Option<i32>, Value, String) {
     let before = writer.written.load(Ordering::SeqCst);
     let output = place.run(&["verify", "--json"]);
@@ -94,7 +94,7 @@ fn verify(place: &Place, writer: &Writer) -> (Option<i32>, Value, String) {
     (output.status.code(), verdict, text)
 }
 
-/// The group is as it should be, and what was compared is from amid the writes.
+/// The group is sound, and the comparison was made amid the writes.
 fn is_verified(place: &Place, writer: &Writer, mode: &str) {
     let (code, verdict, text) = verify(place, writer);
     assert_eq!(code, Some(0), "{mode}: {text}");

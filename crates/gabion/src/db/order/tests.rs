@@ -86,7 +86,7 @@ fn every_rule_that_a_file_breaks_is_named_with_its_values() {
     }
 }
 
-/// A tree whose L0 holds these, newest first: what a flush that came too late would leave.
+/// A tree whose L0 holds these, newest first: the result of a flush that came too late.
 fn l0(files: &[FileMeta]) -> Version {
     let mut bytes = vec![2];
     bytes.put_varint(files.len() as u64);
@@ -107,7 +107,7 @@ fn files_of_l0_that_overlap_are_as_new_as_their_places_say() {
     assert_eq!(of_l0(&l0(&files[..2])), Vec::<String>::new());
     let said = of_l0(&l0(&files)).join("; ");
     assert!(said.contains("000008.sst lies before 000007.sst in L0"), "{said}");
-    // Those of one flush do not overlap, and share its sequence numbers.
+    // The files of one flush do not overlap, and share its sequence numbers.
     let apart = [files[1].clone(), meta(7, ("\u{1}d", "\u{1}e"), (1, 15))];
     assert_eq!(of_l0(&l0(&apart)), Vec::<String>::new());
 }
