@@ -1,6 +1,6 @@
-//! Tells the program what it is built from: one number for the text of everything that decides about what a run of an
-//! engine does and reports. Programs of peers are built apart from `gabion bench`, which refuses one that was built from
-//! anything else; a commit would say less, as it says nothing of what was changed since.
+//! Tells the program its sources: one number for the text of everything that decides what a run of
+//! an engine does and reports. Programs of peers are built apart from `gabion bench`, which refuses
+//! one with another number. A commit would say less, as it leaves out later changes.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -10,8 +10,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What it is, from this package's directory: the instrument, and the programs of peers with their settings and
-/// versions. What is not there (a copy without peers) does not count.
+/// The sources, from this package's directory: the instrument, and the programs of peers with their
+/// settings and versions. A missing one (a copy without peers) does not count.
 const SOURCES: [&str; 11] = [
     "Cargo.toml",
     "src",

@@ -26,9 +26,9 @@ pub struct RunArgs {
     /// The engine's write-ahead log.
     #[arg(long, value_enum, default_value_t = Log::Off)]
     pub log: Log,
-    /// Most bytes of memory that the process may have had resident when everything is checked, this instrument's own
-    /// included (4 for each record); over it the run fails. It fails as well when over 450 MB are resident then that neither
-    /// the engine tells of nor this instrument has.
+    /// Most bytes of memory that the process may have had resident when everything is checked, this
+    /// instrument's own included (4 for each record); over it the run fails. It fails as well when
+    /// over 450 MB are resident then that neither the engine tells of nor this instrument has.
     #[arg(long, value_parser = parse_bytes)]
     pub memory_max: Option<u64>,
     /// What this engine has for itself.
@@ -39,11 +39,12 @@ pub struct RunArgs {
     pub common: CommonArgs,
 }
 
-/// Options that one engine has for itself: in a comparison others have what their guides recommend. An engine that has
-/// no such thing refuses it.
+/// Options that one engine has for itself: in a comparison others have what their guides recommend.
+/// An engine that has no such thing refuses it.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnArgs {
-    /// Bytes of a block of a file of this engine, where others have another [default: as --block-size]
+    /// Bytes of a block of a file of this engine, where others have another [default: as
+    /// --block-size]
     #[arg(long, value_parser = parse_bytes)]
     pub own_block_size: Option<u64>,
     /// Most MemTables, the one that is written to included; further writes wait (RocksDB).
@@ -55,7 +56,7 @@ pub struct OwnArgs {
 }
 
 impl OwnArgs {
-    /// The words on a command line that mean these options; none where nothing is its own.
+    /// The words on a command line for these options; none where nothing is its own.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let options = [
@@ -67,7 +68,7 @@ impl OwnArgs {
         options.into_iter().filter_map(word).collect()
     }
 
-    /// Refuses what no engine takes.
+    /// Refuses values that no engine takes.
     fn check(&self) -> Result<()> {
         let limits = [
             ("own-block-size", self.own_block_size, KIB, MIB),
@@ -106,8 +107,8 @@ pub struct CommonArgs {
     #[arg(long)]
     pub seconds: Option<u64>,
     /// For workloads that read a quarter of the records, and ten seconds of requests at most. Those
-    /// that only write (fillseq, fillrandom, overwrite, deleterandom, ycsb-g) have all of them, as a
-    /// quarter is a burst that logs and MemTables take up, and fifteen seconds.
+    /// that only write (fillseq, fillrandom, overwrite, deleterandom, ycsb-g) have all of them, as
+    /// a quarter is a burst that logs and MemTables take up, and fifteen seconds.
     #[arg(long)]
     pub quick: bool,
     /// Bytes of a MemTable.
@@ -132,7 +133,7 @@ pub struct CommonArgs {
 }
 
 impl RunArgs {
-    /// The words on a command line that mean these options, for a program of an engine.
+    /// The words on a command line for these options, for a program of an engine.
     #[must_use]
     pub fn words(&self) -> Vec<OsString> {
         let common = &self.common;
@@ -185,9 +186,9 @@ pub struct Plan {
     pub records: u64,
     /// Most requests that are measured.
     pub operations: u64,
-    /// Longest time in which they are made; `None` without a limit.
+    /// Longest time for the requests; `None` without a limit.
     pub limit: Option<Duration>,
-    /// How long reads are made before the clock starts.
+    /// The time of reads before the clock starts.
     pub warm_up: Duration,
     /// Bytes of a value.
     pub value_len: usize,
@@ -195,13 +196,14 @@ pub struct Plan {
     pub compressibility: f64,
     /// Seed of the values and of the choice of records.
     pub seed: u64,
-    /// Bytes of a block of a file that all engines of a comparison have; `None` for what each one's guide recommends.
+    /// Bytes of a block of a file that all engines of a comparison have; `None`: each one's guide
+    /// decides.
     pub common_block_len: Option<u64>,
-    /// What this engine has for itself, as [`OwnArgs::words`].
+    /// This engine's own options, as [`OwnArgs::words`].
     pub own: Vec<String>,
     /// Most bytes that the process may have had resident at the end.
     pub memory_max: Option<u64>,
-    /// What the engine is opened with.
+    /// The options with which the engine is opened.
     pub engine: EngineOptions,
 }
 
@@ -282,8 +284,8 @@ impl RunArgs {
         Ok(plan)
     }
 
-    /// Records where no number is asked for. Of what only writes there is no quick data set: a quarter is a burst of less
-    /// than a second, which logs and MemTables take up, or much of it.
+    /// Records where no number is asked for. Write-only workloads have no quick data set: a quarter
+    /// is a burst of less than a second, which logs and MemTables take up, or much of it.
     const fn default_records(&self) -> u64 {
         let quick = if self.common.quick && self.workload.reads() { 4 } else { 1 };
         default_records(self.value_size) / quick
@@ -321,8 +323,8 @@ impl Plan {
         self.records * (KEY_LEN + self.value_len) as u64
     }
 
-    /// Free bytes on disk without which a run is not begun: the data three times, as the largest
-    /// compaction keeps what it reads until it has written, what is written anew, and a spare.
+    /// Free bytes on disk without which a run does not begin: the data three times, the updates,
+    /// and a spare. The largest compaction keeps its input until it has written its output.
     #[must_use]
     pub fn disk_len(&self) -> u64 {
         let anew = if self.workload.is_loaded() && self.workload.writes() {

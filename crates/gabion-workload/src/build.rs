@@ -1,4 +1,4 @@
-//! What a program is built from, so that one that is older than the others is found out.
+//! The sources that a program is built from, so that an older program is found out.
 //!
 //! ```text
 //!   gabion bench …                     engine-rocksdb, replica-rocksdb …
@@ -9,34 +9,35 @@ use gabion_base::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// What a program is built from, and how.
+/// The sources of a program, and its profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// A number, in hexadecimal digits, for the sources of the workloads, the instrument and the peers' programs with
-    /// their settings and locked versions (`build.rs`): programs with the same number measure the same.
+    /// A number, in hexadecimal digits, for the sources of the workloads, the instrument and the
+    /// peers' programs with their settings and locked versions (`build.rs`): programs with the same
+    /// number measure the same.
     pub sources: String,
     /// `release`, or `debug` for a build with checks, whose figures say nothing about the other.
     pub profile: String,
 }
 
 impl Build {
-    /// The word by which a peer's program, as the first of its command line, is asked for this.
+    /// The word that asks a peer's program for this, as the first of its command line.
     pub const WORD: &'static str = "built-from";
 
-    /// That of this program.
+    /// The build of this program.
     #[must_use]
     pub fn own() -> Self {
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         Self { sources: env!("GABION_WORKLOAD_SOURCES").to_owned(), profile: profile.to_owned() }
     }
 
-    /// As it stands in rows and is printed.
+    /// The fields as rows and the output have them.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({"sources": self.sources, "profile": self.profile})
     }
 
-    /// Reads what a program printed; none where it is something else.
+    /// Reads a program's output; none if it is something else.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(text).ok()?;
@@ -44,7 +45,8 @@ impl Build {
         Some(Self { sources: text("sources")?, profile: text("profile")? })
     }
 
-    /// Prints that of this program on standard output, if the first word of the command line asks for it.
+    /// Prints the build of this program on standard output, if the first word of the command line
+    /// asks for it.
     ///
     /// # Errors
     /// I/O: it cannot be printed.

@@ -1,5 +1,5 @@
-//! What is checked when a run is over, beside a scan of everything: reads of single keys and of many at once, and
-//! whether the engine knows what memory it takes.
+//! The checks after a run, beside a scan of everything: reads of single keys and of many at once,
+//! and the engine's account of its memory.
 
 use crate::args::Plan;
 use crate::engine::Engine;
@@ -11,11 +11,13 @@ use gabion_base::{Error, Result};
 const SAMPLE: u64 = 20_000;
 /// Keys of a batch.
 const BATCH: usize = 100;
-/// Bytes that may be resident beside what the engine tells of and the instrument's own: the program and its threads, what
-/// the allocator keeps of what was freed, and what it rounds up. With 100 million records they are 338 MB.
+/// Bytes that may be resident beside the engine's account and the instrument's own: the program and
+/// its threads, freed memory that the allocator keeps, and its rounding. With 100 million records
+/// they are 338 MB.
 const UNTOLD_MAX: u64 = 450_000_000;
 
-/// Reads records all over the key space, in no order, now that nobody writes: each by itself, and others with many.
+/// Reads records all over the key space, in no order, now that nobody writes: some one by one,
+/// others in batches.
 pub(crate) fn sample<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<()> {
     let keys = plan.workload.key_space();
     let order = Permutation::new(ledger.room(), plan.seed);
@@ -58,7 +60,7 @@ fn many<E: Engine>(engine: &E, ledger: &Ledger, records: &[u64], names: &[Key]) 
         .try_for_each(|record| Ledger::check_absent(record, ledger.floor(record)))
 }
 
-/// Holds what the engine says of its memory, where it says anything, against what is resident.
+/// Compares the engine's account of its memory, if it gives one, with the resident bytes.
 pub(crate) fn told(kinds: &[(&'static str, u64)], instrument: u64, resident: u64) -> Result<()> {
     let told: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
     if kinds.is_empty() || resident <= told + instrument + UNTOLD_MAX {

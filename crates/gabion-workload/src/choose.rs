@@ -1,5 +1,5 @@
-//! Which records a request asks for, as YCSB has it (Cooper et al., SoCC 2010; `ZipfianGenerator`,
-//! `ScrambledZipfianGenerator`, `SkewedLatestGenerator`), so that figures can be held against
+//! The choice of records, as YCSB has it (Cooper et al., SoCC 2010; `ZipfianGenerator`,
+//! `ScrambledZipfianGenerator`, `SkewedLatestGenerator`), so that figures can be compared with
 //! others'. Records are numbered 0, 1, 2 … in the order of insertion.
 
 use crate::key::Permutation;
@@ -18,7 +18,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// As it is named on the command line and in JSON.
+    /// The name on the command line and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -98,9 +98,10 @@ fn zeta(count: u64) -> f64 {
     exact + integral + (to.powf(-THETA) - from.powf(-THETA)) / 2.0
 }
 
-/// Ranks 1 to `ranks`, rank `k` with a probability in proportion to `1 / k^skew`, for any skew from 0 on
-/// (YCSB's way is for skews below 1): rejection-inversion, W. Hörmann and G. Derflinger, "Rejection-inversion
-/// to generate variates from monotone discrete distributions", ACM TOMACS 6(3), 1996.
+/// Ranks 1 to `ranks`, rank `k` with a probability in proportion to `1 / k^skew`, for any skew from
+/// 0 on (YCSB's method is for skews below 1): rejection-inversion, W. Hörmann and G. Derflinger,
+/// "Rejection-inversion to generate variates from monotone discrete distributions", ACM TOMACS
+/// 6(3), 1996.
 #[derive(Clone, Copy, Debug)]
 struct Ranks {
     ranks: f64,
@@ -108,7 +109,7 @@ struct Ranks {
     /// The integral of the weights at the ends.
     first: f64,
     last: f64,
-    /// Nearer than this to a rank nothing is rejected.
+    /// Nothing nearer than this to a rank is rejected.
     near: f64,
 }
 
@@ -132,9 +133,9 @@ impl Ranks {
         factor * x.ln()
     }
 
-    /// Of the integral.
+    /// The inverse of the integral.
     fn inverse(&self, y: f64) -> f64 {
-        // Rounding may lead below what a logarithm has.
+        // Rounding may lead below the domain of the logarithm.
         let t = (y * (1.0 - self.skew)).max(-1.0);
         let factor = if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 };
         (factor * y).exp()
@@ -174,7 +175,7 @@ impl Chooser {
     #[must_use]
     pub fn new(distribution: Distribution, records: u64) -> Self {
         let shape = match distribution {
-            // A zipfian distribution has a first and a second rank at least.
+            // A zipfian distribution has at least a first and a second rank.
             _ if records < 3 => Shape::Uniform,
             Distribution::Uniform => Shape::Uniform,
             Distribution::Zipfian => {
@@ -185,9 +186,9 @@ impl Chooser {
         Self { records, shape }
     }
 
-    /// Chooses among `records` records, at least one, of which the `k`-th most popular comes with a
-    /// probability in proportion to `1 / k^skew`, whatever the skew from 0 on. The popular ones are spread
-    /// over all.
+    /// Chooses among `records` records, at least one. The `k`-th most popular comes with a
+    /// probability in proportion to `1 / k^skew`, for any skew from 0 on. The popular ones are
+    /// spread over all.
     #[must_use]
     pub fn with_skew(skew: f64, records: u64) -> Self {
         assert!(skew >= 0.0, "a skew of {skew}");
@@ -201,8 +202,8 @@ impl Chooser {
         self.next_of(self.records, random)
     }
 
-    /// The next record where there are `records` by now, at least one. The weights stay those of
-    /// the number that the chooser was made for, as in YCSB's `SkewedLatestGenerator` between
+    /// The next record when there are `records` by now, at least one. The weights stay those of the
+    /// number that the chooser was made for, as in YCSB's `SkewedLatestGenerator` between
     /// insertions.
     #[inline]
     pub fn next_of(&self, records: u64, random: &mut Random) -> u64 {

@@ -1,4 +1,4 @@
-//! What a workload asks of an engine.
+//! The interface of an engine to a workload.
 
 use crate::key::Key;
 use clap::ValueEnum;
@@ -11,15 +11,15 @@ use std::time::Duration;
 pub enum Log {
     /// None: a kill of the process loses what is in the MemTable.
     Off,
-    /// Written before a write returns and not synced: the kill of the process loses nothing, a power
-    /// cut may.
+    /// Written before a write returns and not synced: the kill of the process loses nothing, a
+    /// power cut may.
     On,
     /// Synced to the device before a write returns.
     Synced,
 }
 
 impl Log {
-    /// As it is named on the command line and in JSON.
+    /// The name on the command line and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// As it is named on the command line and in JSON.
+    /// The name on the command line and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,11 +53,11 @@ impl Codec {
     }
 }
 
-/// What is the same for every engine that is measured. All else is what the engine's own guide
-/// recommends.
+/// The options that are the same for every measured engine. For all others the engine's own guide
+/// decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
-    /// Where it keeps its files: made by it where it does not exist.
+    /// The directory of its files: the engine makes it if it does not exist.
     pub directory: PathBuf,
     /// Bytes of disk that the run may take: for an engine that reserves its disk.
     pub disk_len: u64,
@@ -65,28 +65,28 @@ pub struct EngineOptions {
     pub memtable_len: u64,
     /// Bytes of the cache: of blocks, and of indexes and filters with them.
     pub cache_len: u64,
-    /// Bytes of a block of a file; `None` for what the engine's guide recommends.
+    /// Bytes of a block of a file; `None`: the engine's guide decides.
     pub block_len: Option<u64>,
-    /// Most MemTables, the one that is written to included; `None` for what the engine's guide recommends. An engine that
-    /// has no such number refuses one.
+    /// Most MemTables, including the active one; `None`: the engine's guide decides. An engine
+    /// without such a number refuses one.
     pub write_buffers: Option<u64>,
-    /// Logs that are kept to be written to again, in the same way.
+    /// Logs that are kept for reuse, likewise.
     pub recycled_logs: Option<u64>,
-    /// How blocks are compressed at the bottom, as each engine understands it; `None`: as everywhere.
+    /// The compression of the bottom blocks, as each engine understands it; `None`: as everywhere.
     pub bottom_codec: Option<Codec>,
     /// How blocks are compressed.
     pub codec: Codec,
     /// Threads that flush and compact.
     pub background_threads: u32,
-    /// Files are read and written past the page cache.
+    /// Whether files are read and written past the page cache.
     pub is_direct: bool,
     /// The write-ahead log.
     pub log: Log,
 }
 
 impl EngineOptions {
-    /// Where nothing else is asked for: MemTables of 16 MiB, a cache of 64 MiB, two background threads, no compression,
-    /// direct I/O, a log that is not synced, and as much disk as there is.
+    /// The defaults: MemTables of 16 MiB, a cache of 64 MiB, two background threads, no
+    /// compression, direct I/O, a log that is not synced, and as much disk as there is.
     #[must_use]
     pub const fn new(directory: PathBuf) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl EngineOptions {
         }
     }
 
-    /// Refuses what only RocksDB has; for any other engine, by its name.
+    /// Refuses RocksDB's own options; for any other engine, by its name.
     ///
     /// # Errors
     /// Unsupported: a number of MemTables or of logs is asked for.
@@ -121,19 +121,19 @@ impl EngineOptions {
     }
 }
 
-/// What readers of an engine met. Jobs of its own do not count.
+/// The cache hits and reads of an engine's readers. Jobs of its own do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Blocks that were in the cache.
     pub hits: u64,
     /// Blocks that were not.
     pub misses: u64,
-    /// Bytes that were read of files, indexes and filters included.
+    /// Bytes read of files, indexes and filters included.
     pub bytes: u64,
 }
 
 impl Reads {
-    /// From `before` until now.
+    /// The difference from `before` until now.
     pub(crate) const fn since(self, before: Self) -> Self {
         Self {
             hits: self.hits - before.hits,
@@ -145,19 +145,19 @@ impl Reads {
 
 /// An engine, called from several threads at once.
 ///
-/// Order of calls: [`Self::open`]; then any of the others; [`Self::close`]. What was there at `close`
-/// is there after the next `open` of the directory, whatever the log, as [`Self::flush`] comes first.
+/// Order of calls: [`Self::open`]; then any of the others; [`Self::close`]. The data at `close` is
+/// there after the next `open` of the directory, whatever the log, as [`Self::flush`] comes first.
 pub trait Engine: Sized + Send + Sync {
-    /// As it is named in rows.
+    /// Its name in rows.
     const NAME: &'static str;
 
-    /// The version that is measured.
+    /// The measured version.
     fn version() -> String;
 
-    /// What the engine cannot do of what is asked, one sentence each; they stand in the row.
+    /// Options that the engine cannot honour, one sentence each; they stand in the row.
     fn limits(options: &EngineOptions) -> Vec<String>;
 
-    /// What of its own it is opened with, by name, where a reader of figures would ask; it stands in the row.
+    /// Its own settings, by name, that a reader of figures would ask for; they stand in the row.
     fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
         let _ = options;
         Vec::new()
@@ -169,7 +169,7 @@ pub trait Engine: Sized + Send + Sync {
     /// The engine's.
     fn open(options: &EngineOptions) -> Result<Self>;
 
-    /// Writes a key. What survives what, when it returns, is what [`EngineOptions::log`] says.
+    /// Writes a key. [`EngineOptions::log`] decides what survives what, when it returns.
     ///
     /// # Errors
     /// The engine's.
@@ -181,19 +181,20 @@ pub trait Engine: Sized + Send + Sync {
     /// The engine's.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Hands the value of a key to `read`, without a copy where the engine can; false if there is none.
+    /// Hands the value of a key to `read`, without a copy where the engine can; false if there is
+    /// none.
     ///
     /// # Errors
     /// The engine's.
     fn get(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Hands the values of those keys that there are to `read`, with the key's place in `keys`.
+    /// Hands the values of the existing keys to `read`, with the key's place in `keys`.
     ///
     /// # Errors
     /// The engine's.
     fn multi_get(&self, keys: &[Key], read: &mut dyn FnMut(usize, &[u8])) -> Result<()>;
 
-    /// Hands keys and values to `read`, in the order of keys, from the first that is not below `from`,
+    /// Hands keys and values to `read`, in the order of keys, from the first at or after `from`,
     /// until there were `count` or there are no more.
     ///
     /// # Errors
@@ -206,14 +207,14 @@ pub trait Engine: Sized + Send + Sync {
     /// The engine's.
     fn flush(&self) -> Result<()>;
 
-    /// Waits until no flush and no compaction runs or is due. Returns how long it only watched, after
-    /// the last of them, to be sure: that time is not counted.
+    /// Waits until no flush and no compaction runs or is due. Returns how long it only watched,
+    /// after the last of them, to be sure: that time does not count.
     ///
     /// # Errors
     /// The engine's, among them one that ended its background work.
     fn wait_quiet(&self) -> Result<Duration>;
 
-    /// Bytes that the engine's data takes, where they are not those of its directory.
+    /// Bytes of the engine's data, if they are not those of its directory.
     ///
     /// # Errors
     /// The engine's.
@@ -221,8 +222,8 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// Of the bytes of [`Self::space_len`], or else of the directory, those that logs take, where it says so while it is
-    /// open. Asked for when it is quiet.
+    /// The logs' part of the bytes of [`Self::space_len`], or else of the directory, if the engine
+    /// tells it while it is open. Asked when it is quiet.
     ///
     /// # Errors
     /// The engine's.
@@ -230,7 +231,7 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// The same of a directory that is closed, where it can be told only then.
+    /// The same for a closed directory, if it can be told only then.
     ///
     /// # Errors
     /// The engine's.
@@ -239,24 +240,24 @@ pub trait Engine: Sized + Send + Sync {
         Ok(None)
     }
 
-    /// Bytes of a log that takes them whatever is in it, where [`Self::space_len`] leaves them out.
+    /// Bytes of a log with a fixed length, if [`Self::space_len`] leaves them out.
     fn ring_len(&self) -> Option<u64> {
         None
     }
 
-    /// What it could not do of what was asked, as it turned out when it was opened, one sentence each; they stand with
-    /// [`Self::limits`] in the row.
+    /// Options that it could not honour, as the opening showed, one sentence each; they stand
+    /// with [`Self::limits`] in the row.
     fn notices(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What its readers have met so far, where it says so.
+    /// The hits and reads of its readers so far, if it tells them.
     fn reads(&self) -> Option<Reads> {
         None
     }
 
-    /// What has held writers back since it was opened, where it says so: `seconds` in all in which they were
-    /// stopped or slowed down, and what else tells why.
+    /// The times since the opening for which writers were held back, if it tells them: `seconds` in
+    /// all in which they were stopped or slowed down, and the causes.
     ///
     /// # Errors
     /// The engine's.
@@ -264,7 +265,7 @@ pub trait Engine: Sized + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What it says of its memory now: bytes by what for, where it says anything.
+    /// Its account of its memory now: bytes by purpose, if it gives one.
     fn memory(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }

@@ -4,9 +4,9 @@
 //!  0 u64 number, big-endian         8 eight digits `0`
 //! ```
 //!
-//! A key has 16 bytes and is made as `db_bench` makes it (`GenerateKeyFromInt`): a number, high byte
-//! first, filled up with `0`, so that figures can be held against published ones. The number is the
-//! record's own, or, as YCSB wants it, a hash of it.
+//! A key has 16 bytes and is made as in `db_bench` (`GenerateKeyFromInt`): a number, high byte
+//! first, filled up with `0`, so that figures can be compared with published ones. The number is
+//! the record's own, or, as YCSB wants it, a hash of it.
 
 use crate::random::{Random, mix, unmix};
 
@@ -17,13 +17,13 @@ pub type Key = [u8; KEY_LEN];
 
 const FILL: [u8; 8] = *b"00000000";
 
-/// How a record's key is made of its number.
+/// The way from a record's number to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySpace {
-    /// Records that follow each other have keys that do.
+    /// Successive records have successive keys.
     Ordered,
-    /// Neighbours in time are strangers in the key space (YCSB's `insertorder=hashed`). No two records
-    /// have the same key, as the hash can be undone.
+    /// Neighbours in time are strangers in the key space (YCSB's `insertorder=hashed`). No two
+    /// records have the same key, as the hash can be undone.
     Hashed,
 }
 
@@ -53,8 +53,8 @@ impl KeySpace {
         }
     }
 
-    /// A key that no record has, directly behind that of `record`: inside the bounds of the file that
-    /// holds it, so that only a filter or the block itself can tell that it is not there.
+    /// A key that no record has, directly behind that of `record`. It is inside the bounds of the
+    /// same file, so that only a filter or the block itself can tell that it is absent.
     #[must_use]
     pub fn missing(self, record: u64) -> Key {
         let mut key = self.key(record);

@@ -1,4 +1,4 @@
-//! How long requests took.
+//! The latencies of requests.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// None yet.
+    /// A histogram without requests.
     #[must_use]
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, NS_MAX, 3);
@@ -31,7 +31,7 @@ impl Latencies {
         self.0.saturating_record(ns.max(1));
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counts.
     pub fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("histograms of the same bounds can be added");
     }
@@ -42,7 +42,8 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The latency in microseconds below which this share of the requests stayed; 0 without requests.
+    /// The latency in microseconds below which this share of the requests stayed; 0 without
+    /// requests.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1000.0

@@ -1,9 +1,10 @@
-//! Which version of each record must be in the engine, so that a read that finds less is caught.
+//! The version of each record that the engine must have, so that a read that finds less is caught.
 //!
-//! Each record has one writing thread, which counts its versions: 1 is that of the load, every later
-//! one is new. The thread announces a version before it writes it and enters it when the write has
-//! returned. A read is right if its version is not older than what was entered before it began, and
-//! was announced when it ended. That holds for any number of readers beside the writers.
+//! Each record has one writing thread, which counts its versions: 1 is that of the load, every
+//! later one is new. The thread announces a version before it writes it and enters it when the
+//! write has returned. A read is right if its version is not older than the one entered before the
+//! read began, and was announced when it ended. That holds for any number of readers beside the
+//! writers.
 
 use crate::values::{Values, Wrong};
 use gabion_base::{Error, Result};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The version that the load and an insert write.
 pub(crate) const FIRST: u32 = 1;
-/// In the place of a version: the record is not there.
+/// The mark of an absent record, in place of a version.
 const ABSENT: u32 = 0;
 
 /// A writing thread's counter, on a cache line of its own.
@@ -19,10 +20,10 @@ const ABSENT: u32 = 0;
 #[repr(align(64))]
 struct Lane(AtomicU32);
 
-/// What must be there.
+/// The expected state of all records.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Newest version that was written, by record.
+    /// Newest written version, by record.
     entered: Vec<AtomicU32>,
     /// Newest version that may be there, by writing thread.
     announced: Vec<Lane>,
@@ -30,19 +31,19 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Room for `records` records that are not there, and for `writers` threads that write them.
+    /// Space for `records` absent records, and for `writers` threads that write them.
     pub(crate) fn new(records: u64, writers: u64, values: Values) -> Self {
         let entered = (0..records).map(|_| AtomicU32::new(ABSENT)).collect();
         let announced = (0..writers).map(|_| Lane(AtomicU32::new(FIRST))).collect();
         Self { entered, announced, values }
     }
 
-    /// Records that have room.
+    /// Records with space.
     pub(crate) fn room(&self) -> u64 {
         self.entered.len() as u64
     }
 
-    /// Bytes of memory that it takes.
+    /// Its bytes of memory.
     pub(crate) fn memory_used(&self) -> u64 {
         size_of_val(&*self.entered) as u64
     }
@@ -79,12 +80,12 @@ impl Ledger {
         self.enter(record, ABSENT);
     }
 
-    /// What was entered: to be asked before a read, and handed to [`Self::check`] behind it.
+    /// The entered version: asked before a read, and handed to [`Self::check`] after it.
     pub(crate) fn floor(&self, record: u64) -> u32 {
         self.entered[record as usize].load(Ordering::Acquire)
     }
 
-    /// Whether a value that was found is one that may be.
+    /// Whether a found value may be there.
     pub(crate) fn check(&self, record: u64, floor: u32, value: &[u8]) -> Result<()> {
         let checked = self.values.check(record, value).and_then(|version| {
             let lane = &self.announced[self.writer(record) as usize];
@@ -95,12 +96,12 @@ impl Ledger {
         checked.map_err(|wrong| wrong_read(record, &format!("its value {wrong}")))
     }
 
-    /// Whether a record may be absent where `floor` was entered before the read.
+    /// Whether a record may be absent when `floor` was entered before the read.
     pub(crate) fn check_absent(record: u64, floor: u32) -> Result<()> {
         if floor == ABSENT { Ok(()) } else { Err(wrong_read(record, "it is not there")) }
     }
 
-    /// Whether a value is what must be there now that nobody writes.
+    /// Whether a value is the expected one, now that nobody writes.
     pub(crate) fn check_at_rest(&self, record: u64, value: &[u8]) -> Result<()> {
         let must_be = match self.entered.get(record as usize) {
             Some(version) => version.load(Ordering::Acquire),
@@ -117,13 +118,13 @@ impl Ledger {
         }
     }
 
-    /// Records that must be there now that nobody writes.
+    /// Records that must be there, now that nobody writes.
     pub(crate) fn present(&self) -> u64 {
         self.entered.iter().filter(|cell| cell.load(Ordering::Acquire) != ABSENT).count() as u64
     }
 }
 
-/// The error of an engine that returned something else than was written.
+/// The error of an engine that returned something other than the written value.
 pub(crate) fn wrong_read(record: u64, what: &str) -> Error {
     Error::corruption(format!("wrong read of record {record}: {what}"))
 }

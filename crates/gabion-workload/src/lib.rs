@@ -1,4 +1,4 @@
-//! Workloads for key-value engines, and how they are measured: the same for every engine.
+//! Workloads for key-value engines, and their measurement: the same for every engine.
 //!
 //! ```text
 //!   options ─► plan ─► run ─► Engine (Gabion's, RocksDB's, fjall's)
@@ -9,11 +9,11 @@
 //!                       └─► use of the process, by the kernel's counters ─► row (JSON)
 //! ```
 //!
-//! - [`Engine`]: what an engine does; one implementation for each, in a program of its own.
-//! - [`Workload`], [`RunArgs`]: what can be run; [`run()`] runs one and gives its [`Row`].
-//! - [`program()`]: the `main` of an engine's program; [`Build`] tells what one is built from.
-//! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, which records are asked
-//!   for, and their keys. The benchmark of clusters takes its values and records from here too.
+//! - [`Engine`]: the interface of an engine; one implementation for each, in a program of its own.
+//! - [`Workload`], [`RunArgs`]: the possible runs; [`run()`] runs one and gives its [`Row`].
+//! - [`program()`]: the `main` of an engine's program; [`Build`] tells its sources.
+//! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, the choice of records,
+//!   and their keys. The benchmark of clusters takes its values and records from here too.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -1,5 +1,5 @@
-//! An engine in memory, for tests: a sorted map, which is what an engine must look like. With a defect
-//! it is an engine whose wrong answers must be caught.
+//! An engine in memory, for tests: a sorted map, the model of an engine. With a defect it gives
+//! wrong answers that must be caught.
 
 use crate::engine::{Engine, EngineOptions};
 use crate::key::Key;
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-/// What an engine in memory does wrong, and never does right by chance.
+/// The defects of an engine in memory; none is right by chance.
 pub(crate) mod defect {
     pub(crate) const NONE: u8 = 0;
     /// Every 500th put is dropped.
     pub(crate) const LOST_PUT: u8 = 1;
-    /// A put of a key that is there changes nothing.
+    /// A put of an existing key changes nothing.
     pub(crate) const STALE: u8 = 2;
-    /// The last byte of values that are read one by one is another.
+    /// The last byte of values that are read one by one is changed.
     pub(crate) const WRONG_BYTE: u8 = 3;
     /// A delete does nothing.
     pub(crate) const NO_DELETE: u8 = 4;
-    /// A key that is not there has the value of the one before it.
+    /// An absent key has the value of the one before it.
     pub(crate) const NEIGHBOUR: u8 = 5;
     /// Scans of many records leave out their third.
     pub(crate) const SKIP_LONG: u8 = 6;
-    /// What was not flushed is lost by closing, and flush does nothing for every 100th key.
+    /// Closing loses unflushed data, and flush does nothing for every 100th key.
     pub(crate) const LOST_AT_CLOSE: u8 = 7;
     /// Reads of several keys exchange two values.
     pub(crate) const EXCHANGED: u8 = 8;
@@ -37,7 +37,7 @@ pub(crate) mod defect {
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What is "on disk", by directory.
+/// The data "on disk", by directory.
 static DISKS: Mutex<BTreeMap<PathBuf, Map>> = Mutex::new(BTreeMap::new());
 
 pub(crate) struct Memory<const DEFECT: u8> {

@@ -1,5 +1,5 @@
 //! The `main` of an engine's program: `engine-NAME run --workload … --dir …`, one row on standard
-//! output, what it is at on standard error.
+//! output, its progress on standard error.
 
 use crate::args::RunArgs;
 use crate::build::Build;
@@ -19,8 +19,8 @@ enum Line {
     BuiltFrom,
 }
 
-/// Reads the command line (a `run`, or [`Build::WORD`]), runs what it says, prints the row. Exit codes: 0 fine, 1 a wrong read, 2
-/// the command could not be carried out.
+/// Reads the command line (a `run`, or [`Build::WORD`]), carries it out, prints the row. Exit
+/// codes: 0 fine, 1 a wrong read, 2 the command could not be carried out.
 #[must_use]
 pub fn program<E: Engine>() -> ExitCode {
     let command = Line::command().bin_name(format!("engine-{}", E::NAME));
@@ -40,10 +40,12 @@ pub fn program<E: Engine>() -> ExitCode {
     }
 }
 
-/// Runs what the options say and prints the row on standard output, what it is at on standard error.
+/// Carries out the options' run and prints the row on standard output, its progress on standard
+/// error.
 ///
 /// # Errors
-/// Corruption for a wrong read; what the options or the engine say; I/O when the row cannot be printed.
+/// Corruption for a wrong read; the error of the options or the engine; I/O when the row cannot be
+/// printed.
 pub fn run_and_print<E: Engine>(args: &RunArgs) -> Result<()> {
     let mut say = |what: &str| eprintln!("{}: {what}", E::NAME);
     let row = run::<E>(&args.plan()?, &mut say)?;
@@ -52,8 +54,8 @@ pub fn run_and_print<E: Engine>(args: &RunArgs) -> Result<()> {
     printed.map_err(|error| Error::with_source(ErrorKind::Io, "the row cannot be printed", error))
 }
 
-/// The version of a package in the text of a `Cargo.lock`: what a program of that workspace was built
-/// with. Of two versions the first.
+/// The version of a package in the text of a `Cargo.lock`: the one that a program of that workspace
+/// was built with. Of two versions the first.
 #[must_use]
 pub fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");

@@ -1,5 +1,5 @@
 //! Numbers that look random and follow from a seed: SplitMix64 (Steele, Lea, Flood, 2014), a few
-//! instructions per number, so that choosing records costs little beside what is measured.
+//! instructions per number, so that choosing records costs little beside the measured work.
 
 /// The step between states: 2⁶⁴ divided by the golden ratio, odd.
 pub(crate) const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -12,7 +12,7 @@ pub(crate) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number that [`mix`] makes `x` of: the inverse of each of its steps, last first.
+/// The inverse of [`mix`]: the inverse of each of its steps, last first.
 #[inline]
 pub(crate) const fn unmix(x: u64) -> u64 {
     let x = (x ^ (x >> 31) ^ (x >> 62)).wrapping_mul(0x3196_42B2_D24D_8EC3);

@@ -1,4 +1,4 @@
-//! What one run found.
+//! The findings of one run.
 
 use crate::args::Plan;
 use crate::build::Build;
@@ -7,13 +7,13 @@ use crate::usage::Used;
 use crate::work::Tally;
 use serde_json::{Map, Value, json};
 
-/// Raised whenever a workload does something else or a figure means something else: rows are compared
-/// only within one revision.
+/// Raised whenever a workload changes or a figure changes its meaning: rows are compared only
+/// within one revision.
 ///
 /// - 2: bytes of a log that never reached the device are not written.
-/// - 3: with `--quick` what only writes writes all records, not a quarter, which was a burst of less than a second that
-///   logs and MemTables took up, or much of it; rows have what is done in a second until compaction is quiet, and space
-///   without logs.
+/// - 3: with `--quick` write-only workloads write all records, not a quarter, which was a burst of
+///   less than a second that logs and MemTables took up, or much of it; rows have the operations
+///   per second until compaction is quiet, and space without logs.
 pub const REVISION: u64 = 3;
 
 /// Memory of a run, in bytes.
@@ -22,38 +22,38 @@ pub(crate) struct Memory {
     pub(crate) peak: u64,
     /// Most that was resident when all was checked.
     pub(crate) peak_checked: u64,
-    /// What the instrument itself keeps of the records.
+    /// The instrument's own memory for the records.
     pub(crate) instrument: u64,
-    /// What the engine says of its own, when all was checked.
+    /// The engine's account of its memory, when all was checked.
     pub(crate) engine: Vec<(&'static str, u64)>,
-    /// What the allocator has in use and what it keeps of what was freed, then.
+    /// The allocator's memory in use and freed memory that it keeps, then.
     pub(crate) allocator: Option<[u64; 2]>,
 }
 
-/// What an engine says of what was measured, where it does.
+/// An engine's account of the measured time, if it gives one.
 pub(crate) struct Said {
-    /// What its readers met.
+    /// The hits and reads of its readers.
     pub(crate) reads: Option<Reads>,
-    /// What held its writers back.
+    /// The causes that held its writers back.
     pub(crate) stalls: Vec<(String, f64)>,
-    /// What it could not do of what was asked, as it turned out.
+    /// Options that it could not honour, as it turned out.
     pub(crate) notices: Vec<String>,
-    /// Bytes of a log that has them whatever is in it, beside what counts as its space.
+    /// Bytes of a log with a fixed length, beside its counted space.
     pub(crate) ring_len: Option<u64>,
 }
 
-/// What is on the disk when all is quiet, in bytes.
+/// The bytes on the disk when all is quiet.
 pub(crate) struct Space {
     /// All that counts as the engine's.
     pub(crate) len: u64,
-    /// Of it, what logs take, where the engine says so.
+    /// The logs' part of it, if the engine tells it.
     pub(crate) log_len: Option<u64>,
     /// The newest version of each record, key and value.
     pub(crate) data_len: u64,
 }
 
 impl Space {
-    /// As it stands in rows; `ring_len` is beside it.
+    /// The fields in rows; `ring_len` is beside them.
     fn fields(&self, ring_len: Option<u64>) -> Map<String, Value> {
         let files_len = self.log_len.map(|log_len| self.len.saturating_sub(log_len));
         object(&[
@@ -76,7 +76,7 @@ fn ratio(of: u64, to: u64) -> Option<f64> {
     (to > 0).then(|| of as f64 / to as f64)
 }
 
-/// What one run found, as JSON: figures first, then what they hold for.
+/// The findings of one run, as JSON: figures first, then their conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row(Value);
 
@@ -139,7 +139,7 @@ impl Row {
     }
 }
 
-/// What the figures hold for.
+/// The conditions of the figures.
 fn conditions<E: Engine>(plan: &Plan, notices: &[String]) -> Map<String, Value> {
     let options = &plan.engine;
     let limits = [E::limits(options).as_slice(), notices].concat();

@@ -17,11 +17,11 @@ use std::time::Duration;
 /// Records that one scan of a check goes through.
 const CHECK_CHUNK: usize = 1000;
 
-/// Runs a workload on an engine, and removes its directory. `say` is told what it is at.
+/// Runs a workload on an engine, and removes its directory. `say` gets the progress.
 ///
 /// # Errors
-/// The directory has content, the disk has too little room, the engine failed, or a read returned
-/// something else than was written (kind `Corruption`): then there is no row.
+/// The directory has content, the disk has too little space, the engine failed, or a read returned
+/// something other than the written value (kind `Corruption`): then there is no row.
 pub fn run<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     make_directory(plan)?;
     let outcome = measure::<E>(plan, say);
@@ -33,7 +33,7 @@ pub fn run<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     removed.map(|()| row)
 }
 
-/// Refuses a directory with content and a disk with too little room.
+/// Refuses a directory with content and a disk with too little space.
 fn make_directory(plan: &Plan) -> Result<()> {
     let directory = plan.engine.directory.as_path();
     let name = directory.display();
@@ -88,7 +88,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
         used.wall_seconds -= watched.as_secs_f64();
         used
     });
-    // Before everything is checked, as that fills the cache.
+    // Before the check of everything, as that fills the cache.
     let peak_memory = peak_memory()?;
     let mut space = space(&engine, plan, &ledger)?;
     if workload.writes() {
@@ -103,7 +103,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     }
     let memory = Memory {
         peak: peak_memory,
-        // The kernel counts pages in batches by processor, so what it says of the peak may fall by a few.
+        // The kernel counts pages in batches by processor, so its peak may fall by a few.
         peak_checked: check_memory(plan)?.max(peak_memory),
         instrument: ledger.memory_used(),
         engine: kinds,
@@ -116,7 +116,7 @@ fn measure<E: Engine>(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Row> {
     Ok(Row::new::<E>(plan, &tally, &used, quiet.as_ref(), &said, &memory, &space))
 }
 
-/// What is on the disk while the engine is open and quiet.
+/// The bytes on the disk while the engine is open and quiet.
 fn space<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<Space> {
     let len = match engine.space_len()? {
         Some(len) => len,
@@ -144,13 +144,13 @@ fn record_len(plan: &Plan) -> u64 {
 fn ledger(plan: &Plan) -> Ledger {
     let workload = plan.workload;
     let inserts = workload.mix().is_some_and(|mix| mix.inserts > 0);
-    // Of the requests 5 % insert.
+    // Inserts are 5 % of the requests.
     let room = plan.records + if inserts { plan.operations / 10 + 100 } else { 0 };
     let writers = if workload.mix().is_some() { workload.threads() } else { 1 };
     Ledger::new(room, writers, Values::new(plan.value_len, plan.compressibility, plan.seed))
 }
 
-/// Makes the data set, and leaves it flushed, quiet and closed. What is not measured is not synced.
+/// Makes the data set, and leaves it flushed, quiet and closed. Unmeasured writes are not synced.
 fn load<E: Engine>(plan: &Plan, ledger: &Ledger) -> Result<()> {
     let log = if plan.engine.log == Log::Synced { Log::On } else { plan.engine.log };
     let engine = E::open(&EngineOptions { log, ..plan.engine.clone() })?;
@@ -159,19 +159,19 @@ fn load<E: Engine>(plan: &Plan, ledger: &Ledger) -> Result<()> {
     engine.close()
 }
 
-/// Waits until all that was written is in files and compaction is quiet. Returns the use of the
-/// process up to then, and how much of the time it only watched.
+/// Waits until all writes are in files and compaction is quiet. Returns the use of the process up
+/// to then, and how much of the time it only watched.
 fn settle<E: Engine>(engine: &E) -> Result<(Usage, Duration)> {
     engine.flush()?;
     let watched = engine.wait_quiet()?;
     Ok((Usage::now()?, watched))
 }
 
-/// Goes through the whole key space once: every record that must be there is, at its newest version,
-/// and nothing else.
+/// Goes through the whole key space once: every record that must be there is, at its newest
+/// version, and nothing else.
 fn check_all<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<()> {
     let keys = plan.workload.key_space();
-    // Below every key of a record, as it is the beginning of the lowest.
+    // Below every key of a record: the first byte of the lowest.
     let mut from = vec![0];
     let mut seen = 0_u64;
     loop {
@@ -197,7 +197,7 @@ fn check_all<E: Engine>(engine: &E, plan: &Plan, ledger: &Ledger) -> Result<()> 
         if count < CHECK_CHUNK {
             break;
         }
-        // The next key that there can be.
+        // The next possible key.
         last.push(0);
         from = last;
     }

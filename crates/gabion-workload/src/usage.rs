@@ -1,4 +1,4 @@
-//! What the process used, by the kernel's counters, and what is on the disk.
+//! The use of the process, by the kernel's counters, and the bytes on the disk.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_proc::MachineTime;
@@ -16,11 +16,11 @@ use std::time::Instant;
 pub(crate) struct Usage {
     at: Instant,
     cpu_seconds: f64,
-    /// Bytes that came from and went to storage, not the page cache; what never reached it, as its file was removed
-    /// before, is taken off (`/proc/self/io`).
+    /// Bytes from and to storage, not the page cache. Bytes that never reached it, as their file
+    /// was removed before, are subtracted (`/proc/self/io`).
     read_bytes: u64,
     write_bytes: u64,
-    /// Of the whole machine; none where the kernel does not say.
+    /// The same for the whole machine; none if the kernel does not tell.
     machine: Option<MachineTime>,
 }
 
@@ -28,22 +28,23 @@ pub(crate) struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Used {
     pub(crate) wall_seconds: f64,
-    /// Of all threads, also those that ended.
+    /// All threads, including those that ended.
     pub(crate) cpu_seconds: f64,
     pub(crate) read_bytes: u64,
     pub(crate) write_bytes: u64,
-    /// What others had of the machine meanwhile; none where the kernel does not say.
+    /// The others' use of the machine meanwhile; none if the kernel does not tell.
     pub(crate) others: Option<Others>,
 }
 
-/// What others had of the machine.
+/// The others' use of the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Others {
-    /// Processor seconds of other processes and of the kernel's own threads, which write back the page cache.
+    /// Processor seconds of other processes and of the kernel's own threads, which write back the
+    /// page cache.
     pub(crate) cpu_seconds: f64,
     /// Processor seconds that a virtual machine's host took for others while there was work here.
     pub(crate) stolen_seconds: f64,
-    /// Processor seconds that there were: all processors, whether or not they worked.
+    /// The available processor seconds: all processors, whether or not they worked.
     pub(crate) of_seconds: f64,
 }
 
@@ -52,14 +53,14 @@ impl Others {
     fn of(machine: MachineTime, own_seconds: f64, wall_seconds: f64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
-            // The machine's is counted in hundredths of a second, the process's in billionths.
+            // The machine's are counted in hundredths of a second, the process's in billionths.
             cpu_seconds: (machine.busy - own_seconds).max(0.0),
             stolen_seconds: machine.stolen,
             of_seconds: wall_seconds * cores as f64,
         }
     }
 
-    /// As it stands in rows: seconds, and shares of all that there were.
+    /// The fields in rows: seconds, and shares of all that were available.
     pub(crate) fn json(&self) -> Value {
         let share = |seconds: f64| seconds / self.of_seconds.max(f64::MIN_POSITIVE);
         json!({
@@ -72,7 +73,7 @@ impl Others {
 }
 
 impl Usage {
-    /// Up to now.
+    /// The use up to now.
     pub(crate) fn now() -> Result<Self> {
         let (read_bytes, write_bytes) = gabion_proc::device_bytes().ok_or_else(|| {
             Error::unsupported(
@@ -85,7 +86,7 @@ impl Usage {
         Ok(Self { at: Instant::now(), cpu_seconds, read_bytes, write_bytes, machine })
     }
 
-    /// From `before` until this moment.
+    /// The use from `before` until this moment.
     pub(crate) fn since(&self, before: &Self) -> Used {
         let wall_seconds = (self.at - before.at).as_secs_f64();
         let cpu_seconds = self.cpu_seconds - before.cpu_seconds;
@@ -95,20 +96,20 @@ impl Usage {
             cpu_seconds,
             others: machine.map(|machine| Others::of(machine, cpu_seconds, wall_seconds)),
             read_bytes: self.read_bytes - before.read_bytes,
-            // Less than nothing when more of what was written before was removed than was written since.
+            // Negative when more earlier writes were removed than were written since.
             write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
         }
     }
 }
 
-/// Most bytes of memory that the process had so far.
+/// The peak of the process's memory so far, in bytes.
 pub(crate) fn peak_memory() -> Result<u64> {
     gabion_proc::peak_memory_bytes()
         .ok_or_else(|| Error::unsupported("/proc/self/status has no VmHWM"))
 }
 
-/// Bytes that the system's allocator holds: those in use, and those that were freed and that it keeps; none where it is
-/// not the GNU C library's, which alone says so.
+/// Bytes that the system's allocator holds: those in use, and freed ones that it keeps; none if it
+/// is not the GNU C library's, which alone tells them.
 pub(crate) fn allocator() -> Option<[u64; 2]> {
     #[cfg(target_env = "gnu")]
     {
@@ -129,7 +130,7 @@ pub fn directory_len(directory: &Path) -> Result<u64> {
     files_len(directory, &|_| true)
 }
 
-/// The same of those files at and below a directory whose paths `is_meant` names.
+/// The same for the files at and below a directory whose paths `is_meant` accepts.
 ///
 /// # Errors
 /// It cannot be read.
@@ -144,7 +145,7 @@ pub fn files_len(directory: &Path, is_meant: &dyn Fn(&Path) -> bool) -> Result<u
             Ok(metadata) if metadata.is_dir() => len += files_len(&entry.path(), is_meant)?,
             Ok(metadata) if is_meant(&entry.path()) => len += metadata.blocks() * 512,
             Ok(_) => {}
-            // An engine may remove a file that it has no more use for at any time.
+            // An engine may remove a file at any time.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }

@@ -1,4 +1,4 @@
-//! What is written, and whether what is read was written.
+//! The written values, and the proof that a read value was written.
 //!
 //! ```text
 //!  0 u64 record      8 u64 version      16 random bytes …      | one repeated byte …
@@ -6,11 +6,11 @@
 //!                                           both follow from seed, record and version
 //! ```
 //!
-//! A value follows from record, version and the options of the run, so a value that is read proves,
-//! without a table of what was written, that this run wrote it for that record: it is compared byte
-//! by byte. Making and checking one costs little more than a copy and a comparison, so that what is
-//! measured is the other side. The mask makes stretches that overlap in the pool differ, so that a
-//! block of values compresses as if each had random bytes of its own.
+//! A value follows from record, version and the options of the run. So a read value proves, without
+//! a table of writes, that this run wrote it for that record: it is compared byte by byte. Making
+//! and checking one costs little more than a copy and a comparison, so that the figures measure the
+//! other side. The mask makes stretches that overlap in the pool differ, so that a block of values
+//! compresses as if each had random bytes of its own.
 
 use crate::random::{Random, STEP, mix};
 use std::sync::Arc;
@@ -30,16 +30,17 @@ pub struct Values {
     pool: Arc<[u64]>,
 }
 
-/// What is wrong with a value.
+/// The defect of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// It has this many bytes, not those of every value of the run.
     Length(usize),
     /// The head names another record.
     Record(u64),
-    /// A version that nobody wrote for the record, or one that was overwritten before the read began.
+    /// A version that nobody wrote for the record, or one that was overwritten before the read
+    /// began.
     Version(u64),
-    /// The first byte that differs from what was written.
+    /// The first byte that differs from the written one.
     Content(usize),
 }
 
@@ -60,8 +61,8 @@ impl Values {
     /// Fewest bytes of a value: its head.
     pub const LEN_MIN: usize = HEAD_LEN;
 
-    /// Values of `len` bytes (at least [`Self::LEN_MIN`]), of which the share `compressibility` is one
-    /// repeated byte.
+    /// Values of `len` bytes (at least [`Self::LEN_MIN`]), of which the share `compressibility` is
+    /// one repeated byte.
     #[must_use]
     pub fn new(len: usize, compressibility: f64, seed: u64) -> Self {
         assert!(len >= HEAD_LEN, "a value of {len} bytes has no room for its head");
@@ -104,10 +105,10 @@ impl Values {
         }
     }
 
-    /// Compares a value with what was written at the version that it names, and returns that.
+    /// Compares a value with the one written at the version in its head, and returns that version.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first defect.
     pub fn check(&self, record: u64, value: &[u8]) -> Result<u64, Wrong> {
         if value.len() != self.len {
             return Err(Wrong::Length(value.len()));
@@ -139,7 +140,7 @@ impl Values {
         Err(Wrong::Content(self.random_len + same))
     }
 
-    /// Where in the pool a value's random bytes begin, and their mask.
+    /// The begin of a value's random bytes in the pool, and their mask.
     fn stretch(&self, record: u64, version: u64) -> (usize, u64) {
         let place = mix(mix(self.seed ^ STEP).wrapping_add(record)).wrapping_add(mix(version));
         let mask = mix(place);
@@ -147,8 +148,8 @@ impl Values {
     }
 }
 
-/// How many bytes are those of the words under the mask, where not all are. One pass without a branch
-/// for each word; the place of a difference is looked up after it.
+/// The bytes before the first that differs from the words under the mask, if one does. One pass
+/// without a branch for each word; the place of a difference is looked up after it.
 #[inline]
 fn difference(bytes: &[u8], words: &[u64], mask: u64) -> Option<usize> {
     let chunks = bytes.chunks_exact(8);

@@ -1,4 +1,4 @@
-//! The threads that make the requests of a workload, and check what comes back.
+//! The threads that make the requests of a workload and check the answers.
 
 use crate::args::Plan;
 use crate::choose::Chooser;
@@ -19,25 +19,25 @@ const BATCH: usize = 10;
 const SEEK_RECORDS: u64 = 51;
 /// Most records of a scan of YCSB.
 const SCAN_MAX: u64 = 100;
-/// What the writer of `readwhilewriting` writes in a second, keys and values.
+/// Bytes of keys and values that the writer of `readwhilewriting` writes in a second.
 const WRITER_BYTES_PER_SECOND: f64 = 10e6;
 /// How long that writer sleeps when it is ahead.
 const WRITER_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the threads of a workload share.
+/// The state that the threads of a workload share.
 pub(crate) struct Shared<'a, E> {
     pub(crate) engine: &'a E,
     pub(crate) plan: &'a Plan,
     pub(crate) ledger: &'a Ledger,
     chooser: Chooser,
     order: Permutation,
-    /// Records that there are, those included that are being inserted.
+    /// Records that exist, including those being inserted.
     records: AtomicU64,
     /// Set when the others need not go on.
     stop: AtomicBool,
 }
 
-/// What was requested, and how it went.
+/// The requests, and their results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) latencies: Latencies,
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
     /// Bytes of keys and values that were written, and that were returned.
     pub(crate) written_len: u64,
     pub(crate) read_len: u64,
-    /// What the writer of `readwhilewriting` wrote in a second; `None` without one.
+    /// The rate of the writer of `readwhilewriting`, in bytes a second; `None` without one.
     pub(crate) writer_len_per_second: Option<f64>,
 }
 
@@ -77,8 +77,8 @@ impl<'a, E: Engine> Shared<'a, E> {
         (0..self.plan.records).try_for_each(|place| worker.write(self.order.at(place), FIRST))
     }
 
-    /// Makes up to `operations` requests of the workload in up to `limit`, and waits for the last of
-    /// them. `round` tells apart the requests of a warm-up and those that are measured.
+    /// Makes up to `operations` requests of the workload in up to `limit`, and waits for the last
+    /// of them. `round` tells the requests of a warm-up from the measured ones.
     pub(crate) fn drive(
         &self,
         operations: u64,
@@ -142,7 +142,7 @@ impl<'a, E: Engine> Shared<'a, E> {
                 continue;
             }
             let record = self.chooser.next(&mut worker.random);
-            // Its requests are not those that are counted, and it is the only thread that writes.
+            // Its requests are not the counted ones, and it is the only thread that writes.
             self.stop_if_failed(worker.update(record, 0))?;
         }
         let per_second = worker.tally.written_len as f64 / start.elapsed().as_secs_f64();
@@ -175,7 +175,7 @@ impl<'a, E: Engine> Worker<'a, E> {
         }
     }
 
-    /// Makes a request and measures how long it took.
+    /// Makes a request and measures its time.
     fn timed<T>(&mut self, request: impl FnOnce(&E) -> Result<T>) -> Result<T> {
         let start = Instant::now();
         let outcome = request(self.shared.engine);
@@ -264,16 +264,17 @@ impl<'a, E: Engine> Worker<'a, E> {
         Ok(())
     }
 
-    /// Writes the record next to `record` that writer `writer` has, at a new version.
+    /// Writes the next record at or after `record` that belongs to writer `writer`, at a new
+    /// version.
     fn update(&mut self, record: u64, writer: u64) -> Result<()> {
         let records = self.shared.plan.records;
-        // What is inserted while the workload runs has one version only.
+        // Records inserted while the workload runs have one version only.
         let own = self.shared.ledger.own(record.min(records - 1), writer, records);
         let version = self.shared.ledger.announce(writer);
         self.write(own, version)
     }
 
-    /// Inserts a record; false where there is no room to remember more.
+    /// Inserts a record; false if there is no space to remember more.
     fn insert(&mut self) -> Result<bool> {
         let room = self.shared.ledger.room();
         let next = |records: u64| (records < room).then_some(records + 1);
@@ -340,7 +341,7 @@ impl<'a, E: Engine> Worker<'a, E> {
         checked
     }
 
-    /// Goes through records that are all there and follow each other, from `record` on.
+    /// Goes through existing, successive records, from `record` on.
     fn seek(&mut self, record: u64) -> Result<()> {
         let (keys, ledger) = (self.keys, self.shared.ledger);
         let mut checked = Ok(());
@@ -368,8 +369,8 @@ impl<'a, E: Engine> Worker<'a, E> {
         Err(wrong_read(next, "a scan ended before it"))
     }
 
-    /// Goes through up to `count` records from `record` on whose keys are hashes. That no record was
-    /// left out is not seen here, but when all records are checked behind the workload.
+    /// Goes through up to `count` records from `record` on whose keys are hashes. A left-out record
+    /// is not seen here, but when all records are checked after the workload.
     fn scan(&mut self, record: u64, count: usize) -> Result<()> {
         let (keys, ledger) = (self.keys, self.shared.ledger);
         let from = keys.key(record);
@@ -395,8 +396,8 @@ impl<'a, E: Engine> Worker<'a, E> {
     }
 }
 
-/// Whether an entry of a scan is a record's, behind the one before it, with a value that may be; and
-/// the first the one that was looked for, where it had been entered.
+/// Whether an entry of a scan is a record's, after the one before it, with a possible value; and
+/// whether the first is the one looked for, if that had been entered.
 fn check_scanned(
     ledger: &Ledger,
     keys: KeySpace,
@@ -417,6 +418,6 @@ fn check_scanned(
         Some(last) if key <= last => return Err(wrong_read(record, "a scan goes backwards")),
         _ => {}
     }
-    // Entered before now, not before the scan began: what may be older is let pass.
+    // Entered before now, not before the scan began: a possibly older value passes.
     ledger.check(record, FIRST, value)
 }

@@ -1,4 +1,4 @@
-//! The workloads: what each does, before the clock and on it.
+//! The workloads: the steps of each, before the clock and on it.
 //!
 //! | workload | before | measured | threads |
 //! | --- | --- | --- | --- |
@@ -60,10 +60,10 @@ pub enum Workload {
     YcsbG,
 }
 
-/// Shares of requests, in percent; what is left are reads.
+/// Shares of requests, in percent; the rest are reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mix {
-    /// Records that are there, written anew.
+    /// Existing records, written anew.
     pub updates: u64,
     /// New records.
     pub inserts: u64,
@@ -80,7 +80,7 @@ impl Workload {
         Self::value_variants()
     }
 
-    /// As it is named on the command line and in JSON.
+    /// The name on the command line and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl Workload {
         }
     }
 
-    /// Whether all records are there before the clock starts.
+    /// Whether all records exist before the clock starts.
     #[must_use]
     pub const fn is_loaded(self) -> bool {
         !matches!(self, Self::Fillseq | Self::Fillrandom)
@@ -124,7 +124,7 @@ impl Workload {
         )
     }
 
-    /// Whether it reads what it finds in the engine.
+    /// Whether it reads the engine's data.
     #[must_use]
     pub const fn reads(self) -> bool {
         !matches!(
@@ -133,14 +133,15 @@ impl Workload {
         )
     }
 
-    /// Whether only the time ends it: nothing that is measured follows from how much was done. Of any other workload
-    /// amplification, and speed until compaction is quiet, say something of two engines where both did as much.
+    /// Whether only the time ends it: then no figure depends on the number of requests. For any
+    /// other workload, amplification and speed until compaction is quiet compare two engines only
+    /// where both did as much.
     #[must_use]
     pub const fn is_timed_only(self) -> bool {
         !self.writes() || matches!(self, Self::Readwhilewriting)
     }
 
-    /// Threads that make the requests that are counted.
+    /// Threads that make the counted requests.
     #[must_use]
     pub const fn threads(self) -> u64 {
         match self {

@@ -139,7 +139,7 @@ fn the_writer_beside_reads_tells_what_it_wrote_in_a_second() {
     };
     let row = run::<Memory<{ defect::NONE }>>(&long, &mut |_| {}).unwrap();
     let rate = row.json()["writer_bytes_per_second"].as_f64().unwrap();
-    // It writes no more than it may; a busy machine may keep it from that.
+    // It writes no more than its rate; a busy machine may make it write less.
     assert!((1e5..11e6).contains(&rate), "{}", row.json());
 }
 
@@ -163,7 +163,7 @@ fn a_wrong_byte_is_caught() {
     for workload in [Workload::Readrandom, Workload::ReadrandomUncached, Workload::YcsbC] {
         caught::<{ defect::WRONG_BYTE }>(workload, "differs at byte 99");
     }
-    // Of what is only written, records are read in every way when it is over.
+    // Write-only workloads: the records are read in every way afterwards.
     caught::<{ defect::WRONG_BYTE }>(Workload::Fillrandom, "differs at byte 99");
     caught::<{ defect::EXCHANGED }>(Workload::Fillrandom, "of record");
     caught::<{ defect::NEIGHBOUR }>(Workload::Deleterandom, "of record");
