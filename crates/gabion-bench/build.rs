@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, so that a run's JSON can say it.
+//! Tells the program the commit that it is built from, for the JSON of its runs.
 #![allow(clippy::print_stdout, reason = "how a build script speaks to cargo")]
 
 use std::path::Path;
@@ -13,13 +13,12 @@ fn git(words: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Sources that were unpacked inside another repository are not of its commit.
+    // Sources unpacked inside another repository do not belong to its commit.
     if git(&["rev-parse", "--show-prefix"]).as_deref() != Some("crates/gabion-bench/") {
         return;
     }
-    // Each commit and each checkout appends to the log of HEAD; without a log, HEAD itself changes
-    // at least
-    // when another branch is checked out.
+    // Each commit and each checkout appends to the log of HEAD. Without a log, HEAD itself changes
+    // at least when another branch is checked out.
     for name in ["logs/HEAD", "HEAD"] {
         let path = git(&["rev-parse", "--git-path", name]);
         if let Some(path) = path.filter(|path| Path::new(path).exists()) {

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection for questions.
 pub(crate) struct Admin {
-    /// Number of the replica's group among those that are measured together, from 1.
+    /// Number of the replica's group among those measured together, from 1.
     group: u64,
     address: SocketAddr,
     stream: TcpStream,
@@ -33,7 +33,7 @@ impl Admin {
         Ok(Self { group, address, stream, parser: ReplyParser::new(), buffer: BytesMut::new() })
     }
 
-    /// What the replica says of itself.
+    /// The replica's status.
     pub(crate) fn status(&mut self) -> Result<Status> {
         match self.ask(&["GABION", "STATUS"])? {
             Reply::Bulk(json) | Reply::Verbatim(_, json) => {

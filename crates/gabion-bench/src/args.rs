@@ -1,5 +1,5 @@
-//! The options of `gabion bench ycsb`, most of which `bench replication` has too, and the plan that they
-//! make once they are checked.
+//! The options of `gabion bench ycsb`, most of which `bench replication` has too, and the plan that
+//! they make once they are checked.
 
 use crate::keys::KEY_LEN;
 use crate::replication::memory::baseline_cache_len;
@@ -24,10 +24,10 @@ pub enum CompactionChoice {
     Both,
 }
 
-/// A codec, as [`Compression`] says them.
+/// Parses a codec in the notation of [`Compression`].
 ///
 /// # Errors
-/// The text is none.
+/// The text names none.
 pub fn parse_codec(text: &str) -> Result<Compression, String> {
     text.parse::<Compression>().map_err(|error| error.message().to_owned())
 }
@@ -81,10 +81,10 @@ pub enum WorkloadChoice {
     Twitter31,
 }
 
-/// What is stated of a cluster of Twitter.
+/// The published facts about a cluster of Twitter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stated {
-    /// Percent; what is left are reads.
+    /// Percent; the rest are reads.
     updates: u64,
     /// The exponent of the popularity of records by rank.
     pub(crate) skew: f64,
@@ -100,7 +100,7 @@ impl Stated {
 }
 
 impl WorkloadChoice {
-    /// As it is named on the command line and in JSON.
+    /// The name on the command line and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -120,7 +120,7 @@ impl WorkloadChoice {
         }
     }
 
-    /// What is stated of it; `None` for those of YCSB.
+    /// The published facts about it; `None` for those of YCSB.
     pub(crate) const fn stated(self) -> Option<Stated> {
         let (updates, skew, record_len) = match self {
             Self::Twitter2 => (0, 1.4908, 21 + 68),
@@ -133,7 +133,7 @@ impl WorkloadChoice {
         Some(Stated { updates, skew, record_len })
     }
 
-    /// What it asks for; `None` for the load. The shares are those of the benchmark of engines.
+    /// Its mix of requests; `None` for the load. The shares are those of the benchmark of engines.
     pub(crate) const fn mix(self) -> Option<Mix> {
         if let Some(Stated { updates, .. }) = self.stated() {
             return Some(Mix { updates, inserts: 0, scans: 0, read_modify_writes: 0 });
@@ -150,13 +150,13 @@ impl WorkloadChoice {
         }
     }
 
-    /// Whether it writes records anew that are there.
+    /// Whether it writes existing records anew.
     pub(crate) fn updates(self) -> bool {
         self.mix().is_some_and(|mix| mix.updates + mix.read_modify_writes > 0)
     }
 }
 
-/// What is fixed when a cluster is made, and so cannot be chosen for one that runs.
+/// Settings that are fixed when a cluster is made, so a running one cannot take them.
 const OWN_OPTIONS: [&str; 9] = [
     "compaction",
     "replicas",
@@ -178,13 +178,15 @@ pub struct LoadArgs {
     /// Requests of each workload but the load [default: as many as records].
     #[arg(long)]
     pub operations: Option<u64>,
-    /// Bytes of a value: 32 at least [default: 1000; with a workload of Twitter those of its records].
+    /// Bytes of a value: 32 at least [default: 1000; with a workload of Twitter those of its
+    /// records].
     #[arg(long, value_parser = parse_bytes)]
     pub value_size: Option<u64>,
     /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.
     #[arg(long, default_value_t = 0.0)]
     pub compressibility: f64,
-    /// Which keys are asked for; D always asks for the latest, and those of Twitter have their skew.
+    /// Which keys are asked for; D always asks for the latest, and those of Twitter have their
+    /// skew.
     #[arg(long, value_enum, default_value_t = Distribution::Zipfian)]
     pub distribution: Distribution,
     /// Clients, each with a connection to the head of each group for writes and one to its tail for
@@ -200,12 +202,12 @@ pub struct LoadArgs {
     /// Seed of the values and of the choice of keys.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seconds to wait, after a workload, for flushes and compactions to end. Processor seconds, and
-    /// `wall_seconds` beside them, include this time; operations per second do not.
+    /// Seconds to wait, after a workload, for flushes and compactions to end. Processor seconds,
+    /// and `wall_seconds` beside them, include this time; operations per second do not.
     #[arg(long, default_value_t = 300)]
     pub settle: u64,
-    /// Write each run to this file, which must not be there, as it comes, a JSON object a line; without a file
-    /// to standard output, in place of the tables.
+    /// Write each run to this file, which must not be there, as it comes, a JSON object a line;
+    /// without a file to standard output, in place of the tables.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Print the report as Markdown.
@@ -219,9 +221,10 @@ pub struct ClusterArgs {
     /// Numbers of replicas of the clusters of its own, one run each.
     #[arg(long, value_delimiter = ',', default_value = "3")]
     pub replicas: Vec<u32>,
-    /// Co-location factors, as RubbleDB names them: how many groups of so many replicas run side by side
-    /// in a cluster of its own, one run each. The records are shared out to the groups by their keys'
-    /// hash; clients, requests and the bytes of MemTable and cache of a replica stay the same.
+    /// Co-location factors, as RubbleDB names them: how many groups of so many replicas run side by
+    /// side in a cluster of its own, one run each. The records are shared out to the groups by
+    /// their keys' hash; clients, requests and the bytes of MemTable and cache of a replica stay
+    /// the same.
     #[arg(long, value_delimiter = ',', value_name = "GROUPS", default_value = "1")]
     pub co_location: Vec<u32>,
     /// What an acknowledgement means in a cluster of its own.
@@ -273,7 +276,7 @@ pub struct YcsbArgs {
 
 /// Fewest bytes of a value: its head with key and version, and a little more.
 pub(crate) const VALUE_LEN_MIN: u64 = 32;
-/// Bytes of a value where nothing says how many.
+/// Bytes of a value unless an option or a workload names them.
 const VALUE_LEN: u64 = 1000;
 /// Most requests that a client may have under way.
 const PIPELINE_MAX: u32 = 10_000;
@@ -283,21 +286,21 @@ const CLIENTS_MAX: u32 = 10_000;
 const CO_LOCATION_MAX: u64 = 8;
 /// Most bytes of values that all clients may have under way.
 const UNDER_WAY_MAX: u128 = GIB as u128;
-/// Most requests of a client that are under way in an open loop: as many as replicas take of a connection.
+/// Most requests of a client under way in an open loop: as many as replicas take of a connection.
 const OPEN_PIPELINE_MAX: u128 = 1024;
-/// Most records: what a version's counter and a key's number can hold with room to spare.
+/// Most records: within what a version's counter and a key's number can hold.
 const RECORDS_MAX: u64 = 1 << 40;
 
 /// A load that is offered in an open loop, whether or not requests are answered in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenLoad {
-    /// Percent of the requests a second that one system answers to the workload in a closed loop.
+    /// Percent of the requests a second that one system answers for the workload in a closed loop.
     Percent(u32),
     /// Requests a second.
     PerSecond(u64),
 }
 
-/// What a run does, checked.
+/// A run, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) workloads: Vec<WorkloadChoice>,
@@ -316,10 +319,10 @@ pub(crate) struct Plan {
     pub(crate) target: Target,
 }
 
-/// What is measured.
+/// The measured clusters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// A cluster that runs already.
+    /// A running cluster.
     Running(Vec<SocketAddr>),
     /// Clusters of its own, one after the other.
     Own(Vec<OwnCluster>),
@@ -342,8 +345,8 @@ pub(crate) struct OwnCluster {
 }
 
 impl Plan {
-    /// Requests that a client may have under way in an open loop. Many, so that it is the replicas that
-    /// let requests wait: with few, updates would wait at the clients for reads to be answered.
+    /// Requests that a client may have under way in an open loop. There are many, so that requests
+    /// wait at the replicas: with few, updates would wait at the clients for the answers to reads.
     pub(crate) fn open_pipeline(&self) -> usize {
         let bytes = u128::from(self.clients) * self.value_len as u128;
         let most = (UNDER_WAY_MAX / bytes.max(1)).min(OPEN_PIPELINE_MAX) as usize;
@@ -358,7 +361,7 @@ pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()>
     Err(Error::invalid(format!("--{name} is {value}, allowed are {min} to {max}")))
 }
 
-/// Checks numbers of an option, each of which has a run.
+/// Checks the numbers of an option, each of which has a run.
 fn distinct(name: &str, values: &[u32], (min, max): (u64, u64)) -> Result<()> {
     for (i, value) in values.iter().enumerate() {
         in_range(name, u64::from(*value), min, max)?;
@@ -373,7 +376,7 @@ fn distinct(name: &str, values: &[u32], (min, max): (u64, u64)) -> Result<()> {
 }
 
 impl LoadArgs {
-    /// Bytes of a value: what the options say, or what is stated of the workload.
+    /// Bytes of a value: by the options, or by the facts about the workload.
     fn value_len(&self, workloads: &[WorkloadChoice]) -> Result<u64> {
         let mut stated = workloads.iter().filter_map(|w| Some((w, w.stated()?.value_len())));
         let first = stated.next();
@@ -391,7 +394,7 @@ impl LoadArgs {
         }
     }
 
-    /// Records of each of so many groups once all workloads have run, of which some insert.
+    /// Most records of each of a number of groups once all workloads have run; some of them insert.
     fn records_at_most(&self, workloads: &[WorkloadChoice], groups: u32) -> u64 {
         let operations = u128::from(self.operations.unwrap_or(self.records));
         let inserts = workloads.iter().filter_map(|workload| workload.mix()).map(|mix| mix.inserts);
@@ -400,7 +403,7 @@ impl LoadArgs {
         u64::try_from(all.div_ceil(u128::from(groups))).unwrap_or(u64::MAX)
     }
 
-    /// Checks what the clients are to do; `target` is what they do it to.
+    /// Checks the clients' options; `target` is the cluster they run against.
     pub(crate) fn plan(&self, workloads: &[WorkloadChoice], target: Target) -> Result<Plan> {
         in_range("records", self.records, 1, RECORDS_MAX)?;
         let operations = self.operations.unwrap_or(self.records);
@@ -511,8 +514,9 @@ impl ClusterArgs {
         Ok(clusters)
     }
 
-    /// Three times the records of a group and half a GiB: the tree with its largest compaction under
-    /// way, slots that are granted, the log. That a group has a few more records than another is in it.
+    /// Three times the records of a group and half a GiB. That covers the tree with its largest
+    /// compaction under way, granted slots, the log, and a group with a few more records than
+    /// another.
     fn pool_len_by_records(
         &self,
         load: &LoadArgs,

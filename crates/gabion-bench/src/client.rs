@@ -1,15 +1,16 @@
-//! The threads that drive the clients: each polls its connections, takes what was answered, and
-//! sends as many new requests as were answered, in one write (a closed loop), or those that are due
-//! (an open loop).
+//! The threads that drive the clients. Each polls its connections and takes the answers. Then it
+//! sends, in one write, as many new requests as were answered (a closed loop), or the due ones (an
+//! open loop).
 //!
-//! In the open loop requests become due in groups, once a millisecond, at a rate that does not depend
-//! on answers. One that is due while every client has as many under way as it may, which are many
-//! more than in the closed loop, waits for one that has not. Latencies count from when a request was due, so what a server does not answer in time is
-//! in the figures of all that came meanwhile (no coordinated omission).
+//! In the open loop requests fall due in groups, once a millisecond, at a rate that does not depend
+//! on answers. A client may have many more requests under way than in the closed loop. If every
+//! client is full, a due request waits for one that is not. Latencies count from the time when a
+//! request was due. So a late answer shows in the figures of all requests that came meanwhile (no
+//! coordinated omission).
 //!
-//! Groups that run side by side share the records, and each client asks the group that holds the record: one
-//! population of clients, with as many requests under way as with one group, so that nothing but the
-//! placement of the records is another.
+//! Groups that run side by side share the records, and each client asks the group that holds the
+//! record. So there is one population of clients, with as many requests under way as with one
+//! group, and only the placement of the records differs.
 
 use crate::connection::Connection;
 use crate::keys::{group_of, key};
@@ -25,37 +26,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Error codes that a later attempt may not meet. After `UNKNOWN` the write may be there already;
-/// the second attempt writes the same value, so that does no harm.
+/// the second attempt writes the same value, so it does no harm.
 const TRANSIENT: [&str; 6] =
     ["TRYAGAIN", "UNKNOWN", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN"];
 /// First and longest pause before a refused request is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(128);
-/// A workload fails when no request succeeds for so long.
+/// A workload fails when no request succeeds for this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a thread without events looks up.
 const TURN_MAX: Duration = Duration::from_millis(100);
 /// Bytes of one read from a socket.
 const SCRATCH_LEN: usize = 256 * 1024;
 
-/// What the threads of a workload share.
+/// The state that the threads of a workload share.
 pub(crate) struct Shared<'a> {
     pub(crate) values: Values,
     /// Only this run's load has written, so reads must return exactly that.
     pub(crate) is_only_loaded: bool,
     /// Requests that each client has under way, at most.
     pub(crate) pipeline: usize,
-    /// Requests that become due in each thread; `None` for a closed loop.
+    /// Requests that fall due in each thread; `None` for a closed loop.
     pub(crate) per_second: Option<f64>,
     /// Answered requests, for the progress bar.
     pub(crate) done: AtomicU64,
     /// Set when the run is interrupted.
     pub(crate) stop: &'a AtomicBool,
-    /// Set when another thread failed, which makes going on pointless.
+    /// Set when another thread failed: going on is pointless then.
     pub(crate) has_failed: AtomicBool,
 }
 
-/// Where the requests of a group go.
+/// The destination of a group's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     /// The head of the chain.
@@ -64,11 +65,11 @@ pub(crate) struct Route {
     pub(crate) reads: SocketAddr,
 }
 
-/// A client: two connections to each group, or one where head and tail are the same, and a number of
-/// requests under way.
+/// A client: two connections to each group, or one where head and tail are the same, and a number
+/// of requests under way.
 pub(crate) struct Client {
     connections: Vec<Connection>,
-    /// For each group the connection for writes and that for reads.
+    /// For each group the connections for writes and for reads.
     lanes: Vec<[usize; 2]>,
     under_way: usize,
     /// Refused requests, with the time of the next attempt.
@@ -97,7 +98,7 @@ impl Client {
         self.connections[lane].push(op, values);
     }
 
-    /// Sends what is due again, then new requests, until the pipeline is full.
+    /// Sends the refused requests that are due again, then new ones, until the pipeline is full.
     fn fill(&mut self, source: &mut Source<'_>, shared: &Shared<'_>) -> Result<()> {
         if !self.refused.is_empty() {
             let now = Instant::now();
@@ -116,10 +117,10 @@ impl Client {
     }
 }
 
-/// How often requests become due in an open loop.
+/// How often requests fall due in an open loop.
 const GROUP: Duration = Duration::from_millis(1);
 
-/// Where a thread's requests come from.
+/// The source of a thread's requests.
 struct Source<'a> {
     hand: Hand<'a>,
     open: Option<Open>,
@@ -129,9 +130,9 @@ struct Source<'a> {
 struct Open {
     begun: Instant,
     per_second: f64,
-    /// Requests that have become due.
+    /// Requests that have fallen due.
     count: u64,
-    /// Those of them that no client has taken.
+    /// Due requests that no client has taken.
     due: VecDeque<Op>,
     is_over: bool,
 }
@@ -150,7 +151,7 @@ impl Source<'_> {
         self.open.as_ref().is_some_and(|open| !open.is_over || !open.due.is_empty())
     }
 
-    /// Makes those due whose time has come. Returns whether there are any.
+    /// Makes requests due whose time has come. Returns whether there are any.
     fn pass_time(&mut self, now: Instant) -> bool {
         let Some(open) = &mut self.open else { return false };
         let groups = (now - open.begun).as_millis() as u64;
@@ -295,7 +296,7 @@ impl Driver<'_> {
             client.under_way -= 1;
             done += 1;
         }
-        // Sent with what is new.
+        // Sent with the new ones.
         for op in again {
             self.last_answer = now;
             client.push(op, &self.shared.values);
@@ -360,7 +361,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A scan begins with the record that was asked for, goes on in the order of keys, and each value is
+    /// A scan begins with the record asked for and goes on in the order of keys, and each value is
     /// that of its key.
     fn check_scan(&mut self, op: &Op, reply: &[Reply]) {
         let from = op.record;

@@ -1,5 +1,5 @@
-//! The replicas that are measured, seen from outside: whether they are ready, whether they are
-//! quiet, what they have used.
+//! The measured replicas, seen from outside: whether they are ready, whether they are quiet, and
+//! their use.
 
 use crate::admin::Admin;
 use crate::status::Status;
@@ -11,24 +11,25 @@ use std::time::{Duration, Instant};
 
 /// How often the replicas are asked. Those that tests make up answer at once and have no jobs.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 250 });
-/// No job may have run for so long before a cluster is called quiet.
+/// No job may have run for this long before a cluster counts as quiet.
 const QUIET: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 2000 });
 /// How long a cluster may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// A connection to each replica of one group, or of several that run side by side and share the records.
+/// A connection to each replica of one group, or of several that run side by side and share the
+/// records.
 pub(crate) struct Cluster {
-    /// Those of a group follow each other.
+    /// Replicas of a group follow each other.
     replicas: Vec<Admin>,
 }
 
 /// How a cluster came to rest.
 pub(crate) struct Settled {
-    /// What the replicas said last.
+    /// The replicas' last statuses.
     pub(crate) statuses: Vec<Status>,
-    /// When work of jobs was seen last.
+    /// When job work was seen last.
     pub(crate) since: Instant,
-    /// False when jobs still ran after the time that was given.
+    /// False when jobs still ran after the allowed time.
     pub(crate) is_quiet: bool,
 }
 
@@ -42,7 +43,7 @@ impl Cluster {
         Ok(Self { replicas: replicas.collect::<Result<_>>()? })
     }
 
-    /// What each replica says of itself; those of a group follow each other.
+    /// Each replica's status; those of a group follow each other.
     pub(crate) fn statuses(&mut self) -> Result<Vec<Status>> {
         self.replicas.iter_mut().map(Admin::status).collect()
     }
@@ -50,7 +51,7 @@ impl Cluster {
     /// Waits until every replica is ready.
     ///
     /// # Errors
-    /// The replicas that were named for a group are not those of one; one is not ready in time.
+    /// The replicas named for a group are not those of one; or one is not ready in time.
     pub(crate) fn wait_until_ready(&mut self, stop: &AtomicBool) -> Result<Vec<Status>> {
         let clock = Instant::now();
         loop {
@@ -71,8 +72,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all sealed MemTables are flushed and no job has run for a while, so that what
-    /// compaction owes is paid in every mode; at most for `patience`.
+    /// Waits until all sealed MemTables are flushed and no job has run for a while, so that
+    /// compaction has no debt in any mode; at most for `patience`.
     pub(crate) fn settle(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Settled> {
         let clock = Instant::now();
         let mut busy = (clock, self.statuses()?);
@@ -96,7 +97,7 @@ impl Cluster {
     }
 }
 
-/// That these are the replicas of one group, each once.
+/// Checks that these are the replicas of one group, each once.
 fn check_members(statuses: &[Status]) -> Result<()> {
     let members = statuses[0].members;
     if statuses.len() != members {

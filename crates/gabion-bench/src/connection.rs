@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// A connection and what is under way on it.
+/// A connection and its requests under way.
 pub(crate) struct Connection {
     pub(crate) address: SocketAddr,
     pub(crate) stream: TcpStream,
@@ -82,7 +82,7 @@ impl Connection {
         self.unsent += 1;
     }
 
-    /// Hands to the socket what it takes.
+    /// Hands to the socket as much as it takes.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.unsent > 0 {
             let now = Instant::now();
@@ -105,15 +105,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes from the socket all that is there, by way of `scratch`.
+    /// Takes all that the socket has, by way of `scratch`.
     pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<()> {
         loop {
             match self.stream.read(scratch) {
                 Ok(0) => return Err(self.closed()),
                 Ok(len) => {
                     self.input.extend_from_slice(&scratch[..len]);
-                    // A short read has emptied the socket (epoll(7)); what comes later is
-                    // announced.
+                    // A short read has emptied the socket (epoll(7)); later bytes are announced.
                     if len < scratch.len() {
                         return Ok(());
                     }

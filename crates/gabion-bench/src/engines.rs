@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// An engine that another hand wrote, with a program of its own in `peers/`.
+/// A foreign engine, with a program of its own in `peers/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
     /// RocksDB.
@@ -51,8 +51,8 @@ impl Peer {
     }
 }
 
-/// Runs workloads on this engine and on others, in turn, and compares them: medians over the rounds,
-/// with the ratios.
+/// Runs workloads on this engine and on others, in turn, and compares them: medians over the
+/// rounds, with the ratios.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
     /// Engines to compare with, from `peers/`.
@@ -76,8 +76,8 @@ pub struct EngineArgs {
     /// Where the peers' programs are [default: where cargo puts them]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
-    /// Write the rows to this file, which must not be there, one JSON object a line, as they come; without a
-    /// file to standard output, in place of the tables.
+    /// Write the rows to this file, which must not be there, one JSON object a line, as they come;
+    /// without a file to standard output, in place of the tables.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Print the tables as Markdown.
@@ -94,10 +94,12 @@ pub struct EngineArgs {
 /// What RocksDB has for itself, beside the others as they are.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RocksdbArgs {
-    /// Bytes of a block of RocksDB's files [default: as --block-size, and without it 16 KiB, as its guide recommends]
+    /// Bytes of a block of RocksDB's files [default: as --block-size, and without it 16 KiB, as its
+    /// guide recommends]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub rocksdb_block_size: Option<u64>,
-    /// Most MemTables of RocksDB, the one that is written to included [default: what was fastest here]
+    /// Most MemTables of RocksDB, the one that is written to included [default: what was fastest
+    /// here]
     #[arg(long, value_name = "NUMBER")]
     pub rocksdb_write_buffers: Option<u64>,
     /// Logs that RocksDB keeps to be written to again [default: 2, and none with --log off]
@@ -106,7 +108,7 @@ pub struct RocksdbArgs {
 }
 
 impl RocksdbArgs {
-    /// As the program of an engine has them: nothing for any other.
+    /// The options for the program of an engine: nothing for any other.
     fn own(&self, engine: &str) -> OwnArgs {
         if engine != Peer::Rocksdb.as_str() {
             return OwnArgs::default();
@@ -122,7 +124,7 @@ impl RocksdbArgs {
 /// Most rounds.
 const ROUNDS_MAX: u64 = 100;
 
-/// What is run on every engine.
+/// One comparison on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) log: Log,
@@ -131,7 +133,7 @@ pub(crate) struct Cell {
 }
 
 impl EngineArgs {
-    /// Every cell, checked: the same plan is made here as in the engine's program.
+    /// Every cell, checked: the engine's program makes the same plan.
     fn cells(&self) -> Result<Vec<Cell>> {
         in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
         self.check_codecs()?;
@@ -180,8 +182,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// Refuses what would run out of disk half-way: one run is there at a time.
-    /// An engine takes `spare` bytes at most beside what the plan of a run says.
+    /// Refuses runs that would use up the disk half-way: one run is there at a time. An engine
+    /// takes `spare` bytes at most beyond the plan of a run.
     fn check_room(&self, cells: &[Cell], parent: &Path, free: u64, spare: u64) -> Result<()> {
         for &cell in cells {
             let needed = self.run_args(cell, "", PathBuf::new()).plan()?.disk_len() + spare;
@@ -204,13 +206,13 @@ impl EngineArgs {
     }
 }
 
-/// Measures `own` beside the peers and prints what came out; the others are compared with it. `data_dir` is
-/// where the engines' files go unless the options say.
+/// Measures `own` beside the peers and prints the results; the others are compared with it. Without
+/// the option the engines' files go to `data_dir`.
 ///
 /// # Errors
-/// Bad options, a peer that is not built or not from the same sources (the message has the command that builds it),
-/// too little free disk, an engine that failed, an interrupt; corruption: an engine read something wrong. The tables of
-/// what ran before are printed then.
+/// Bad options, a peer that is not built or not from the same sources (the message has the command
+/// that builds it), too little free disk, an engine that failed, an interrupt; corruption: an
+/// engine read something wrong. The tables of the earlier runs are printed then.
 pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     let cells = args.cells()?;
     let peers = programs::find(&args.vs, args.peer_dir.as_deref())?;
@@ -230,7 +232,7 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
         rows.push((cell, row));
         Ok(())
     });
-    // What ran before one failed took its time too.
+    // The runs before a failure took their time too.
     if !sink.is_stdout() && !rows.is_empty() {
         let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
         let style = if args.markdown { Style::Markdown } else { Style::Plain };
@@ -239,7 +241,8 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     outcome
 }
 
-/// Runs every cell on every engine in every round, in turn, and hands each row to `keep` as it comes.
+/// Runs every cell on every engine in every round, in turn, and hands each row to `keep` as it
+/// comes.
 fn run_all(
     args: &EngineArgs,
     (cells, programs): (&[Cell], &[Program]),
@@ -252,7 +255,7 @@ fn run_all(
     let start = Instant::now();
     for round in 0..args.rounds {
         for &cell in cells {
-            // In turn, and another first in each round.
+            // In turn, with another first in each round.
             for turn in 0..programs.len() {
                 let program = &programs[(turn + round as usize) % programs.len()];
                 number += 1;
@@ -284,7 +287,7 @@ fn run_all(
     Ok(())
 }
 
-/// How long it may still take, in words; nothing before there is something to judge by.
+/// The remaining time, in words; nothing before there is a basis for it.
 fn left(elapsed: f64, done: u64, total: u64) -> String {
     if done == 0 {
         return String::new();
@@ -293,10 +296,11 @@ fn left(elapsed: f64, done: u64, total: u64) -> String {
     format!(", about {} min left", minutes.ceil())
 }
 
-/// Lines of what a program said that an error has: its last ones, enough for a panic with its place.
+/// Lines of a program's output that an error quotes: its last ones, enough for a panic with its
+/// place.
 const LAST_LINES: usize = 12;
 
-/// Runs one workload on one engine, in a process of its own, and shows on the `line` what it is at.
+/// Runs one workload on one engine, in a process of its own, and shows its progress on the `line`.
 fn run_one(
     program: &Program,
     words: &[OsString],
@@ -311,7 +315,7 @@ fn run_one(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut said = VecDeque::new();
-    // The row is one line, which the pipe holds until all that comes before it was read.
+    // The row is one line, which the pipe holds until everything before it was read.
     for text in child.stderr.take().into_iter().flat_map(|told| BufReader::new(told).split(b'\n')) {
         let text = String::from_utf8_lossy(&text.map_err(failed)?).into_owned();
         line.say(&text);
@@ -332,7 +336,7 @@ fn run_one(
     Err(Error::new(kind, format!("{name} ended with {}: {told}", output.status)))
 }
 
-/// A line on standard error for one run. On a terminal its end is what the run is at.
+/// A line on standard error for one run. On a terminal it ends with the run's progress.
 struct ProgressLine {
     head: String,
     is_watched: bool,
@@ -347,7 +351,7 @@ impl ProgressLine {
 
     fn say(&mut self, what: &str) {
         if self.is_watched {
-            // Longer ones would wrap, and what is wrapped is not drawn over.
+            // A longer line would wrap, and a wrapped line is not drawn over.
             let left = LINE_LEN.saturating_sub(self.head.chars().count());
             let what: String = what.chars().filter(|c| !c.is_control()).take(left).collect();
             eprint!("\r\x1b[K{}{what}", self.head);

@@ -1,4 +1,4 @@
-//! A server in memory that speaks enough RESP for the benchmark, with faults that a test asks for.
+//! A server in memory that speaks enough RESP for the benchmark, with faults on a test's request.
 
 use crate::launch::{ClusterSpec, Launcher, RunningCluster};
 use crate::status::tests::status_json;
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What goes wrong.
+/// The faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Every so many writes one is refused, in turn with `TRYAGAIN` and with `UNKNOWN` though it is
+    /// One in so many writes is refused, in turn with `TRYAGAIN` and with `UNKNOWN` though it is
     /// carried out; 0 for none.
     pub(crate) refuse_every: u64,
-    /// Every so many reads one has a changed byte; 0 for none.
+    /// One in so many reads has a changed byte; 0 for none.
     pub(crate) corrupt_every: u64,
     /// Reads find nothing.
     pub(crate) loses: bool,
@@ -64,12 +64,12 @@ impl RunningCluster for FakeCluster {
     }
 }
 
-/// Starts fakes and keeps what it was asked for.
+/// Starts fakes and keeps the specifications that it was given.
 #[derive(Default)]
 pub(crate) struct FakeLauncher {
     pub(crate) faults: Faults,
     pub(crate) specs: Mutex<Vec<ClusterSpec>>,
-    /// How many replicas there is room for in all groups; any number without it.
+    /// How many replicas there is space for in all groups; any number without it.
     pub(crate) room: Option<u32>,
 }
 

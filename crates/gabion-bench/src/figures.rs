@@ -1,6 +1,6 @@
-//! What the differences of counters mean: the cost of producing and of shipping a kilobyte, the
-//! share of jobs in all work, and how the two ways of compacting compare with what the formula
-//! foretells.
+//! The meaning of counters' differences: the cost of producing and of shipping a kilobyte, the
+//! share of jobs in all work, and how the two ways of compacting compare with the formula's
+//! prediction.
 //!
 //! With s = share of flush and compaction in the CPU of the every-replica baseline, and x = CPU to
 //! ship a kilobyte to one secondary (both ends) ÷ CPU to produce it, R replicas that compact once
@@ -10,8 +10,8 @@ use crate::status::{ReplicaUse, Usage};
 use crate::text::{gigabytes, grouped};
 use std::fmt;
 
-/// What runs with the same settings may differ in, beside who compacts. In the order of RubbleDB's Figures 7
-/// and 8: first by groups.
+/// The differences allowed between runs with the same settings, besides who compacts. In the order
+/// of RubbleDB's Figures 7 and 8: first by groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shape {
     /// Groups side by side, which share the records: RubbleDB's co-location factor.
@@ -21,14 +21,14 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// That of what was measured together.
+    /// The shape of replicas that were measured together.
     pub(crate) fn of(replicas: &[ReplicaUse]) -> Self {
         let groups = replicas.iter().map(|replica| replica.group).max().unwrap_or(1).max(1);
         let co_location = groups as usize;
         Self { co_location, replicas: replicas.len() / co_location }
     }
 
-    /// As a heading has it.
+    /// The words for a heading.
     pub(crate) fn words(&self) -> String {
         format!("{} replicas{}", self.replicas, self.groups())
     }
@@ -83,7 +83,8 @@ pub(crate) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
-/// The value in the middle, or the mean of the two in the middle; `None` of nothing. Sorts the values.
+/// The value in the middle, or the mean of the two in the middle; `None` of nothing. Sorts the
+/// values.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -91,12 +92,13 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
-/// Less than this part of an offered load answered is a load that was not reached.
+/// A load counts as not reached below this part of its requests answered.
 const REACHED_MIN: f64 = 0.98;
-/// What stands behind a latency of such a load, and behind a ratio with one.
+/// The mark behind a latency of such a load, and behind a ratio with one.
 pub(crate) const QUEUE_MARK: &str = " !";
 
-/// That a load was not reached: requests waited longer and longer, until there were no more of them.
+/// Reports that a load was not reached: requests waited longer and longer, until there were no more
+/// of them.
 pub(crate) fn queue(answered_per_second: f64, offered_per_second: Option<f64>) -> Option<String> {
     let offered = offered_per_second?;
     (answered_per_second < REACHED_MIN * offered).then(|| {
@@ -138,9 +140,10 @@ pub(crate) fn formula(replicas: usize, s: f64, x: f64) -> f64 {
     1.0 - (replicas - 1.0) / replicas * s * (1.0 - x)
 }
 
-/// That flushes and compactions of two systems, each with what they wrote in bytes at all replicas, did not do the same
-/// work, where that differs by more than a tenth for each replica that has them: another engine writes more or less, and
-/// how much a short load leaves to compact depends on how fast clients were beside it, at each replica by itself.
+/// Reports that the jobs of two systems did different work. `sides` has the bytes that each wrote
+/// at all replicas. They count as different if they differ by more than a tenth, for each replica
+/// that has jobs. Another engine writes more or less. And how much a short load leaves to compact
+/// depends on how fast the clients beside it were, at each replica by itself.
 pub(crate) fn other_work(shape: Shape, sides: [(&str, f64); 2]) -> Option<String> {
     let [a, b] = sides.map(|(system, written)| match system {
         "primary" => ("at the primary".to_owned(), written),
@@ -167,7 +170,7 @@ pub(crate) struct Comparison {
     pub(crate) s: f64,
     /// Shipping ÷ producing a kilobyte, where the primary compacts.
     pub(crate) x: f64,
-    /// What the formula makes of `s` and `x`.
+    /// The formula's result for `s` and `x`.
     pub(crate) formula: f64,
     pub(crate) shipping_us_per_kb: f64,
     pub(crate) job_us_per_kb: f64,
@@ -204,7 +207,7 @@ pub(crate) fn by_rank(replicas: &[ReplicaUse], roles: &[&str]) -> (f64, f64) {
 pub(crate) mod tests {
     use super::*;
 
-    /// A replica that used so many seconds for requests, jobs, shipping and target.
+    /// A replica with these seconds for requests, jobs, shipping and target.
     pub(crate) fn replica(
         id: u64,
         role: &str,
@@ -255,7 +258,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_formula_gives_the_papers_figures() {
-        // RubbleDB, Table 3b: 4,078 of 5,603 s are compaction; 3,121 / 5,603 = 0.557 was measured.
+        // RubbleDB, Table 3b: 4,078 of 5,603 s are compaction; the measured ratio is 3,121 / 5,603
+        // = 0.557.
         let s = (1319.0 + 2759.0) / 5603.0;
         assert!((formula(3, s, 0.0) - 0.515).abs() < 0.001);
         assert_eq!(formula(1, 0.7, 0.3), 1.0);

@@ -1,4 +1,4 @@
-//! The keys of the clusters' records, as YCSB has them, so that figures can be held against others'.
+//! The keys of the clusters' records, as in YCSB, so that figures can be compared with others'.
 //!
 //! Record `n` (0, 1, 2 … in the order of insertion) has the key `user` and 19 digits: the 64-bit
 //! FNV hash of `n`, without its sign. Neighbours in time are therefore strangers in the key space.
@@ -20,7 +20,7 @@ pub(crate) fn key(record: u64) -> [u8; KEY_LEN] {
     key
 }
 
-/// The group that holds a record, of so many: by the number in its key.
+/// The group, of so many, that holds a record: by the number in its key.
 #[inline]
 pub(crate) fn group_of(record: u64, groups: usize) -> usize {
     (fnv_hash(record) % groups as u64) as usize

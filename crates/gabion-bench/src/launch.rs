@@ -1,5 +1,5 @@
-//! How a benchmark gets a cluster of its own. The command line implements it, as it knows how the
-//! processes of replicas are started.
+//! The interface that gives a benchmark a cluster of its own. The command line implements it, as it
+//! knows how to start the processes of replicas.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_engine::Codecs;
@@ -32,14 +32,14 @@ pub trait Launcher {
     /// Creates and starts a cluster, and returns when every replica answers.
     ///
     /// # Errors
-    /// What kept it from starting; nothing runs then.
+    /// The reason why it did not start; nothing runs then.
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>>;
 
-    /// Whether what so many of a cluster reserve has room where its directory is or would be made. Nothing
-    /// is made.
+    /// Whether the reservations of so many such clusters fit where their directory is or would be
+    /// made. Makes nothing.
     ///
     /// # Errors
-    /// No space, with what is needed and what is free.
+    /// No space, with the needed and the free bytes.
     fn check_room(&self, spec: &ClusterSpec, clusters: u32) -> Result<()>;
 
     /// The directory in whose file system clusters live when no other is named.
@@ -54,7 +54,7 @@ pub trait RunningCluster {
     fn addresses(&self) -> Vec<SocketAddr>;
 }
 
-/// A directory that is removed, with all that is in it, when this is dropped.
+/// A directory that is removed, with its content, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ScratchDir(PathBuf);
 
@@ -79,7 +79,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What is left is named after this process, so a failure here is seen and harms nothing.
+        // The remains are named after this process, so a failure here is visible and harmless.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Benchmarks of Gabion: clusters with each way of compacting, beside each other and beside RubbleDB's
-//! baseline; the engine alone, beside others.
+//! Benchmarks of Gabion: clusters with each way of compacting, beside each other and beside
+//! RubbleDB's baseline; the engine alone, beside others.
 //!
 //! ```text
 //!   options ─► plan ─► launcher ─► cluster ──────────────────────────┐
@@ -9,13 +9,13 @@
 //!                                          └─► ratio, formula, tables
 //! ```
 //!
-//! - [`ycsb`]: load and A to G of YCSB; what they cost each replica, and what RubbleDB's way of
-//!   compacting saves of it.
-//! - [`replication()`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each, and on
-//!   Gabion in both ways of compacting, in one run.
+//! - [`ycsb`]: load and A to G of YCSB; their cost to each replica, and the part of it that
+//!   RubbleDB's way of compacting saves.
+//! - [`replication()`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each,
+//!   and on Gabion in both ways of compacting, in one run.
 //! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
-//! - [`Launcher`]: how a cluster of its own comes to be; the command line implements it.
+//! - [`Launcher`]: the start of a cluster of its own; the command line implements it.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -9,10 +9,9 @@
 //!                               └ commands: what is missing
 //! ```
 //!
-//! Nothing is drawn that no run has: what is not there is named, with the command that makes it.
-//! Plots are drawn by
-//! hand ([`chart`]): bars need little code, and a library's fixed colours would not follow the page
-//! into the dark and on to paper.
+//! Nothing is drawn without a run: missing figures are named, with the command that makes them.
+//! Plots are drawn by hand ([`chart`]): bars need little code, and a library's fixed colours would
+//! not follow the page into the dark and on to paper.
 
 mod chart;
 mod clusters;
@@ -40,8 +39,9 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("outputs").args(["html", "markdown"]).required(true).multiple(true))]
 pub struct ReportArgs {
-    /// Files that `bench ycsb`, `bench replication` and `bench engine` wrote with `--json FILE`, mixed. Runs of the
-    /// same settings, machine, commit and build are rounds, of which medians are taken.
+    /// Files that `bench ycsb`, `bench replication` and `bench engine` wrote with `--json FILE`,
+    /// mixed. Runs of the same settings, machine, commit and build are rounds, of which medians are
+    /// taken.
     #[arg(required = true, value_name = "RUN.json")]
     pub runs: Vec<PathBuf>,
     /// Write the page to this file: HTML that needs neither network nor scripts.
@@ -52,12 +52,11 @@ pub struct ReportArgs {
     pub markdown: Option<PathBuf>,
 }
 
-/// Reads the runs and writes what was asked for; `out` is the standard output.
+/// Reads the runs and writes the wanted files; `out` is the standard output.
 ///
 /// # Errors
 /// A run cannot be read, is named twice or is not one: the message has file, line, field and value,
-/// and nothing is
-/// written. A file cannot be written.
+/// and nothing is written. A file cannot be written.
 pub fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     check_paths(args)?;
     let document = contents::document(&Inputs::read(&args.runs)?);
@@ -80,12 +79,12 @@ fn write(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// A file that is named twice would be two rounds; one that is written over would be lost.
+/// A file named twice would be two rounds; one that is written over would be lost.
 fn check_paths(args: &ReportArgs) -> Result<()> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let outputs = [&args.html, &args.markdown].into_iter().flatten();
     for path in args.runs.iter().chain(outputs) {
-        // What is not there yet is told apart by its name alone.
+        // A missing file is told apart by its name alone.
         let real = path.canonicalize().unwrap_or_else(|_| path.clone());
         if seen.contains(&real) {
             return Err(Error::invalid(format!(

@@ -1,19 +1,18 @@
-//! Where a figure comes from: program, commit, command, time and machine. Stands in `config` of
-//! every
+//! The origin of a figure: program, commit, command, time and machine. Stands in `config` of every
 //! run, so that figures of different machines or commits are never taken for rounds of one.
 
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Names of the fields, in their order. Readers of runs tell by them what is no setting.
+/// Names of the fields, in their order. They tell readers of runs which fields are no settings.
 pub(crate) const FIELDS: [&str; 6] =
     ["version", "commit", "build", "command", "started_at", "machine"];
 
-/// How this program was built. Figures of a build with the checks of `debug` say nothing about the
+/// The build of this program. Figures of a build with the checks of `debug` say nothing about the
 /// other.
 const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-/// What this process, started as it was, says of a measurement that begins now.
+/// The provenance of a measurement of this process that begins now.
 pub(crate) fn provenance() -> Map<String, Value> {
     let values = [
         env!("CARGO_PKG_VERSION").into(),
@@ -26,7 +25,7 @@ pub(crate) fn provenance() -> Map<String, Value> {
     FIELDS.iter().map(|&name| name.to_owned()).zip(values).collect()
 }
 
-/// The command line as it can be typed again; where the program lies says nothing about a run.
+/// The command line as it can be typed again; the program's directory says nothing about a run.
 fn command(words: impl Iterator<Item = String>) -> String {
     let mut line = "gabion".to_owned();
     for word in words {
@@ -75,7 +74,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// What the kernel says of the machine; `null` for what it does not say.
+/// The kernel's description of the machine; `null` for missing parts.
 fn machine() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let line = |path: &str| read(path).map(|text| text.trim().to_owned());
@@ -88,7 +87,7 @@ fn machine() -> Value {
     })
 }
 
-/// The first processor's name; processors that name none (some ARM kernels) have no line of it.
+/// The first processor's name; some processors name none (some ARM kernels).
 fn processor(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     let (_, name) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! `gabion bench replication`: RubbleDB's baseline, a chain of replicas with a store each, beside Gabion in
-//! both ways of compacting, in one run.
+//! `gabion bench replication`: RubbleDB's baseline, a chain of replicas with a store each, beside
+//! Gabion in both ways of compacting, in one run.
 //!
 //! ```text
 //!   for each round, co-location factor and number of replicas:
@@ -7,9 +7,9 @@
 //!        └─ the same clients, requests and figures: those of `bench ycsb`
 //! ```
 //!
-//! The baseline answers `GABION STATUS` under the names of Gabion's replicas, so what it used is read as
-//! theirs is: by the kernel's counters, by thread. In rows and reports its mode of compaction is the name of
-//! its store.
+//! The baseline answers `GABION STATUS` under the names of Gabion's replicas, so its use is read
+//! like theirs: by the kernel's counters, by thread. In rows and reports its mode of compaction is
+//! the name of its store.
 
 mod baseline;
 pub(crate) mod memory;
@@ -46,7 +46,7 @@ pub enum System {
 }
 
 impl System {
-    /// As it is named on the command line, and as the mode of compaction in JSON.
+    /// The name on the command line, and as the mode of compaction in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,21 +75,21 @@ pub struct ReplicationArgs {
     /// How often all of it is run. The figures are medians; JSON has each.
     #[arg(long, default_value_t = 1)]
     pub rounds: u64,
-    /// Run each workload but the load again at these percents of the requests a second that the first
-    /// system answered in the first round: in an open loop, where latencies count from when a request was due [default:
-    /// none].
+    /// Run each workload but the load again at these percents of the requests a second that the
+    /// first system answered in the first round: in an open loop, where latencies count from when a
+    /// request was due [default: none].
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     pub offered: Vec<u32>,
-    /// The same at so many requests a second, of all groups together: a load that is the same in every
-    /// run of this command [default: none].
+    /// The same at so many requests a second, of all groups together: a load that is the same in
+    /// every run of this command [default: none].
     #[arg(long, value_delimiter = ',', value_name = "RATE")]
     pub offered_per_second: Vec<u64>,
     /// The log of the baseline's stores [default: on, which survives what Gabion's acknowledgements
     /// survive; synced with --ack durable].
     #[arg(long, value_enum)]
     pub log: Option<Log>,
-    /// Steps of nice(2), 0 to 19, by which the baseline's compactions stand back behind its requests, and its flushes by
-    /// half as many: as many as Gabion's replicas have here.
+    /// Steps of nice(2), 0 to 19, by which the baseline's compactions stand back behind its
+    /// requests, and its flushes by half as many: as many as Gabion's replicas have here.
     #[arg(long, value_name = "N", default_value_t = JOBS_NICE)]
     pub baseline_jobs_nice: u8,
     /// Where the baseline's program is [default: where cargo puts it]
@@ -103,21 +103,21 @@ pub struct ReplicationArgs {
     pub clusters: ClusterArgs,
 }
 
-/// Steps by which jobs of the baseline stand back: what `gabion up --jobs-nice` has by default, and so the replicas that
-/// are measured beside it.
+/// Steps by which jobs of the baseline stand back: the default of `gabion up --jobs-nice`, and so
+/// those of the replicas measured beside it.
 const JOBS_NICE: u8 = 10;
 /// Most rounds.
 const ROUNDS_MAX: u64 = 100;
-/// Largest load that is offered, in percent of what the first system answers.
+/// Largest offered load, in percent of the first system's answers.
 const OFFERED_MAX: u64 = 1_000;
-/// Largest load that is offered, in requests a second.
+/// Largest offered load, in requests a second.
 const OFFERED_PER_SECOND_MAX: u64 = 100_000_000;
 
 /// One cluster to be measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) system: System,
-    /// Of the baseline only what it has in common with Gabion's counts.
+    /// For the baseline only the settings that it shares with Gabion count.
     pub(crate) cluster: OwnCluster,
     /// The log of the baseline's stores.
     pub(crate) log: Log,
@@ -126,7 +126,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// In words, for whoever waits.
+    /// The name for the progress output.
     fn name(&self) -> String {
         let OwnCluster { co_location, replicas, .. } = self.cluster;
         let shape = Shape { co_location: co_location as usize, replicas: replicas as usize };
@@ -152,7 +152,7 @@ impl ReplicationArgs {
             ));
         }
         for &replicas in &self.clusters.replicas {
-            // Where writes and reads go is not the same place in a chain.
+            // Writes and reads go to different places in a chain.
             in_range("replicas", u64::from(replicas), 2, GroupConfig::MEMBERS_MAX as u64)?;
         }
         in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
@@ -183,7 +183,7 @@ impl ReplicationArgs {
         Ok((Plan { offered, ..plan }, comparisons))
     }
 
-    /// What is told of a run, beside what all of its cluster's kind tell.
+    /// The settings of a run, beside those that all runs of its cluster's kind have.
     fn config(&self, cell: &Cell, round: u64) -> Map<String, Value> {
         let mut config = own_config(&cell.cluster);
         config.insert("round".into(), (round + 1).into());
@@ -197,7 +197,7 @@ impl ReplicationArgs {
         config
     }
 
-    /// The loads that are offered: percents, then rates.
+    /// The offered loads: percents, then rates.
     fn open_loads(&self) -> Result<Vec<OpenLoad>> {
         let percents: Vec<u64> = self.offered.iter().map(|&percent| u64::from(percent)).collect();
         let options = [
@@ -218,8 +218,8 @@ impl ReplicationArgs {
     }
 }
 
-/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0,
-/// or 1 when something was read that nobody had written.
+/// Runs the benchmark and prints its report on the standard output. Returns an exit code: 0, or 1
+/// when a read returned something that nobody had written.
 ///
 /// # Errors
 /// Bad options; the baseline's program is not built (the message has the command that builds it); a
@@ -254,7 +254,7 @@ pub(crate) fn replication_to(
         System::Rocksdb => chain(cell, dir),
         _ => launcher.start(&spec(&cell.cluster, dir)),
     };
-    // Of each comparison: its runs, each with the place of its system, and the loads that are offered.
+    // For each comparison: its runs, each with the place of its system, and the offered loads.
     let mut runs: Vec<Vec<(usize, Run)>> = comparisons.iter().map(|_| Vec::new()).collect();
     let mut offers: Vec<Offers> = comparisons.iter().map(|_| Offers::default()).collect();
     let mut number = 0;

@@ -1,4 +1,4 @@
-//! What a run found, as JSON, as text and as Markdown.
+//! The findings of a run, as JSON, as text and as Markdown.
 
 use crate::args::{OpenLoad, WorkloadChoice};
 use crate::figures::{
@@ -11,37 +11,38 @@ use crate::text::{Style, Table, gigabytes, grouped, line, megabytes, seconds};
 use crate::workload::{Kind, Tally};
 use serde_json::{Map, Value, json};
 
-/// A load that was offered.
+/// An offered load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Offered {
     pub(crate) load: OpenLoad,
     pub(crate) per_second: f64,
 }
 
-/// What one workload did and cost.
+/// The requests and the cost of one workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) workload: WorkloadChoice,
-    /// In an open loop.
+    /// Set in an open loop.
     pub(crate) offered: Option<Offered>,
     pub(crate) tally: Tally,
-    /// From the first request until it was seen that no job runs any more: the time over which all
+    /// From the first request until no job was seen to run any more: the time over which all
     /// processor seconds are counted.
     pub(crate) wall_seconds: f64,
-    /// Of it, from the first request to the last answer.
+    /// The part from the first request to the last answer.
     pub(crate) requests_seconds: f64,
-    /// Of it, from the last answer until no job ran any more.
+    /// The part from the last answer until no job ran any more.
     pub(crate) settle_seconds: f64,
-    /// Whether that was reached in the time that was given.
+    /// Whether that was reached in the allowed time.
     pub(crate) is_settled: bool,
-    /// Of the whole machine, over the same time.
+    /// The whole machine's, over the same time.
     pub(crate) machine: MachineTime,
-    /// Of each replica, over the same time.
+    /// Each replica's, over the same time.
     pub(crate) replicas: Vec<ReplicaUse>,
 }
 
 impl Phase {
-    /// As it is named in reports: with an offered load behind an `@`, `a@80` for a percent, `a@25000/s` for a rate.
+    /// The name in reports: with an offered load behind an `@`, `a@80` for a percent, `a@25000/s`
+    /// for a rate.
     pub(crate) fn name(&self) -> String {
         let name = self.workload.as_str();
         match self.offered.map(|offered| offered.load) {
@@ -52,7 +53,7 @@ impl Phase {
     }
 }
 
-/// More than this part of the machine's own work, stolen by its host, is told.
+/// More than this part of the machine's own work, stolen by its host, is reported.
 pub(crate) const STOLEN_MAX: f64 = 0.03;
 
 /// One cluster's measurement.
@@ -60,7 +61,7 @@ pub(crate) const STOLEN_MAX: f64 = 0.03;
 pub(crate) struct Run {
     /// Options and properties of the cluster, by name.
     pub(crate) config: Map<String, Value>,
-    /// Who compacts, as the replicas say.
+    /// Who compacts, by the replicas' own report.
     pub(crate) compaction: String,
     pub(crate) phases: Vec<Phase>,
 }
@@ -71,12 +72,12 @@ impl Run {
         Shape::of(self.phases.first().map_or(&[], |phase| &phase.replicas))
     }
 
-    /// What it has in common with those that it is compared with: groups and replicas, and the round.
+    /// The common point of compared runs: groups and replicas, and the round.
     fn place(&self) -> (Shape, Option<&Value>) {
         (self.shape(), self.config.get("round"))
     }
 
-    /// What each replica used over all workloads.
+    /// The use of each replica over all workloads.
     pub(crate) fn replicas(&self) -> Vec<ReplicaUse> {
         let mut total: Vec<ReplicaUse> = Vec::new();
         for phase in &self.phases {
@@ -92,20 +93,21 @@ impl Run {
         total
     }
 
-    /// What the figures that compare clusters are drawn from: the load where there is one, as in
-    /// RubbleDB §5.2, else everything.
+    /// The use behind the figures that compare clusters: that of the load if there is one, as in
+    /// RubbleDB §5.2, else of everything.
     pub(crate) fn compared(&self) -> Vec<ReplicaUse> {
         let load = self.phases.iter().find(|phase| phase.workload == WorkloadChoice::Load);
         load.map_or_else(|| self.replicas(), |phase| phase.replicas.clone())
     }
 
-    /// Reads that were wrong.
+    /// The number of wrong reads.
     pub(crate) fn wrong(&self) -> u64 {
         self.phases.iter().map(|phase| phase.tally.wrong).sum()
     }
 }
 
-/// Pairs of runs of one round with as many replicas and groups: the primary compacts, every replica does.
+/// Pairs of runs of one round with as many replicas and groups: the primary compacts, every replica
+/// does.
 pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
     let is = |run: &&Run, mode: &str| run.compaction == mode;
     let primaries = runs.iter().filter(|run| is(run, "primary"));
@@ -115,8 +117,9 @@ pub(crate) fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
     primaries.filter_map(|once| Some((once, partner(once)?))).collect()
 }
 
-/// A run as JSON. `before` are those that were told already: where the other way of compacting is among them, in the same
-/// round and with as many replicas and groups, the comparison of both is told with this one.
+/// A run as JSON. `before` are the runs reported already. If the other way of compacting is among
+/// them, in the same round and with as many replicas and groups, this one has the comparison of
+/// both.
 pub(crate) fn json<'a>(run: &Run, before: impl IntoIterator<Item = &'a Run>) -> Value {
     let mut object = run_json(run);
     let modes = ["primary", "every-replica"];
@@ -379,7 +382,7 @@ fn network_table(phase: &Phase) -> Table {
     table
 }
 
-/// The figures that compare two clusters and the tables of RubbleDB §5.2, where there are pairs.
+/// The figures that compare two clusters and the tables of RubbleDB §5.2, if there are pairs.
 pub(crate) fn compare(runs: &[Run], style: Style) -> String {
     let mut out = String::new();
     let pairs = pairs(runs);
@@ -469,8 +472,8 @@ fn device_table(pairs: &[(&Run, &Run)]) -> Table {
     table
 }
 
-/// The form of RubbleDB's Table 5: requests and what members tell each other, and shipped files.
-/// Each byte counts once: what clients sent, what replicas sent.
+/// The form of RubbleDB's Table 5: requests and the members' messages, and shipped files. Each byte
+/// counts once: those sent by clients and those sent by replicas.
 fn traffic_table(pairs: &[(&Run, &Run)]) -> Table {
     let mut table = Table::new("Network traffic of all replicas (GB)", &TRAFFIC_COLUMNS);
     for (once, everywhere) in pairs {

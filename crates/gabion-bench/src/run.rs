@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// How often the progress bar moves.
 const BAR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the benchmark and prints its report on the standard output. The result is an exit code: 0,
-/// or 1 when something was read that nobody had written.
+/// Runs the benchmark and prints its report on the standard output. Returns an exit code: 0, or 1
+/// when a read returned something that nobody had written.
 ///
 /// # Errors
 /// Bad options; a cluster that does not start, ends, or refuses requests for good; an interrupt.
@@ -37,7 +37,7 @@ pub fn ycsb(args: &YcsbArgs, launcher: &dyn Launcher) -> Result<u8> {
     ycsb_to(args, launcher, &mut std::io::stdout().lock())
 }
 
-/// What is set when the run is to end early: an interrupted run still removes its clusters.
+/// The flag that ends the run early: an interrupted run still removes its clusters.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -140,13 +140,13 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config
 }
 
-/// Requests a second that the first cluster of a run answered, by workload: what the loads that are
-/// offered to all are drawn from.
+/// Requests a second that the first cluster of a run answered, by workload: the base of the loads
+/// offered to all.
 pub(crate) type Offers = BTreeMap<&'static str, f64>;
 
-/// Runs the workloads of a plan against a cluster, of whose groups each replica's address is named: each
-/// in a closed loop, then at the loads that are offered. Whoever is first to run a workload says what they
-/// are.
+/// Runs the workloads of a plan against a cluster, given by each replica's address in its groups:
+/// each workload in a closed loop, then at the offered loads. The first cluster to run a workload
+/// decides these.
 pub(crate) fn measure(
     plan: &Plan,
     groups: &[Vec<SocketAddr>],
@@ -214,7 +214,7 @@ pub(crate) fn measure(
     Ok(Run { config, compaction, phases })
 }
 
-/// Requests a second of a load that is offered; a percent is of what was answered in a closed loop before.
+/// Requests a second of an offered load; a percent refers to the answers in a closed loop before.
 fn rate_of(load: OpenLoad, workload: WorkloadChoice, offers: &Offers) -> f64 {
     match load {
         OpenLoad::Percent(percent) => {
@@ -225,7 +225,8 @@ fn rate_of(load: OpenLoad, workload: WorkloadChoice, offers: &Offers) -> f64 {
     }
 }
 
-/// Of a group: writes go to the head, reads to the tail; where neither is known, to the first address.
+/// A group's route: writes go to the head, reads to the tail; if neither is known, to the first
+/// address.
 fn route(addresses: &[SocketAddr], statuses: &[Status]) -> Route {
     let find = |roles: &[&str]| {
         let mut pairs = addresses.iter().zip(statuses);
@@ -259,8 +260,8 @@ fn config(plan: &Plan, groups: usize, statuses: &[Status]) -> Map<String, Value>
     }
 }
 
-/// Runs one workload and returns its account and the time from its start to its last answer. It begins with
-/// so many records, and leaves as many as it may have made of them.
+/// Runs one workload and returns its account and the time from its start to its last answer. It
+/// begins with `records` records, and leaves as many as it may have made of them.
 fn run_workload(
     plan: &Plan,
     (workload, offered, records): (WorkloadChoice, Option<Offered>, &mut u64),
@@ -329,7 +330,7 @@ fn progress_bar(workload: WorkloadChoice, total: u64) -> ProgressBar {
     let template = "{prefix:>5} {wide_bar} {human_pos} of {human_len}  {rate}  {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
-            // The bar has no way to tell of an error, and its own text cannot fail.
+            // The bar has no way to report an error, and its own text cannot fail.
             let _ = out.write_str(&rate(state.per_sec()));
         }));
     }

@@ -1,5 +1,5 @@
-//! Where what was measured goes as it comes, one JSON value a line, so that a run that fails late leaves what was measured
-//! before.
+//! The destination of measurements as they come, one JSON value a line, so that a run that fails
+//! late leaves the earlier ones.
 
 use gabion_base::{Error, ErrorKind, Result};
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What `--json` names.
+/// The target of `--json`.
 pub(crate) enum Sink {
     /// Nothing.
     Nowhere,

@@ -1,4 +1,4 @@
-//! What a replica says of itself (`GABION STATUS`), and the difference between two such answers.
+//! A replica's own report (`GABION STATUS`), and the difference between two of them.
 
 use gabion_base::{Error, Result};
 use serde_json::Value;
@@ -35,10 +35,10 @@ pub(crate) struct Usage {
 /// One answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
-    /// Number of its group among those that are measured together, from 1: not the replica says so, but
-    /// whoever asked.
+    /// Number of its group among those measured together, from 1: the asker gives it, not the
+    /// replica.
     pub(crate) group: u64,
-    /// Of what stores the data: of Gabion itself, or of the baseline's store.
+    /// The version of the storing program: of Gabion itself, or of the baseline's store.
     pub(crate) version: String,
     pub(crate) replica: u64,
     pub(crate) role: String,
@@ -53,10 +53,10 @@ pub(crate) struct Status {
     pub(crate) usage: Usage,
 }
 
-/// What a replica used between two answers, and how it was at the second.
+/// The use of a replica between two answers, and its state at the second.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ReplicaUse {
-    /// Number of its group among those that were measured together, from 1.
+    /// Number of its group among those measured together, from 1.
     pub(crate) group: u64,
     pub(crate) replica: u64,
     pub(crate) role: String,
@@ -118,10 +118,10 @@ impl Status {
         })
     }
 
-    /// What was used since `before`, an earlier answer of the same replica.
+    /// The use since `before`, an earlier answer of the same replica.
     ///
     /// # Errors
-    /// A counter fell: the replica's process is another one.
+    /// A counter fell: the replica has another process.
     pub(crate) fn since(&self, before: &Self) -> Result<ReplicaUse> {
         let usage = self.usage.since(&before.usage);
         let has_restarted = (self.group, self.replica) != (before.group, before.replica)
@@ -205,8 +205,8 @@ impl Usage {
         roles.filter(|(role, _)| names.contains(role)).map(|(_, seconds)| seconds).sum()
     }
 
-    /// Whether only what every process does at rest lies between `before` and this: no job, nothing
-    /// shipped, and less than 1 % of a processor for the work of jobs over `elapsed_seconds`.
+    /// Whether only the work of an idle process lies between `before` and this: no job, nothing
+    /// shipped, and less than 1 % of a processor for job roles over `elapsed_seconds`.
     pub(crate) fn is_quiet_since(&self, before: &Self, elapsed_seconds: f64) -> bool {
         const JOBS: [&str; 4] = ["flush", "compaction", "shipping", "target"];
         let used = self.since(before);

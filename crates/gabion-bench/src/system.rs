@@ -1,4 +1,4 @@
-//! What a thread of this process used.
+//! The processor time of a thread of this process.
 
 pub(crate) use gabion_workload::MachineTime;
 use rustix::time::{ClockId, clock_gettime};

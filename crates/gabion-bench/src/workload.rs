@@ -1,4 +1,4 @@
-//! The requests of a workload, shared out among threads, and the account of how they went.
+//! The requests of a workload, shared out among threads, and the account of their results.
 
 use crate::args::WorkloadChoice;
 use gabion_workload::{Chooser, Latencies, Random};
@@ -12,7 +12,7 @@ pub(crate) const LOADED: u64 = 0;
 /// Most records of a scan, as YCSB has it.
 const SCAN_MAX: u64 = 100;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Writes a record that was not there.
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Read = 1,
     /// Writes a record anew.
     Update = 2,
-    /// Reads a record, and then writes it anew: two requests, of which the time is counted together.
+    /// Reads a record, and then writes it anew: two requests with one time for both.
     ReadModifyWrite = 3,
     /// Reads records that follow each other.
     Scan = 4,
@@ -32,7 +32,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 5] =
         [Self::Insert, Self::Read, Self::Update, Self::ReadModifyWrite, Self::Scan];
 
-    /// As it is named in reports.
+    /// The name in reports.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Insert => "insert",
@@ -48,12 +48,12 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) kind: Kind,
-    /// What a read-modify-write has to read was read.
+    /// The read of a read-modify-write is done.
     pub(crate) was_read: bool,
     /// Most records of a scan.
     pub(crate) count: u8,
     pub(crate) record: u64,
-    /// Of the value that is written.
+    /// The version of the written value.
     pub(crate) version: u64,
     /// When it was handed to the socket for the first time.
     pub(crate) sent: Option<Instant>,
@@ -70,19 +70,19 @@ impl Op {
     }
 }
 
-/// Records that are inserted beside reads. They are acknowledged in any order; what may be asked for are
-/// those before which all are.
+/// Records that are inserted beside reads. They are acknowledged in any order; reads may ask only
+/// for records before which all are acknowledged.
 #[derive(Debug)]
 struct Inserts {
     /// Number of the next.
     next: AtomicU64,
-    /// All before this one are there.
+    /// All records before this one are there.
     there: AtomicU64,
-    /// Those that are there behind one that is not.
+    /// Records that are there behind a missing one.
     early: Mutex<BTreeSet<u64>>,
 }
 
-/// What all threads of a workload take their requests from.
+/// The common source of requests of all threads of a workload.
 #[derive(Debug)]
 pub(crate) struct Supply {
     workload: WorkloadChoice,
@@ -93,7 +93,7 @@ pub(crate) struct Supply {
 }
 
 impl Supply {
-    /// `total` requests of a workload over the records of `chooser`, of which `records` are there.
+    /// `total` requests of a workload over the records of `chooser`; `records` of them exist.
     pub(crate) fn new(
         workload: WorkloadChoice,
         total: u64,
@@ -112,7 +112,7 @@ impl Supply {
         self.total
     }
 
-    /// Records that are there.
+    /// Existing records.
     pub(crate) fn records(&self) -> u64 {
         self.inserts.there.load(Ordering::Acquire)
     }
@@ -192,16 +192,16 @@ impl<'a> Hand<'a> {
     }
 }
 
-/// Wrong reads that are kept in words.
+/// Most wrong reads that are kept in words.
 const EXAMPLES_MAX: usize = 5;
 
-/// How requests went.
+/// The results of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     latencies: [Latencies; Kind::ALL.len()],
     /// Refusals that were tried again, by the code of the error.
     pub(crate) refusals: BTreeMap<String, u64>,
-    /// Reads that returned what nobody had written, or nothing.
+    /// Reads that returned something that nobody had written, or nothing.
     pub(crate) wrong: u64,
     /// The first of them in words.
     pub(crate) examples: Vec<String>,
@@ -244,7 +244,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counts.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
             mine.merge(theirs);
@@ -356,7 +356,7 @@ mod tests {
             let count = |kind| ops.iter().filter(|op| op.kind == kind).count();
             Kind::ALL.map(|kind| (count(kind) as f64 / 1_000.0).round() * 10.0)
         };
-        // 5 % are half of what is rounded to.
+        // 5 % are half of the rounding unit.
         let [inserts, reads, updates, both, scans] = shares(F);
         assert_eq!([inserts, reads, updates, both, scans], [0.0, 50.0, 0.0, 50.0, 0.0]);
         assert_eq!(shares(G), [0.0, 0.0, 100.0, 0.0, 0.0]);

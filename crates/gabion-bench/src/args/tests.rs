@@ -40,7 +40,7 @@ fn groups_side_by_side_share_the_records_and_so_the_bytes_of_pools() {
     let runs: Vec<_> = clusters.iter().map(|c| (c.co_location, c.replicas)).collect();
     assert_eq!(runs, [(1, 2), (1, 3), (4, 2), (4, 3)]);
     assert_eq!(plan.records, 4_000_000, "of all groups");
-    // What does not depend on the records is half a GiB and 32 MemTables of 16 MiB.
+    // The part that does not depend on the records is half a GiB and 32 MemTables of 16 MiB.
     let by_records = clusters.iter().map(|c| (c.pool_len - GIB) as f64).collect::<Vec<_>>();
     assert!((by_records[0] / by_records[2] - 4.0).abs() < 0.1, "{by_records:?}");
     assert_eq!(by_records[0], by_records[1]);

@@ -1,4 +1,5 @@
-//! Where the programs of peers are, and whether they are built from what this program is.
+//! The peers' programs: where they are, and whether they are built from the same sources as this
+//! one.
 
 use super::Peer;
 use gabion_base::{Error, ErrorKind, Result};
@@ -15,9 +16,9 @@ pub struct Program {
     pub name: String,
     /// The program.
     pub path: PathBuf,
-    /// What stands before the options.
+    /// The words before the options.
     pub words: Vec<OsString>,
-    /// Bytes of disk that it reserves beside what the plan of a run asks for.
+    /// Bytes of disk that it reserves beyond the plan of a run.
     pub spare_len: u64,
 }
 
@@ -38,8 +39,8 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
 /// A program of the peers' workspace, in `directory` or where cargo puts it.
 ///
 /// # Errors
-/// It is not built, or from other sources than this program: workloads, settings of engines or their versions may be
-/// others. The message has the command that builds it.
+/// It is not built, or from other sources than this program: workloads, settings of engines or
+/// their versions may differ. The message has the command that builds it.
 pub(crate) fn locate(file: &str, directory: Option<&Path>) -> Result<PathBuf> {
     let workspace = workspace();
     let path = place(file, directory, workspace.as_deref())?;
@@ -60,7 +61,7 @@ fn place(file: &str, directory: Option<&Path>, workspace: Option<&Path>) -> Resu
     path.ok_or_else(|| missing(file, &directories, workspace))
 }
 
-/// Refuses a program that is built from something else than this one.
+/// Refuses a program that is built from other sources than this one.
 fn check_build(path: &Path, file: &str, workspace: Option<&Path>) -> Result<()> {
     let output = Command::new(path).arg(Build::WORD).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
@@ -77,7 +78,7 @@ fn check_build(path: &Path, file: &str, workspace: Option<&Path>) -> Result<()> 
     })
 }
 
-/// Whether a program says that it is built from what this one is; else from what, in words.
+/// Whether a program reports the same sources as this one; else its sources, in words.
 fn check_answer(said: &[u8]) -> Result<(), String> {
     match Build::parse(said) {
         Some(build) if build.sources == Build::own().sources => Ok(()),

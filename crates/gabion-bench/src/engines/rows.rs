@@ -4,21 +4,22 @@ use gabion_base::{Error, Result};
 use gabion_workload::{REVISION, Workload};
 use serde_json::{Map, Value};
 
-/// The share of the machine's processors that others may have before it is told. An engine that works through the page
-/// cache has the kernel's threads write it back, which are others too.
+/// The share of the machine's processors that others may have before it is reported. An engine that
+/// works through the page cache has the kernel's threads write it back, and these count as others.
 pub(crate) const OTHERS_MAX: f64 = 0.05;
 
-/// By how much the operations of two engines may differ, as a share of the more, before it is told.
+/// How far the operations of two engines may differ, as a share of the more, before it is reported.
 const OPERATIONS_APART_MAX: f64 = 0.03;
 
-/// Whether two engines did so different amounts of a workload, as its time was over, that what they wrote, what they take
-/// and what they had left to do are not to be compared. Of what only the time ends nothing follows from the amount.
+/// Whether two engines did such different amounts of a workload before its time was over that their
+/// written bytes, their space and their debt must not be compared. If only the time ends a
+/// workload, nothing follows from the amount.
 pub(crate) fn is_other_work(workload: Workload, operations: [f64; 2]) -> bool {
     let [a, b] = operations;
     !workload.is_timed_only() && (a - b).abs() > a.max(b) * OPERATIONS_APART_MAX
 }
 
-/// What follows from it, for whoever reads the figures.
+/// The consequence, for readers of the figures.
 pub(crate) const OTHER_WORK: &str = "the time was over before both had done all: amplification and \
                                      ops/s until quiet are of different work";
 
@@ -27,7 +28,7 @@ pub(crate) const OTHER_WORK: &str = "the time was over before both had done all:
 pub(super) struct EngineRow(Value);
 
 impl EngineRow {
-    /// Reads what the program of `engine` printed, and adds in which round and where it ran.
+    /// Reads the output of `engine`'s program, and adds its round and machine.
     pub(super) fn parse(
         engine: &str,
         text: &[u8],
@@ -79,7 +80,8 @@ impl EngineRow {
         self.0[name].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// What others had of the machine, in words, where it was so much that figures are not to be trusted.
+    /// The others' use of the machine, in words, if it was so much that figures are not to be
+    /// trusted.
     pub(super) fn disturbance(&self) -> Option<String> {
         let share = |name: &str| self.0["others"][name].as_f64().unwrap_or_default();
         let (others, host) = (share("cpu_share"), share("stolen_share"));
@@ -97,7 +99,7 @@ impl EngineRow {
         self.0[name].as_f64()
     }
 
-    /// What the engine could not do of what was asked.
+    /// Options that the engine could not honour.
     pub(super) fn limits(&self) -> impl Iterator<Item = &str> {
         self.texts("limits")
     }

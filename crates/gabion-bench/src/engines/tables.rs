@@ -1,5 +1,6 @@
-//! Medians side by side: for each log and value size a table of figures, a line for each workload and engine, and one
-//! of ratios, a line for each workload and engine that is compared with the first.
+//! Medians side by side. For each log and value size there is a table of figures, a line for each
+//! workload and engine, and one of ratios, a line for each workload and engine that is compared
+//! with the first.
 
 use super::Cell;
 use super::rows::{EngineRow, OTHER_WORK, is_other_work, median};
@@ -66,8 +67,8 @@ fn tenths(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// The tables. Ratios are those of the first engine ÷ the one in the line: more is better for operations,
-/// less for all else.
+/// The tables. Ratios are those of the first engine ÷ the one in the line: more is better for
+/// operations, less for all else.
 pub(super) fn tables(
     engines: &[&str],
     cells: &[Cell],
@@ -134,12 +135,12 @@ fn ratios(engines: &[&str], cells: &[Cell], rows: &[(Cell, EngineRow)]) -> Table
     table
 }
 
-/// Until compaction is quiet where the workload leaves some, so that nobody's debt is left out.
+/// Until compaction is quiet if the workload leaves some work, so that nobody's debt is left out.
 fn cpu(rows: &[&EngineRow]) -> Option<f64> {
     median(rows, "cpu_us_per_op_quiet").or_else(|| median(rows, "cpu_us_per_op"))
 }
 
-/// Where an engine did not do as much as the first, a line each.
+/// A line for each engine that did not do as much as the first.
 fn other_work(engines: &[&str], cells: &[Cell], rows: &[(Cell, EngineRow)]) -> Vec<String> {
     let [first, others @ ..] = engines else { return Vec::new() };
     let done = |cell, engine| median(&of(rows, cell, engine), "operations");

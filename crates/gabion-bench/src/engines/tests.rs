@@ -175,7 +175,7 @@ fn an_engine_alone_is_divided_by_nothing() {
     assert!(text.contains("fillseq, gabion") && !text.contains('÷'), "{text}");
 }
 
-/// A program that is a line of the shell.
+/// A program that is one line of shell.
 fn script(name: &str, text: &str) -> Program {
     let words = vec!["-c".into(), text.into()];
     Program { name: name.to_owned(), path: "/bin/sh".into(), words, spare_len: 0 }

@@ -1,6 +1,5 @@
-//! Plots, drawn as SVG by hand: bars need little code, and what is drawn here takes its colours
-//! from the page's style sheet,
-//! so that one picture serves light, dark and paper.
+//! Plots, drawn as SVG by hand: bars need little code, and the drawings take their colours from the
+//! page's style sheet, so that one picture serves light, dark and paper.
 //!
 //! ```text
 //!   columns            bars                 ratios (log)          stacks
@@ -17,7 +16,7 @@ use std::fmt::Write;
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What is measured, in which unit, and which way is better.
+    /// The measure, its unit, and which way is better.
     pub(super) note: String,
     /// Names of the groups, in order.
     pub(super) groups: Vec<String>,
@@ -72,7 +71,7 @@ impl Chart {
         self.drawing().finish(id, &self.title, &self.note)
     }
 
-    /// How wide the picture is, in pixels.
+    /// The width of the picture, in pixels.
     pub(super) fn width(&self) -> f64 {
         self.drawing().width
     }
@@ -163,7 +162,7 @@ impl Chart {
         let far = far.map(|value| value.median.log2().abs()).fold(1.0, f64::max).ceil();
         let rows = Rows::new(self.label_width(), self.series.len(), self.groups.len());
         let mut drawing = Drawing::new(Rows::WIDTH, rows.height());
-        // Beyond the last tick there is room for a figure on either side.
+        // Beyond the last tick there is space for a figure on either side.
         let (left, width) = (rows.left + 44.0, rows.width() - 44.0);
         let x = |ratio: f64| left + width * (ratio.log2() / far + 1.0) / 2.0;
         let step = (far / 4.0).ceil().max(1.0);
@@ -266,7 +265,7 @@ fn tight(value: f64) -> String {
     }
 }
 
-/// Where lying bars are.
+/// The places of lying bars.
 struct Rows {
     left: f64,
     bar: f64,
@@ -309,7 +308,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis on which `max` has its place. Without a figure above 0 it reaches to 1.
+    /// An axis that holds `max`. Without a figure above 0 it reaches to 1.
     fn to(max: f64) -> Self {
         let max = if max > 0.0 { max } else { 1.0 };
         let power = 10_f64.powf((max / 4.0).log10().floor());
@@ -328,7 +327,7 @@ impl Axis {
     }
 }
 
-/// Characters of a group's name that a plot has room for; the table has all of it.
+/// Characters of a group's name that fit into a plot; the table has all of it.
 const NAME_MAX: usize = 26;
 
 fn shortened(name: &str) -> String {
@@ -338,7 +337,7 @@ fn shortened(name: &str) -> String {
     name.chars().take(NAME_MAX - 1).chain(['…']).collect()
 }
 
-/// About as wide as a text of 12 pixels is in the usual fonts without serifs, rather more.
+/// The approximate width of a text of 12 pixels in the usual fonts without serifs, rather more.
 fn text_width(text: &str) -> f64 {
     7.6 * text.chars().count() as f64
 }

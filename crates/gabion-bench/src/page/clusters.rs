@@ -1,4 +1,4 @@
-//! Runs of clusters, put together: rounds of one experiment, and what its figures are.
+//! Runs of clusters, put together: rounds of one experiment, and its figures.
 
 use super::input::{ClusterRun, Origin, Phase, Settings};
 use super::loads::{self, waits};
@@ -10,25 +10,25 @@ use crate::workload::Kind;
 use gabion_base::units::MIB;
 use std::collections::BTreeSet;
 
-/// Who compacts: Gabion's primary, each of Gabion's replicas, and each replica of RubbleDB's baseline, by
-/// the name of its store.
+/// The compacting sides: Gabion's primary, each of Gabion's replicas, and each replica of
+/// RubbleDB's baseline, by the name of its store.
 pub(super) const SYSTEMS: [&str; 3] = ["primary", "every-replica", "rocksdb"];
 /// RubbleDB's baseline.
 pub(super) const ROCKSDB: &str = SYSTEMS[2];
 /// Gabion in both ways: compacting once against compacting everywhere.
 pub(super) const MODES: Pair = [SYSTEMS[0], SYSTEMS[1]];
-/// All that are compared.
+/// All compared pairs.
 pub(super) const PAIRS: [Pair; 3] = [[SYSTEMS[0], ROCKSDB], [SYSTEMS[1], ROCKSDB], MODES];
 
-/// Two systems: first the side that is looked at, then the one by which it is divided.
+/// Two systems: the dividend and the divisor.
 pub(super) type Pair = [&'static str; 2];
 
-/// Runs of one program on one machine with the same settings, but for the numbers of replicas and groups
-/// and who compacts.
+/// Runs of one program on one machine with the same settings, but for the numbers of replicas and
+/// groups and for who compacts.
 #[derive(Clone, Debug)]
 pub(super) struct Experiment<'a> {
     pub(super) runs: Vec<&'a ClusterRun>,
-    /// Short, and another for each experiment of a report.
+    /// A short name, different for each experiment of a report.
     pub(super) label: String,
 }
 
@@ -44,7 +44,7 @@ pub(super) const MACHINE_SECOND: &str = "requests per CPU second of the machine"
 /// The name of [`per_replica_second`].
 pub(super) const REPLICA_SECOND: &str = "requests per CPU second of replicas";
 
-/// The figures by which two ways of compacting are compared.
+/// The figures that compare two ways of compacting.
 pub(super) const MEASURES: [Measure; 8] = [
     Measure { name: "requests/s", better: Better::More, of: per_second },
     Measure { name: MACHINE_SECOND, better: Better::More, of: per_machine_second },
@@ -80,21 +80,22 @@ pub(super) fn cpu_us(phase: &Phase) -> Option<f64> {
     (requests > 0).then(|| 1e6 * sum(&phase.replicas).cpu_seconds / requests as f64)
 }
 
-/// Requests for each second in which a processor of the machine worked, for whatever but clients: replicas, and
-/// the kernel's own threads, which write the page cache and serve the network for them.
+/// Requests for each second in which a processor of the machine worked, for anything but clients:
+/// for replicas, and for the kernel's own threads, which write the page cache and serve the network
+/// for them.
 pub(super) fn per_machine_second(phase: &Phase) -> Option<f64> {
     let seconds = phase.machine_cpu_seconds - phase.client_cpu_seconds;
     let requests = requests(phase);
     (requests > 0 && seconds > 0.0).then(|| requests as f64 / seconds)
 }
 
-/// Requests for each second of processor time of all replicas: what RubbleDB calls throughput per
-/// core.
+/// Requests for each second of processor time of all replicas: RubbleDB's throughput per core.
 pub(super) fn per_replica_second(phase: &Phase) -> Option<f64> {
     cpu_us(phase).filter(|us| *us > 0.0).map(|us| 1e6 / us)
 }
 
-/// Types of requests, by what they are to a reader. No workload has two of one of these, so ratios are of one type.
+/// Types of requests, as a reader groups them. No workload has two of one group, so ratios are of
+/// one type.
 const WRITES: [&str; 3] =
     [Kind::Insert.as_str(), Kind::Update.as_str(), Kind::ReadModifyWrite.as_str()];
 const READS: [&str; 2] = [Kind::Read.as_str(), Kind::Scan.as_str()];
@@ -109,7 +110,7 @@ fn bytes(phase: &Phase, of: fn(&crate::status::Usage) -> u64) -> f64 {
     of(&sum(&phase.replicas)) as f64
 }
 
-/// Each byte once: what clients and replicas exchanged, what replicas sent each other.
+/// Each byte once: the traffic of clients and replicas, and between replicas.
 fn network(phase: &Phase) -> f64 {
     traffic(phase).iter().sum::<u64>() as f64
 }
@@ -202,7 +203,8 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 impl Experiment<'_> {
-    /// The cache of each replica of the baseline: of one for each number of groups, as groups share the records.
+    /// The cache of each replica of the baseline: one for each number of groups, as groups share
+    /// the records.
     pub(super) fn baseline_caches(&self) -> Option<String> {
         let cache = |run: &&ClusterRun| Some((run.shape.co_location, run.baseline_cache_len?));
         let caches: BTreeSet<(usize, u64)> = self.runs.iter().filter_map(cache).collect();
@@ -227,25 +229,25 @@ impl Experiment<'_> {
         shapes.into_iter().collect()
     }
 
-    /// Those with runs of both sides.
+    /// The shapes with runs of both sides.
     pub(super) fn paired(&self, pair: Pair) -> Vec<Shape> {
         let mut shapes = self.shapes();
         shapes.retain(|&shape| pair.iter().all(|system| self.rounds(shape, system) > 0));
         shapes
     }
 
-    /// Those that were run with so many groups and replicas.
+    /// The systems that were run with these groups and replicas.
     pub(super) fn systems(&self, shape: Shape) -> Vec<&'static str> {
         SYSTEMS.into_iter().filter(|system| self.rounds(shape, system) > 0).collect()
     }
 
-    /// Those that were run at all.
+    /// The systems that were run at all.
     pub(super) fn all_systems(&self) -> Vec<&'static str> {
         let is_there = |system: &&str| self.runs.iter().any(|run| run.compaction == *system);
         SYSTEMS.into_iter().filter(is_there).collect()
     }
 
-    /// By whose figures those of the others are divided.
+    /// The system whose figures divide those of the others.
     pub(super) fn baseline(&self) -> &'static str {
         if self.all_systems().contains(&ROCKSDB) { ROCKSDB } else { MODES[1] }
     }
@@ -280,7 +282,7 @@ impl Experiment<'_> {
         Sample::of(self.phases(shape, mode, workload).filter_map(measure))
     }
 
-    /// The first side's figure ÷ the other's; none of a side by itself.
+    /// The first side's figure ÷ the other's; none if a side is missing.
     pub(super) fn ratio(
         &self,
         pair: Pair,
@@ -295,14 +297,15 @@ impl Experiment<'_> {
         Ratio::of(&side?, &other?)
     }
 
-    /// The workload whose costs are told in full: the load where there is one, as in RubbleDB §5.2.
+    /// The workload whose costs are reported in full: the load if there is one, as in RubbleDB
+    /// §5.2.
     pub(super) fn costed(&self) -> &str {
         let workloads = &self.settings().workloads;
         let load = workloads.iter().find(|workload| *workload == "load");
         load.or(workloads.first()).map_or("load", String::as_str)
     }
 
-    /// Every name that phases have: workloads, then those at loads that are offered.
+    /// Every name that phases have: workloads, then those at offered loads.
     pub(super) fn phase_names(&self) -> Vec<String> {
         let open = self.open_workloads().into_iter().flat_map(|workload| self.at_loads(workload));
         self.settings().workloads.iter().cloned().chain(open).collect()
@@ -322,7 +325,7 @@ impl Experiment<'_> {
         kinds
     }
 
-    /// What the formula is drawn from, over the rounds.
+    /// The formula's inputs, over the rounds.
     pub(super) fn figures(
         &self,
         cell: (Shape, &str),
@@ -331,7 +334,7 @@ impl Experiment<'_> {
         self.sample(cell, self.costed(), |phase| of(&Figures::of(&phase.replicas)))
     }
 
-    /// What a reader must know before trusting these figures.
+    /// The warnings that a reader needs before trusting these figures.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for run in &self.runs {
@@ -381,7 +384,7 @@ impl Experiment<'_> {
         warnings
     }
 
-    /// That jobs of the two sides did different work.
+    /// Reports that jobs of the two sides did different work.
     fn other_work(&self, pair: Pair, shape: Shape) -> Option<String> {
         let made = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
         let [one, other] = pair.map(|system| {
@@ -391,7 +394,7 @@ impl Experiment<'_> {
         Some(format!("{}, {}", self.label, other_work(shape, [one?, other?])?))
     }
 
-    /// What the host took for others, when it was much.
+    /// The processor time that the host took for others, if it was much.
     fn stolen(&self) -> Option<String> {
         let phases = self.runs.iter().flat_map(|run| &run.phases);
         let shares = phases.filter(|phase| phase.machine_cpu_seconds > 0.0);
@@ -407,8 +410,8 @@ impl Experiment<'_> {
         })
     }
 
-    /// Of the machine's work, what was neither a replica's nor a client's, when it is more than
-    /// half as much: others were at work.
+    /// The machine's work beyond replicas and clients, if it is more than half as much as theirs:
+    /// others were at work.
     fn busy(&self) -> Option<String> {
         let phases = self.runs.iter().flat_map(|run| &run.phases);
         let shares = phases.filter_map(|phase| {

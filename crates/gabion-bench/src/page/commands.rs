@@ -1,6 +1,5 @@
-//! What a report lacks, and the command that makes it. Commands are built from the settings of the
-//! runs
-//! that are there, so that what they make is comparable.
+//! The missing parts of a report, and the commands that make them. Commands are built from the
+//! settings of the existing runs, so that their results are comparable.
 
 use super::clusters::{Experiment, MODES, ROCKSDB, SYSTEMS};
 use super::document::Block;
@@ -15,14 +14,14 @@ use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// Numbers of replicas that RubbleDB's tables and figures have.
+/// The numbers of replicas in RubbleDB's tables and figures.
 const REPLICAS: [usize; 3] = [2, 3, 4];
-/// What they are missed in, by co-location factor.
+/// The places where they are missing, by co-location factor.
 const PLACES: [(usize, &str); 2] = [(1, "of RubbleDB's tables"), (2, "of RubbleDB's Figure 8")];
 /// Workloads of RubbleDB's figures.
 const WORKLOADS: [&str; 8] = ["load", "a", "b", "c", "d", "e", "f", "g"];
 
-/// In the place of a workload of Twitter, whichever; it has records of its own size.
+/// In place of any one workload of Twitter; each has records of its own size.
 const ANY_CLUSTER: &str = "twitter-CLUSTER";
 
 /// A command line that grows.
@@ -87,7 +86,8 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     blocks
 }
 
-/// The clusters of Figure 9 that no run has: beside those that are there, or by the settings of the first experiment.
+/// The clusters of Figure 9 that no run has: beside the existing ones, or by the settings of the
+/// first experiment.
 fn of_figure_9(experiments: &[Experiment<'_>]) -> Vec<Block> {
     let figures = twitter::figures(experiments);
     let lacking = |figure: &twitter::Figure<'_>| {
@@ -121,14 +121,14 @@ fn of_clusters(settings: &Settings, clusters: &[WorkloadChoice], shapes: &[Shape
     format!("for cluster in {}; do {line}; done", twitter::numbers(clusters))
 }
 
-/// The systems that can be runs of an experiment with these settings.
+/// The possible systems of an experiment with these settings.
 const fn possible(settings: &Settings) -> &'static [&'static str] {
     if settings.baseline_log.is_some() { &SYSTEMS } else { &MODES }
 }
 
-/// Systems as a command names them: the baseline first, by which the others are divided. Where loads are percents of
-/// what one of them answers, that one is first, whether or not it is asked for, as whoever is first decides what they
-/// are.
+/// Systems in a command's order: the baseline first, as it divides the others. If loads are
+/// percents of one system's answers, that system is first, whether or not it is asked for: the
+/// first one decides the loads.
 fn in_order(settings: &Settings, systems: &[&'static str]) -> Vec<&'static str> {
     let of = settings.offered_of.as_deref().unwrap_or(ROCKSDB);
     let first = if settings.offered.is_empty() { ROCKSDB } else { of };
@@ -151,7 +151,7 @@ fn run(
     let replicas = distinct(shapes, |shape| shape.replicas);
     let co_location = distinct(shapes, |shape| shape.co_location);
     let operations = (s.operations != s.records).then_some(s.operations);
-    // Where the baseline is measured, all are by one command.
+    // If the baseline is measured, one command measures all.
     let line = match &s.baseline_log {
         Some(log) => Line("gabion bench replication".to_owned())
             .option("systems", joined(&in_order(s, systems)))
@@ -222,7 +222,7 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
         }
     }
     if twitter::is_of_cluster(settings) {
-        // Of Figure 9, which has neither other shapes nor other workloads.
+        // Figure 9 has neither other shapes nor other workloads.
         return blocks;
     }
     for (co_location, place) in PLACES {
@@ -251,7 +251,7 @@ fn of_experiment(experiment: &Experiment<'_>) -> Vec<Block> {
     blocks
 }
 
-/// The same beside RubbleDB's baseline, which is made by the command that measures all of them.
+/// The same beside RubbleDB's baseline; one command measures all of them.
 fn beside_baseline(experiment: &Experiment<'_>) -> Option<Block> {
     let settings = experiment.settings();
     let log = if settings.ack.as_deref()? == "durable" { "synced" } else { "on" };
@@ -269,7 +269,7 @@ fn beside_baseline(experiment: &Experiment<'_>) -> Option<Block> {
     })
 }
 
-/// Workloads of a group by the records that they had there: a command has one number.
+/// Workloads of a group by their records there: a command has one number.
 fn by_records<'a>(group: &Group<'_>, workloads: &[&'a str]) -> BTreeMap<u64, Vec<&'a str>> {
     let mut found: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for &name in workloads {
@@ -297,8 +297,7 @@ fn engine(group: &Group<'_>, peers: &[&str], records: u64, workloads: &[&str]) -
         .optional("bottom-compression", s.bottom_compression.as_ref())
         .option("memtable-size", s.memtable_len)
         .optional("block-size", s.block_len)
-        // Where workloads have different ones, they are those that the command gives them by
-        // itself.
+        // If workloads have different caches, the command gives them these by itself.
         .optional("cache", caches.first().filter(|_| caches.len() == 1))
         .option("background-threads", s.background_threads)
         .flag("buffered", !s.is_direct)

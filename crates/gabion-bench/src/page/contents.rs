@@ -1,6 +1,4 @@
-//! A whole report, in the order in which it is read: who is ahead; what was run; the figures; what
-//! is
-//! not there.
+//! A whole report, in reading order: who is ahead; the runs; the figures; the missing parts.
 
 use super::clusters::{Experiment, experiments};
 use super::document::{Block, Document, Section, Sheet};
@@ -59,7 +57,7 @@ fn head(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     Section { title: "Who is ahead, by how much, at what cost".to_owned(), blocks }
 }
 
-/// Where the figures come from.
+/// The origin of the figures.
 fn runs(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     let mut blocks = Vec::new();
     for experiment in experiments {

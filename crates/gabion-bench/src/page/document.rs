@@ -1,5 +1,5 @@
-//! What a report says, before it is HTML or Markdown: plain text only, so that each writer escapes
-//! everything.
+//! The content of a report, before it is HTML or Markdown: plain text only, so that each writer
+//! escapes everything.
 
 use super::chart::Chart;
 use super::stats::{Better, Ratio, Tone};
@@ -22,18 +22,18 @@ pub(super) struct Section {
 #[derive(Clone, Debug)]
 pub(super) enum Block {
     Text(String),
-    /// Names and what they are.
+    /// Names and their values.
     Facts {
         title: String,
         facts: Vec<(&'static str, String)>,
     },
-    /// What a reader must know before trusting a figure.
+    /// The warnings that a reader needs before trusting a figure.
     Warnings(Vec<String>),
     Verdicts(Vec<Verdict>),
     Sheet(Sheet),
-    /// Side by side where there is room. Markdown has the tables of the same figures only.
+    /// Side by side if there is space. Markdown has only the tables of the same figures.
     Charts(Vec<Chart>),
-    /// What a command makes, or has made.
+    /// The result of a command, and the command.
     Command {
         what: String,
         command: String,
@@ -65,7 +65,7 @@ pub(super) struct Sheet {
     pub(super) rows: Vec<Vec<Cell>>,
 }
 
-/// A figure, and what it is compared with another.
+/// A figure, and its ratio to another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Cell {
     pub(super) text: String,

@@ -10,24 +10,24 @@ use crate::text::grouped;
 use clap::ValueEnum;
 use std::collections::BTreeSet;
 
-/// The engine that others are compared with.
+/// The engine that the others are compared with.
 pub(super) const OWN: &str = "gabion";
 
 /// Runs of one program on one machine with the same settings, over workloads and engines.
 #[derive(Clone, Debug)]
 pub(super) struct Group<'a> {
     pub(super) runs: Vec<&'a EngineRun>,
-    /// Short, and another for each group of a report.
+    /// A short name, different for each group of a report.
     pub(super) label: String,
 }
 
 /// An engine's name and version.
 pub(super) type Engine = (String, String);
-/// A workload on a data set: with `--quick` those that only write have another than those that read.
+/// A workload on a data set: with `--quick` write-only workloads have another than those that read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Workload<'a> {
     name: &'a str,
-    /// Bytes of the cache that it had.
+    /// Bytes of its cache.
     cache_len: u64,
     records: u64,
 }
@@ -41,13 +41,13 @@ impl<'a> Workload<'a> {
 /// A figure of a row.
 struct Measure {
     name: &'static str,
-    /// With the space before it.
+    /// The unit, with the space before it.
     unit: &'static str,
     better: Better,
     of: fn(&EngineRun) -> Option<f64>,
 }
 
-/// What it costs to be fast.
+/// The figures of speed and its cost.
 const SPEED: [Measure; 6] = [
     Measure { name: "ops/s", unit: "", better: Better::More, of: |run| run.figure("per_second") },
     Measure {
@@ -62,7 +62,8 @@ const SPEED: [Measure; 6] = [
     Measure { name: "p99.9", unit: " µs", better: Better::Less, of: |run| run.figure("p999_us") },
 ];
 
-/// What it costs beside time. The last two are not among the ratios at the head of a report: they are parts of others.
+/// The costs beside time. The last two are not among the ratios at the head of a report: they are
+/// parts of others.
 const SPACE: [Measure; 6] = [
     Measure {
         name: "write amp",
@@ -92,7 +93,7 @@ const SPACE: [Measure; 6] = [
     },
 ];
 
-/// Until compaction is quiet where the workload leaves some, so that nobody's debt is left out.
+/// Until compaction is quiet if the workload leaves some work, so that nobody's debt is left out.
 fn cpu_us(run: &EngineRun) -> Option<f64> {
     run.figure("cpu_us_per_op_quiet").or_else(|| run.figure("cpu_us_per_op"))
 }
@@ -181,7 +182,7 @@ impl Group<'_> {
         self.runs.iter().map(|run| run.records).collect()
     }
 
-    /// A workload's name, with its records and its cache where it was run with several.
+    /// A workload's name, with its records and its cache if it was run with several.
     fn name(&self, workload: Workload<'_>) -> String {
         let workloads = self.workloads();
         let same = || workloads.iter().filter(|other| other.name == workload.name);
@@ -197,7 +198,7 @@ impl Group<'_> {
         name
     }
 
-    /// An engine's name in a line, with its version where several have the name.
+    /// An engine's name in a line, with its version if several have the name.
     fn engine_name(&self, engine: &Engine) -> String {
         match self.engines().iter().filter(|other| other.0 == engine.0).count() {
             1 => engine.0.clone(),
@@ -261,7 +262,7 @@ impl Group<'_> {
         if min == max { max.to_string() } else { format!("{min} to {max}") }
     }
 
-    /// What a reader must know before trusting these figures.
+    /// The warnings that a reader needs before trusting these figures.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut cells = self.engines().into_iter().flat_map(|engine| {
             self.workloads().into_iter().filter_map(move |w| self.sample(engine, w, SPEED[0].of))
@@ -281,7 +282,7 @@ impl Group<'_> {
         single.into_iter().chain(disturbed).chain(self.other_work()).chain(debug).collect()
     }
 
-    /// Workloads of which an engine did not do as much as this one, in one sentence.
+    /// Workloads in which an engine did not do as much as this one, in one sentence.
     fn other_work(&self) -> Option<String> {
         let mut texts = Vec::new();
         for (own, peer) in self.pairs() {
@@ -364,7 +365,7 @@ pub(super) fn section(group: &Group<'_>) -> Section {
     Section { title: format!("Engines alone: {}", group.label), blocks }
 }
 
-/// What engines could not do of what was asked, each sentence once.
+/// Options that engines could not honour, each sentence once.
 fn limits(group: &Group<'_>) -> Vec<String> {
     let mut limits: Vec<String> = Vec::new();
     for limit in group.runs.iter().flat_map(|run| &run.limits) {

@@ -9,14 +9,13 @@ const SHOWN_MAX: usize = 60;
 /// Largest number: sums of any that a file can hold stay finite.
 const NUMBER_MAX: f64 = 1e18;
 /// Largest count, 2⁵³: JSON's numbers are exact up to there, and sums of any that a file can hold
-/// do not
-/// overflow.
+/// do not overflow.
 const COUNT_MAX: u64 = 1 << 53;
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
-    /// File and line where its run begins.
+    /// File and line of the begin of its run.
     place: &'a str,
     /// Names and indexes from there, such as `operations[0].count`.
     path: String,
@@ -28,7 +27,7 @@ impl<'a> Field<'a> {
         Self { place, path, value }
     }
 
-    /// The error of a value that is not what it has to be.
+    /// The error of an invalid value.
     pub(super) fn wrong(&self, needed: &str) -> Error {
         let text = self.value.to_string();
         let mut shown: String = text.chars().take(SHOWN_MAX).collect();
@@ -55,7 +54,7 @@ impl<'a> Field<'a> {
         Some(self.child(name, value))
     }
 
-    /// A field of an object that has to be there.
+    /// A required field of an object.
     pub(super) fn get(&self, name: &str) -> Result<Self> {
         if !self.value.is_object() {
             return Err(self.wrong("an object"));
@@ -73,7 +72,7 @@ impl<'a> Field<'a> {
         Ok(items.iter().enumerate().map(item).collect())
     }
 
-    /// A number; every figure of a run is none below 0.
+    /// A number; no figure of a run is below 0.
     pub(super) fn number(&self) -> Result<f64> {
         let number = self.value.as_f64().filter(|number| (0.0..=NUMBER_MAX).contains(number));
         number.ok_or_else(|| self.wrong(&format!("a number from 0 to {NUMBER_MAX:e}")))

@@ -1,6 +1,5 @@
 //! A report as one HTML file: nothing is loaded, nothing runs. It is well-formed XML too, so that
-//! any
-//! parser can check it.
+//! any parser can check it.
 
 use super::chart::Chart;
 use super::document::{Block, Cell, Document, Section, Sheet, Verdict};
@@ -9,9 +8,8 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Text as it stands between tags and in attributes. Control characters, which XML has no place
-/// for,
-/// are shown as a replacement.
+/// Text as it stands between tags and in attributes. Control characters are shown as a replacement,
+/// as XML has no place for them.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -146,7 +144,7 @@ fn write_cell(cell: &Cell, out: &mut String) {
 
 fn write_sheet(sheet: &Sheet, out: &mut String) {
     let caption = escaped(&sheet.title);
-    // A reader without a pointer has to reach what lies beyond the edge.
+    // A reader without a pointer has to reach the part beyond the edge.
     let _ = writeln!(
         out,
         "<div class=\"sheet\" role=\"region\" tabindex=\"0\" aria-label=\"{caption}\">\n<table>\n\

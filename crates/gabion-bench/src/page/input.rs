@@ -1,5 +1,5 @@
-//! Files of runs, read: what `bench ycsb --json`, `bench replication --json` and `bench engine --json`
-//! wrote, mixed as one likes.
+//! Files of runs, read: the output of `bench ycsb --json`, `bench replication --json` and
+//! `bench engine --json`, in any mixture.
 //!
 //! ```text
 //!   file ─► JSON values, one after the other (an array: each of its items)
@@ -7,9 +7,8 @@
 //!             └─ has `phases` ──► ClusterRun   one cluster, all its workloads
 //! ```
 //!
-//! What a figure needs and is not as it has to be is an error that names file, line, field and
-//! value;
-//! fields that no figure needs are not looked at.
+//! An invalid field that a figure needs is an error that names file, line, field and value. Fields
+//! that no figure needs are ignored.
 
 use super::clusters::SYSTEMS;
 use super::field::Field;
@@ -26,17 +25,17 @@ use std::path::Path;
 /// Most bytes of a file: a run of a cluster has about 15 kB, a row of an engine one.
 const FILE_LEN_MAX: u64 = 64 * MIB;
 
-/// All that was read.
+/// The read runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inputs {
     pub(super) clusters: Vec<ClusterRun>,
     pub(super) engines: Vec<EngineRun>,
 }
 
-/// Where a figure comes from.
+/// The origin of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Origin {
-    /// The machine in words; `None` in files of programs that did not say.
+    /// The machine in words; `None` in files of programs that did not record it.
     pub(super) machine: Option<String>,
     /// Version, commit and build of the program that measured.
     pub(super) program: Option<String>,
@@ -62,8 +61,8 @@ impl Origin {
     }
 }
 
-/// The options that runs of a cluster have in common when they are compared, but for the numbers of
-/// replicas and groups and who compacts.
+/// The common options of compared runs of a cluster, but for the numbers of replicas and groups and
+/// for who compacts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) workloads: Vec<String>,
@@ -75,21 +74,23 @@ pub(super) struct Settings {
     pub(super) clients: u64,
     pub(super) pipeline: u64,
     pub(super) threads: u64,
-    /// These three are not told of a cluster that ran before.
+    /// These three are unknown for a cluster that ran before.
     pub(super) ack: Option<String>,
     pub(super) memtable_len: Option<u64>,
     pub(super) compression: Option<String>,
-    /// Where the bottom has one of its own.
+    /// Set if the bottom has its own codec.
     pub(super) bottom_compression: Option<String>,
-    /// Of runs that are measured beside RubbleDB's baseline.
+    /// Set for runs that are measured beside RubbleDB's baseline.
     pub(super) baseline_log: Option<String>,
-    /// Steps of nice(2) by which its jobs stand back; `None` in files of builds in which they did not.
+    /// Steps of nice(2) by which its jobs stand back; `None` in files of builds in which they did
+    /// not.
     pub(super) baseline_jobs_nice: Option<u64>,
-    /// Loads that are offered in open loops, in percent of what one system answered.
+    /// Loads offered in open loops, in percent of one system's answers.
     pub(super) offered: Vec<u64>,
-    /// That system; `None` without such loads, and in files of builds that did not say: the baseline then.
+    /// That system; `None` without such loads, and in files of builds that did not record it: the
+    /// baseline then.
     pub(super) offered_of: Option<String>,
-    /// And in requests a second.
+    /// The loads offered in requests a second.
     pub(super) offered_rates: Vec<u64>,
 }
 
@@ -103,8 +104,9 @@ pub(super) struct ClusterRun {
     pub(super) shape: Shape,
     /// Its place among the rounds of its command; `None` in files of builds that ran one.
     pub(super) round: Option<u64>,
-    /// Bytes of the cache of each replica of RubbleDB's baseline beside which it was run, which follow from the records of
-    /// a group; `None` without a baseline, and in files of builds that did not say.
+    /// Bytes of the cache of each replica of RubbleDB's baseline beside which it was run; they
+    /// follow from the records of a group. `None` without a baseline, and in files of builds that
+    /// did not record it.
     pub(super) baseline_cache_len: Option<u64>,
     pub(super) phases: Vec<Phase>,
 }
@@ -119,7 +121,7 @@ pub(super) struct Phase {
     pub(super) replicas: Vec<ReplicaUse>,
     pub(super) is_settled: bool,
     pub(super) machine_cpu_seconds: f64,
-    /// 0 in files of builds that did not ask.
+    /// 0 in files of builds that did not ask for it.
     pub(super) stolen_cpu_seconds: f64,
     pub(super) client_cpu_seconds: f64,
     pub(super) refusals: u64,
@@ -140,7 +142,7 @@ pub(super) struct Operation {
 #[derive(Clone, Debug)]
 pub(super) struct EngineRun {
     pub(super) origin: Origin,
-    /// Name and version, with the options that only it had.
+    /// Name and version, with its own options.
     pub(super) engine: (String, String),
     pub(super) workload: String,
     pub(super) settings: EngineSettings,
@@ -149,28 +151,28 @@ pub(super) struct EngineRun {
     /// By the names of [`FIGURES`], in their order.
     pub(super) figures: [Option<f64>; FIGURES.len()],
     pub(super) limits: Vec<String>,
-    /// The larger of the shares of the machine's processors that others and its host had; 0 in files of builds that did
-    /// not ask.
+    /// The larger of the shares of the machine's processors that others and its host had; 0 in
+    /// files of builds that did not ask for them.
     pub(super) others_share: f64,
 }
 
-/// What all workloads of a comparison of engines have in common.
+/// The common options of all workloads in a comparison of engines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EngineSettings {
     pub(super) value_size: u64,
     pub(super) log: String,
     pub(super) compressibility: f64,
     pub(super) compression: String,
-    /// Where the bottom has one of its own.
+    /// Set if the bottom has its own codec.
     pub(super) bottom_compression: Option<String>,
     pub(super) memtable_len: u64,
-    /// What the engine's own guide recommends where nothing is said.
+    /// `None` if the engine's own guide decides.
     pub(super) block_len: Option<u64>,
     pub(super) background_threads: u64,
     pub(super) is_direct: bool,
 }
 
-/// Figures of a row, by the names that they have there.
+/// Figures of a row, by their names there.
 pub(super) const FIGURES: [&str; 14] = [
     "per_second",
     "cpu_us_per_op",
@@ -187,7 +189,7 @@ pub(super) const FIGURES: [&str; 14] = [
     "operations",
     "space_amp_files",
 ];
-/// Of them, those that every row has.
+/// How many of these every row has.
 const FIGURES_OF_ALL: usize = 5;
 
 impl ClusterRun {
@@ -205,7 +207,7 @@ impl Inputs {
     ///
     /// # Errors
     /// A file cannot be read, is larger than 64 MiB, is no JSON or holds nothing; a field is
-    /// missing or is not what it has to be.
+    /// missing or invalid.
     pub(super) fn read(paths: &[std::path::PathBuf]) -> Result<Self> {
         let mut inputs = Self::default();
         for path in paths {
@@ -215,7 +217,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Takes up what a file of this name holds.
+    /// Adds the content of a file of this name.
     ///
     /// # Errors
     /// As [`Inputs::read`].
@@ -265,7 +267,7 @@ impl Inputs {
 fn read_file(path: &Path, name: &str) -> Result<String> {
     let failed = |error| Error::with_source(ErrorKind::Io, format!("read {name}"), error);
     let mut text = Vec::new();
-    // One byte more than may be there tells that there are too many, whatever kind of file it is.
+    // One byte more than allowed shows that a file of any kind is too long.
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_LEN_MAX {
@@ -302,7 +304,7 @@ fn origin(file: &str, config: Option<&Field<'_>>) -> Result<Origin> {
     })
 }
 
-/// A machine in words; what it did not say of itself is left out.
+/// A machine in words, without the parts that it did not report.
 fn machine(machine: &Field<'_>) -> Result<String> {
     let text = |name| optional(machine.find(name), Field::text);
     let count = |name| optional(machine.find(name), Field::count);
@@ -325,7 +327,7 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
     let operations = run.get("operations")?.items()?;
     let phases: Vec<Phase> =
         phases.iter().map(|field| phase(field, &operations)).collect::<Result<_>>()?;
-    // Files of builds that ran one group do not say so.
+    // Files of builds that ran one group do not have the field.
     let co_location = optional(groups.clone(), Field::count)?.unwrap_or(1) as usize;
     if let Some(groups) = groups.filter(|_| co_location == 0) {
         return Err(groups.wrong("1 at least"));
@@ -414,7 +416,7 @@ fn operation(operation: &Field<'_>) -> Result<Operation> {
     })
 }
 
-/// What `report::replica_json` wrote.
+/// Reads the output of `report::replica_json`.
 fn replica(replica: &Field<'_>) -> Result<ReplicaUse> {
     let count = |name| replica.get(name)?.count();
     let mut usage = Usage {
@@ -481,7 +483,7 @@ fn others_share(row: &Field<'_>) -> Result<f64> {
     Ok(others.get("cpu_share")?.number()?.max(others.get("stolen_share")?.number()?))
 }
 
-/// An engine with options of its own is another one than without them.
+/// An engine with own options counts as another engine than without them.
 fn engine_version(row: &Field<'_>) -> Result<String> {
     let own = optional(row.find("own_options"), Field::texts)?.unwrap_or_default();
     let version = row.get("version")?.text()?;

@@ -1,8 +1,9 @@
-//! Loads that are offered in open loops: which rounds of them are one figure, and what they are called.
+//! Loads offered in open loops: the rounds that form one figure, and their names.
 //!
-//! A load of some percent is of what a system answered in the same run of the command, so rounds from several
-//! runs have rates of their own, and latencies of different rates have no median. Rates within [`SAME`] of each
-//! other are one load; others are told apart by the rate in their names: `a@80 (31,300/s)`.
+//! A load in percent refers to a system's answers in the same run of the command. So rounds from
+//! several runs have rates of their own, and latencies of different rates have no median. Rates
+//! within [`SAME`] of each other are one load; others have the rate in their names:
+//! `a@80 (31,300/s)`.
 
 use super::clusters::{Experiment, per_second};
 use super::document::Cell;
@@ -14,7 +15,7 @@ use crate::text::grouped;
 /// Rates up to this factor above the lowest of some rounds are one load.
 const SAME: f64 = 1.02;
 
-/// The runs, in which loads that are not the same have names of their own.
+/// The runs, with separate names for loads that are not the same.
 pub(super) fn told_apart(runs: &[ClusterRun]) -> Vec<ClusterRun> {
     let mut told = runs.to_vec();
     for (run, told) in runs.iter().zip(&mut told) {
@@ -35,7 +36,7 @@ pub(super) fn told_apart(runs: &[ClusterRun]) -> Vec<ClusterRun> {
     told
 }
 
-/// The lowest rate of each load that some rounds were offered, from the lowest.
+/// The lowest rate of each load that was offered to some rounds, from the lowest.
 fn lowest_of_each(mut rates: Vec<f64>) -> Vec<f64> {
     rates.sort_by(f64::total_cmp);
     let mut lowest: Vec<f64> = Vec::new();
@@ -47,12 +48,12 @@ fn lowest_of_each(mut rates: Vec<f64>) -> Vec<f64> {
     lowest
 }
 
-/// That a phase's load was not reached.
+/// Reports that a phase's load was not reached.
 pub(super) fn waits(phase: &Phase) -> Option<String> {
     queue(per_second(phase)?, phase.offered_per_second)
 }
 
-/// What is behind the `@` of a phase's name, without a rate that tells it from others: `80` or `25000/s`.
+/// The part behind the `@` of a phase's name, without a distinguishing rate: `80` or `25000/s`.
 fn load_of(name: &str) -> &str {
     let load = name.split_once('@').map_or("", |(_, load)| load);
     load.split(' ').next().unwrap_or_default()
@@ -66,7 +67,7 @@ fn rank(name: &str) -> (bool, u64) {
 }
 
 impl Experiment<'_> {
-    /// A workload at each load that was offered, by the names that its phases have: from the lowest.
+    /// A workload at each offered load, by the names of its phases: from the lowest.
     pub(super) fn at_loads(&self, workload: &str) -> Vec<String> {
         let prefix = format!("{workload}@");
         let phases = self.runs.iter().flat_map(|run| &run.phases);
@@ -82,13 +83,13 @@ impl Experiment<'_> {
         loads.into_iter().map(|(_, name)| name.to_owned()).collect()
     }
 
-    /// The workloads that were run at loads that are offered.
+    /// The workloads that were run at offered loads.
     pub(super) fn open_workloads(&self) -> Vec<&str> {
         let workloads = self.settings().workloads.iter().map(String::as_str);
         workloads.filter(|workload| !self.at_loads(workload).is_empty()).collect()
     }
 
-    /// The lowest and the highest rate of a load's rounds; `None` where none was run.
+    /// The lowest and the highest rate of a load's rounds; `None` if there are none.
     fn rates(&self, shape: Shape, name: &str) -> Option<(f64, f64)> {
         let phases =
             self.systems(shape).into_iter().flat_map(|system| self.phases(shape, system, name));
@@ -102,7 +103,7 @@ impl Experiment<'_> {
         self.phases(shape, system, name).any(|phase| waits(phase).is_some())
     }
 
-    /// A latency, marked where it, or what it is divided by, is of a load that was not reached.
+    /// A latency, marked if it, or its divisor, is of a load that was not reached.
     pub(super) fn marked(&self, cell: Cell, shape: Shape, systems: [&str; 2], name: &str) -> Cell {
         let waits = systems.map(|system| self.waits(shape, system, name));
         let mark = |is_set: bool| if is_set { QUEUE_MARK } else { "" };
@@ -113,7 +114,7 @@ impl Experiment<'_> {
         }
     }
 
-    /// Loads in few characters, those of them that were run: `80 %, 31.3 k/s`, with the range of rounds where
+    /// The loads that were run, in few characters: `80 %, 31.3 k/s`, with the range of rounds where
     /// it shows, and the systems that did not reach it.
     pub(super) fn load_labels(&self, shape: Shape, loads: Vec<String>) -> Vec<(String, String)> {
         let label = |name: String| {
@@ -133,7 +134,7 @@ impl Experiment<'_> {
         loads.into_iter().filter_map(label).collect()
     }
 
-    /// That rounds of one percent were of different rates.
+    /// Reports that rounds of one percent had different rates.
     pub(super) fn loads_apart(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for shape in self.shapes() {

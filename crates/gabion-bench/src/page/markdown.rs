@@ -5,7 +5,7 @@ use super::document::{Block, Cell, Document, Sheet, Verdict};
 use super::stats::Tone;
 use crate::text::{Style, Table, line};
 
-/// Text in which nothing is markup.
+/// Text without markup.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -61,7 +61,7 @@ fn write_block(block: &Block, out: &mut String) {
         Block::Charts(_) => {}
         Block::Command { what, command } => {
             line(out, &format!("{}\n", escaped(what)));
-            // Indented, as no fence is safe from what a command may hold.
+            // Indented, as a command may hold any fence.
             let command: String =
                 command.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             line(out, &format!("    {command}\n"));

@@ -1,5 +1,5 @@
-//! The sections about clusters: RubbleDB's Tables 3 to 5 and Figures 7 and 10 in form, of what was
-//! measured here.
+//! The sections about clusters: the measured figures in the form of RubbleDB's Tables 3 to 5 and
+//! Figures 7 and 10.
 
 use super::chart::{Chart, Form, Series};
 use super::clusters::{
@@ -11,7 +11,7 @@ use super::input::Phase;
 use super::stats::{Better, Ratio, Sample, significant};
 use crate::figures::{JOBS, SHIPPING, Shape, by_rank, formula, sum};
 
-/// Total CPU of RubbleDB ÷ its baseline's: its Table 3, which has a co-location factor of 1.
+/// Total CPU of RubbleDB ÷ its baseline's: its Table 3, with a co-location factor of 1.
 fn rubbledb(shape: Shape) -> Option<f64> {
     match (shape.co_location, shape.replicas) {
         (1, 2) => Some(1786.0 / 2723.0),
@@ -21,7 +21,7 @@ fn rubbledb(shape: Shape) -> Option<f64> {
     }
 }
 
-/// Kinds of work as Table 3 has them, with the shipping that a network card does there.
+/// Kinds of work as in Table 3, with the shipping that a network card does there.
 const WORK: [(&str, &[&str]); 4] = [
     ("Flush and compaction", &JOBS),
     ("Shipping and target", &SHIPPING),
@@ -29,12 +29,12 @@ const WORK: [(&str, &[&str]); 4] = [
     ("Other", &["other"]),
 ];
 
-/// What groups are, where there are several.
+/// An explanation of groups, if there are several.
 const CO_LOCATION: &str = "Groups: so many run side by side on the machine (RubbleDB's co-location factor), each with \
                            its own replicas and its share of the records; clients and requests are those of one \
                            group, and figures are of all groups together.";
 
-/// What a mark means, where loads were offered.
+/// The meaning of a mark, if loads were offered.
 const QUEUE: &str = "@: in an open loop at that percent, or at that rate. !: the load was not reached (less than 98 % \
                      answered), so the latency is that of a queue, whose length --operations decides, or the ratio \
                      is with one.";
@@ -72,7 +72,7 @@ fn cpu(phase: &Phase, work: usize) -> f64 {
     sum(&phase.replicas).cpu_of(WORK[work].1)
 }
 
-/// Who is ahead at each number of replicas: in the workload whose costs are told in full.
+/// Who is ahead at each number of replicas: in the workload whose costs are reported in full.
 pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
     let workload = experiment.costed();
     let verdict = |pair: Pair, shape: Shape| Verdict {
@@ -90,7 +90,7 @@ pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
     PAIRS.into_iter().flat_map(of_pair).collect()
 }
 
-/// All ratios of an experiment, a table for each two that are compared.
+/// All ratios of an experiment, a table for each compared pair.
 pub(super) fn overviews(experiment: &Experiment<'_>) -> Vec<Sheet> {
     let names = || MEASURES.iter().map(|measure| measure.name);
     let header: Vec<&str> = std::iter::once("replicas, workload").chain(names()).collect();
@@ -154,12 +154,12 @@ pub(super) fn by_mode<'a, G>(
     series.filter(|series| series.values.iter().any(Option::is_some)).collect()
 }
 
-/// Figure 7, and where groups run side by side Figure 8 beside it: for each number of replicas a plot of the
-/// workloads.
+/// Figure 7, and beside it Figure 8 if groups run side by side: for each number of replicas a plot
+/// of the workloads.
 fn throughput(experiment: &Experiment<'_>, (title, note, of): (&str, &str, Of)) -> Vec<Chart> {
     let workloads = &experiment.settings().workloads;
     let chart = |shape: Shape| {
-        // Compacting once beside the baseline, where it was run.
+        // Compacting once beside the baseline, if that was run.
         let pair = [SYSTEMS[0], experiment.baseline()];
         let group = |workload: &String| {
             let ratio = experiment.ratio(pair, shape, workload, of);
@@ -212,7 +212,7 @@ fn latencies(experiment: &Experiment<'_>) -> Vec<Chart> {
     charts
 }
 
-/// Figure 10 as it is in the paper: p99 of each type of request by the load that is offered.
+/// Figure 10 as in the paper: p99 of each type of request by the offered load.
 fn by_load(experiment: &Experiment<'_>) -> Vec<Chart> {
     let mut charts = Vec::new();
     for shape in experiment.shapes() {
@@ -260,7 +260,7 @@ fn operations(experiment: &Experiment<'_>) -> Sheet {
     sheet
 }
 
-/// A line of it; ratios stand in the line of the side that they speak of.
+/// A line of it; ratios stand in the line of their dividend.
 fn operation(
     experiment: &Experiment<'_>,
     (shape, mode): (Shape, &'static str),
@@ -282,8 +282,8 @@ fn operation(
     (0..4).map(cell).collect()
 }
 
-/// What RubbleDB's evaluation asks: how much of its baseline's CPU is needed, by compacting once and by
-/// compacting everywhere with this engine. Nothing without the baseline.
+/// The question of RubbleDB's evaluation: the part of its baseline's CPU that this engine needs, by
+/// compacting once and by compacting everywhere. Nothing without the baseline.
 fn beside_rocksdb(experiment: &Experiment<'_>) -> Vec<Block> {
     let workload = experiment.costed();
     let measures: [(&str, Of, Better); 4] = [
@@ -333,7 +333,7 @@ fn beside_rocksdb(experiment: &Experiment<'_>) -> Vec<Block> {
     blocks
 }
 
-/// Measured, foretold by the formula, and RubbleDB's: as a plot and as a table. Nothing without
+/// The measured ratio, the formula's, and RubbleDB's: as a plot and as a table. Nothing without
 /// pairs.
 fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
     let header = [
@@ -392,7 +392,7 @@ fn cpu_ratios(experiment: &Experiment<'_>) -> Vec<Block> {
     vec![Block::Charts(vec![chart]), Block::Sheet(sheet), Block::Text(legend.to_owned())]
 }
 
-/// The plots of Tables 3 to 5: of what CPU, devices and network were used for.
+/// The plots of Tables 3 to 5: the uses of CPU, devices and network.
 fn costs(experiment: &Experiment<'_>) -> Vec<Chart> {
     let workload = experiment.costed();
     let plots: [(&str, &str, &[Part]); 3] = [
@@ -432,7 +432,8 @@ fn text_of(sample: Option<Sample>) -> Cell {
     Cell::text(sample.map_or_else(String::new, |sample| sample.text(significant)))
 }
 
-/// The systems of a number of replicas, or of all, in the order of the paper's tables: first the baseline.
+/// The systems of a number of replicas, or of all, in the order of the paper's tables: first the
+/// baseline.
 fn baseline_first(mut systems: Vec<&'static str>) -> Vec<&'static str> {
     systems.reverse();
     systems
@@ -466,8 +467,8 @@ fn breakdown(experiment: &Experiment<'_>, shape: Shape, workload: &str) -> Sheet
     sheet
 }
 
-/// Parts of a whole in GB for every number of replicas: first the baseline's, then the others' with their
-/// ratios.
+/// Parts of a whole in GB for every number of replicas: first the baseline's, then the others' with
+/// their ratios.
 fn gigabytes(
     experiment: &Experiment<'_>,
     workload: &str,
@@ -499,8 +500,7 @@ fn gigabytes(
 }
 
 /// The form of Table 4. One of its nodes holds one replica of each of R groups, so its sum is that
-/// of
-/// all replicas of one group.
+/// of all replicas of one group.
 fn devices(experiment: &Experiment<'_>, workload: &str) -> Sheet {
     let title =
         format!("Device I/O of all replicas (GB), {workload} (the form of RubbleDB's Table 4)");

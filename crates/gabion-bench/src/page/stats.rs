@@ -1,17 +1,17 @@
-//! Medians, spreads and ratios: what may be said of two things that were measured a few times.
+//! Medians, spreads and ratios: the valid statements about two things that were measured a few
+//! times.
 
 use crate::figures::median;
 use crate::text::grouped;
 
 /// A difference below this share is none: the same program on the same machine differs by as much
-/// from
-/// one run to the next.
+/// from one run to the next.
 const EVEN_SHARE: f64 = 0.05;
 
 /// A figure over the rounds of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
-    /// The one in the middle, or the mean of the two in the middle.
+    /// The middle one, or the mean of the two in the middle.
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
@@ -28,13 +28,13 @@ impl Sample {
         Some(Self { median, min, max, count: values.len() })
     }
 
-    /// How far a round is from the median, at most, in percent of it; `None` of one round.
+    /// The largest distance of a round from the median, in percent of it; `None` of one round.
     pub(super) fn spread_percent(&self) -> Option<f64> {
         let farthest = (self.max - self.median).max(self.median - self.min);
         (self.count > 1 && self.median > 0.0).then(|| 100.0 * farthest / self.median)
     }
 
-    /// The median as `show` writes it, and the spread where there is one.
+    /// The median as `show` writes it, and the spread if there is one.
     pub(super) fn text(&self, show: impl Fn(f64) -> String) -> String {
         let spread = self.spread_percent();
         spread.map_or_else(
@@ -44,14 +44,14 @@ impl Sample {
     }
 }
 
-/// Which way a figure is good.
+/// The good direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     More,
     Less,
 }
 
-/// What a ratio says of its first side.
+/// The verdict of a ratio on its first side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Ahead,
@@ -75,8 +75,8 @@ impl Tone {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     pub(super) value: f64,
-    /// The least and the most that it may be by the rounds of both sides: any of one ÷ any of the other. They lie on two
-    /// sides of 1 when the rounds overlap.
+    /// The least and the most that it may be by the rounds of both sides: any of one ÷ any of the
+    /// other. They lie on two sides of 1 when the rounds overlap.
     bounds: [f64; 2],
 }
 
@@ -90,10 +90,10 @@ impl Ratio {
         })
     }
 
-    /// The geometric mean of ratios, which is the same whichever side is divided by which; `None`
-    /// when
-    /// there is none above 0. Its bounds are the means of theirs: that of parts whose rounds overlap is
-    /// no clear difference either, unless others outweigh them by more than rounds scatter.
+    /// The geometric mean of ratios, which is the same whichever side is the divisor; `None` when
+    /// there is none above 0. Its bounds are the means of theirs. So a mean of parts whose rounds
+    /// overlap is no clear difference either, unless others outweigh them by more than rounds
+    /// scatter.
     pub(super) fn mean(ratios: &[Self]) -> Option<Self> {
         let ratios: Vec<&Self> = ratios.iter().filter(|ratio| ratio.value > 0.0).collect();
         let mean = |of: fn(&Self) -> f64| {
@@ -106,7 +106,7 @@ impl Ratio {
         })
     }
 
-    /// Whether whatever round is divided by whatever other says the same.
+    /// Whether any round divided by any other gives the same verdict.
     fn is_apart(&self) -> bool {
         let [least, most] = self.bounds;
         least > 1.0 || most < 1.0

@@ -1,6 +1,5 @@
-//! Reports of real runs that were kept (`samples/`: a few seconds each, so their figures mean
-//! nothing),
-//! and of such with something changed.
+//! Reports of kept real runs (`samples/`: a few seconds each, so their figures mean nothing), and
+//! of modified ones.
 
 mod clusters;
 mod groups;
@@ -31,8 +30,8 @@ fn rows() -> Vec<Value> {
     ENGINES.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The same measured beside RubbleDB's baseline, which needs twice the CPU of every-replica, and four times with what
-/// the machine does for it.
+/// The same measured beside RubbleDB's baseline, which needs twice the CPU of every-replica, and
+/// four times with the machine's work for it.
 fn beside_rocksdb() -> Vec<Value> {
     let mut runs = ycsb();
     let mut baseline = ycsb();
@@ -70,7 +69,7 @@ fn summary(files: &[&[Value]]) -> String {
     markdown::summary(&document(files))
 }
 
-/// Why a file of these runs is refused.
+/// The error for a file of these runs.
 fn refusal(text: &str) -> String {
     Inputs::default().add("runs.json", text).unwrap_err().to_string()
 }
@@ -323,7 +322,7 @@ fn rubbledbs_baseline_is_a_third_system_by_which_the_others_are_divided() {
     assert!(text.contains("| R = 3, rocksdb, load insert "), "{text}");
     assert!(!text.contains("no run beside RubbleDB's baseline"), "{text}");
     assert!(text.contains("latencies by offered load, as in Figure 10."), "{text}");
-    // A run of the other command has other settings, as it does not say what the baseline's log is.
+    // A run of the other command has other settings, as it does not record the baseline's log.
     let both = summary(&[&runs, &ycsb()]);
     assert_eq!(lines_with(&both, "### Replication: ").len(), 2);
     let page = html::page(&document(&[&runs]));
@@ -365,7 +364,7 @@ fn the_cache_of_the_baseline_is_told_and_another_one_is_another_experiment() {
     let one = with(69_000_000, beside_rocksdb());
     let text = summary(&[&one]);
     assert!(text.contains("\n- cache of each replica of the baseline: 69.0 MB\n"), "{text}");
-    // Of groups that share the records it is another, and the experiment the same.
+    // With groups that share the records it is another, and the experiment the same.
     let text = summary(&[&one, &with(68_000_000, side_by_side(beside_rocksdb(), 2))]);
     assert!(text.contains("baseline: 69.0 MB, 68.0 MB with 2 groups\n"), "{text}");
     assert_eq!(lines_with(&text, "### Replication: ").len(), 1, "{text}");
@@ -513,7 +512,7 @@ fn what_went_wrong_in_a_run_stands_at_the_top() {
     assert!(!head.contains("debug build"), "{head}");
 }
 
-/// The summary of runs in all of which a total is another.
+/// The summary of runs with one total changed in all of them.
 fn summary_with_total(name: &str, seconds: f64) -> String {
     let mut runs = ycsb();
     for run in &mut runs {

@@ -1,8 +1,8 @@
 //! The mixes of Twitter's clusters side by side: RubbleDB's Figure 9 in form.
 //!
-//! Each cluster has records of a size of its own and so experiments of its own; here stand together those that differ in
-//! nothing else. The paper replays traces, which cannot be had: what is measured has the shares of requests, skews and
-//! sizes that Twitter states of the clusters.
+//! Each cluster has records of a size of its own and so experiments of its own; those that differ
+//! in nothing else stand together here. The paper replays traces, which cannot be had: the measured
+//! workloads have the shares of requests, skews and sizes that Twitter states of the clusters.
 //!
 //! ```text
 //!   experiments ─► figures: the same but for cluster and size ─► a section each: for each shape
@@ -23,11 +23,11 @@ use crate::figures::Shape;
 use crate::text::grouped;
 use std::collections::BTreeSet;
 
-/// What the names of their workloads begin with.
+/// The prefix of their workloads' names.
 const PREFIX: &str = "twitter-";
 
-/// The clusters of Figure 9 in its order, with what its text says of each: RubbleDB's throughput per core ÷ its
-/// baseline's. It says nothing of cluster 2, which only reads.
+/// The clusters of Figure 9 in its order, with its text's figure for each: RubbleDB's throughput
+/// per core ÷ its baseline's. It gives none for cluster 2, which only reads.
 const CLUSTERS: [(WorkloadChoice, Option<f64>); 5] = [
     (WorkloadChoice::Twitter2, None),
     (WorkloadChoice::Twitter15, Some(1.7)),
@@ -36,10 +36,10 @@ const CLUSTERS: [(WorkloadChoice, Option<f64>); 5] = [
     (WorkloadChoice::Twitter31, Some(1.4)),
 ];
 
-/// What Figure 9 (a) was measured with.
+/// The shape that Figure 9 (a) was measured with.
 pub(super) const SHAPE: Shape = Shape { co_location: 1, replicas: 3 };
 
-/// What the figure is and what it is not.
+/// A description of the figure and of its difference.
 const TEXT: &str = "RubbleDB's Figure 9 (a) replays traces of these clusters, at R = 3. They cannot be had here: these \
                     are mixes with the shares of requests, the skew and the bytes of a record that Twitter states of \
                     each, writes are to records that are there.";
@@ -49,11 +49,11 @@ pub(super) struct Entry<'a> {
     experiment: &'a Experiment<'a>,
     workload: &'static str,
     papers: Option<f64>,
-    /// As an axis names it.
+    /// Its name on an axis.
     name: String,
 }
 
-/// What is drawn together: at least one cluster.
+/// Clusters that are drawn together: at least one.
 pub(super) struct Figure<'a> {
     entries: Vec<Entry<'a>>,
 }
@@ -68,7 +68,7 @@ fn number(workload: &str) -> &str {
     workload.strip_prefix(PREFIX).unwrap_or(workload)
 }
 
-/// Whether experiments differ only in what is each cluster's own.
+/// Whether experiments differ only in each cluster's own properties.
 fn is_beside(a: &Experiment<'_>, b: &Experiment<'_>) -> bool {
     let common = |settings: &Settings| {
         let mut common = Settings { value_size: 0, ..settings.clone() };
@@ -95,7 +95,7 @@ fn entries<'a>(experiment: &'a Experiment<'a>) -> impl Iterator<Item = Entry<'a>
     })
 }
 
-/// The figures that experiments make.
+/// The figures of experiments.
 pub(super) fn figures<'a>(experiments: &'a [Experiment<'a>]) -> Vec<Figure<'a>> {
     let mut figures: Vec<Figure<'a>> = Vec::new();
     for experiment in experiments.iter().filter(|it| is_of_cluster(it.settings())) {
@@ -106,7 +106,7 @@ pub(super) fn figures<'a>(experiments: &'a [Experiment<'a>]) -> Vec<Figure<'a>> 
             None => figures.push(Figure { entries: own.collect() }),
         }
     }
-    // What another build may have named so is none of Figure 9.
+    // Other builds' workloads of such names are none of Figure 9.
     figures.retain(|figure| !figure.entries.is_empty());
     for figure in &mut figures {
         let place = |workload| CLUSTERS.iter().position(|(choice, _)| choice.as_str() == workload);
@@ -116,7 +116,7 @@ pub(super) fn figures<'a>(experiments: &'a [Experiment<'a>]) -> Vec<Figure<'a>> 
 }
 
 impl<'a> Figure<'a> {
-    /// The experiment whose settings are those of all, but for what is each cluster's own.
+    /// The experiment whose settings stand for all, but for each cluster's own.
     pub(super) fn first(&self) -> &'a Experiment<'a> {
         self.entries[0].experiment
     }
@@ -127,7 +127,7 @@ impl<'a> Figure<'a> {
         shapes.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The clusters that Figure 9 has beside these.
+    /// The other clusters of Figure 9.
     pub(super) fn lacking(&self) -> Vec<WorkloadChoice> {
         let is_there = |workload| self.entries.iter().any(|entry| entry.workload == workload);
         let all = CLUSTERS.into_iter().map(|(choice, _)| choice);
@@ -145,7 +145,7 @@ impl<'a> Figure<'a> {
         Section { title: format!("Twitter's clusters, {records} records"), blocks }
     }
 
-    /// Throughput, with the paper's own unit second, and what a request costs: by cluster.
+    /// Throughput, with the paper's own unit second, and the cost of a request: by cluster.
     fn charts(&self, shape: Shape) -> Vec<Chart> {
         let throughput = THROUGHPUT.map(|(title, note, of)| {
             self.chart(shape, title, &format!("More is better{note}"), of)
@@ -177,7 +177,7 @@ impl<'a> Figure<'a> {
         }
     }
 
-    /// The same in figures, with what the paper's text says.
+    /// The same in figures, with those of the paper's text.
     fn sheet(&self) -> Sheet {
         let title = format!("Twitter's clusters; in brackets ÷ {}", self.first().baseline());
         let header = [
@@ -216,7 +216,7 @@ impl Entry<'_> {
             let text = sample.map_or_else(String::new, |sample| sample.text(significant));
             Cell::text(text).with(self.experiment.ratio(pair, shape, self.workload, of), better)
         };
-        // The paper compares throughput per core, of what compacts once.
+        // The paper compares throughput per core of compacting once.
         let papers = self.papers.filter(|_| shape == SHAPE && system == SYSTEMS[0]);
         let papers = Cell::text(papers.map_or_else(String::new, significant));
         columns.into_iter().map(cell).chain([papers]).collect()

@@ -12,15 +12,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads that flush and compact: as many as a replica of Gabion has.
+/// Threads that flush and compact: as many as in a replica of Gabion.
 const BACKGROUND_THREADS: u32 = 2;
 
-/// How long a chain may take to end, and how often it is looked at.
+/// How long a chain may take to end, and how often it is checked.
 const STOP_MAX: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(10);
 
-/// A chain that runs until it is dropped. A replica ends when its standard input does, so none outlives
-/// this process, however that ends.
+/// A chain that runs until it is dropped. A replica ends when its standard input does, so none
+/// outlives this process, however that ends.
 pub(super) struct Chain {
     /// From the tail to the head, as they were started.
     replicas: Vec<(Child, SocketAddr)>,
@@ -40,7 +40,7 @@ pub(super) fn codec_word(codecs: Codecs) -> Result<&'static str> {
 }
 
 impl Chain {
-    /// Starts the tail, and then each replica before the one that is there.
+    /// Starts the tail, and then each replica before the last started one.
     ///
     /// # Errors
     /// A replica that does not start; none of them runs then.
@@ -99,7 +99,7 @@ impl Chain {
     }
 }
 
-/// What a replica says when it is there: `ready CLIENTS CHAIN`.
+/// A replica's line when it is ready: `ready CLIENTS CHAIN`.
 fn addresses(line: &str) -> Option<[SocketAddr; 2]> {
     let mut words = line.strip_prefix("ready ")?.split_whitespace();
     Some([words.next()?.parse().ok()?, words.next()?.parse().ok()?])
@@ -111,7 +111,8 @@ impl RunningCluster for Chain {
     }
 }
 
-/// All are told to end before one is waited for, so that none takes the end of its neighbour for a fault.
+/// All are told to end before one is waited for, so that none takes the end of its neighbour for a
+/// fault.
 impl Drop for Chain {
     fn drop(&mut self) {
         for (child, _) in &mut self.replicas {

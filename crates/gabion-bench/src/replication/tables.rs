@@ -1,16 +1,17 @@
-//! Systems side by side: a line for each in each workload, and what each spent its processors on.
+//! Systems side by side: a line for each in each workload, and the uses of its processor time.
 
 use crate::figures::{JOBS, QUEUE_MARK, SHIPPING, median, other_work, queue, ratio, sum};
 use crate::report::{Phase, Run, STOLEN_MAX};
 use crate::text::{Style, Table, grouped, line, megabytes, seconds};
 use crate::workload::Kind;
 
-/// A figure of a workload; `None` where it has none, as a workload without writes has no latency of them.
+/// A figure of a workload; `None` if it has none, as a workload without writes has no latency of
+/// them.
 struct Column {
     name: &'static str,
     of: fn(&Phase) -> Option<f64>,
     show: fn(f64) -> String,
-    /// Whether it says nothing of a system that does not keep up with an offered load.
+    /// Whether it is meaningless for a system that does not keep up with an offered load.
     is_latency: bool,
 }
 
@@ -60,13 +61,13 @@ fn cpu(phase: &Phase) -> f64 {
     sum(&phase.replicas).cpu_seconds
 }
 
-/// Requests for each second that the machine's processors worked, for whatever but clients.
+/// Requests for each second that the machine's processors worked, for anything but clients.
 fn per_machine_second(phase: &Phase) -> Option<f64> {
     let seconds = phase.machine.busy - phase.tally.cpu_seconds;
     (seconds > 0.0).then(|| requests(phase) as f64 / seconds)
 }
 
-/// Flush, compaction and the shipping of what they made.
+/// Flush, compaction and the shipping of their files.
 fn jobs(phase: &Phase) -> f64 {
     let all = sum(&phase.replicas);
     all.cpu_of(&JOBS) + all.cpu_of(&SHIPPING)
@@ -89,12 +90,13 @@ fn waits(rounds: &[&Run], i: usize) -> bool {
     rounds.iter().filter_map(|run| run.phases.get(i)).any(|phase| told_queue(phase).is_some())
 }
 
-/// That a phase's load was not reached.
+/// Reports that a phase's load was not reached.
 fn told_queue(phase: &Phase) -> Option<String> {
     queue(per_second(phase), phase.offered.map(|offered| offered.per_second))
 }
 
-/// The comparison of systems, each with its rounds, of one number of replicas and groups with the first of them.
+/// The comparison of systems, each with its rounds, at one number of replicas and groups with the
+/// first of them.
 pub(super) fn compare(systems: &[Vec<&Run>], style: Style) -> String {
     let mut out = String::new();
     let Some(first) = systems.first().and_then(|rounds| rounds.first()) else { return out };
@@ -151,7 +153,8 @@ pub(super) fn compare(systems: &[Vec<&Run>], style: Style) -> String {
     out
 }
 
-/// That flushes and compactions of a system did other work over the load than those of the first.
+/// Reports that flushes and compactions of a system did other work over the load than those of the
+/// first.
 fn other_works(systems: &[Vec<&Run>]) -> Vec<String> {
     let written = |phase: &Phase| Some(sum(&phase.replicas).job_written_bytes as f64);
     let side = |rounds: &'_ [&Run]| {
@@ -167,7 +170,7 @@ fn other_works(systems: &[Vec<&Run>]) -> Vec<String> {
     others.iter().filter_map(told).collect()
 }
 
-/// A load that was offered, as `a@80 at 31,300 a second`.
+/// An offered load, as `a@80 at 31,300 a second`.
 fn load(phase: &Phase) -> Option<String> {
     let rate = whole(phase.offered?.per_second);
     Some(format!("{} at {rate} a second", phase.name()))
@@ -210,7 +213,7 @@ fn each_phase(systems: &[Vec<&Run>], mut tell: impl FnMut(String, usize, &[&Run]
     }
 }
 
-/// What a reader must know before trusting these figures.
+/// The warnings that a reader needs before trusting these figures.
 fn warnings(run: &Run, round: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for phase in &run.phases {

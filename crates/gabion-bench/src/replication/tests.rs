@@ -1,4 +1,4 @@
-//! Whole runs against replicas that are made up, and a program that is one in name only.
+//! Whole runs against made-up replicas, and a program that is one in name only.
 
 use super::*;
 use crate::fake::{FakeCluster, FakeLauncher, Faults};
@@ -17,7 +17,7 @@ fn args(words: &[&str]) -> ReplicationArgs {
     Line::try_parse_from([&small, words].concat()).unwrap().args
 }
 
-/// Of a plan only the first of its cells.
+/// Only the first cell of a plan.
 fn first_cell(words: &[&str]) -> Cell {
     let own = ["bench", "--value-size=100"];
     let args = Line::try_parse_from([&own, words].concat()).unwrap().args;
@@ -37,7 +37,7 @@ fn run(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// Runs as they were told: a line each.
+/// Runs as they were written: a line each.
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -72,8 +72,8 @@ fn the_tables_have_every_system_in_every_workload_and_ratios_by_the_first() {
         let line = text.lines().find(|line| line.starts_with(start)).unwrap();
         line.split_whitespace().count()
     };
-    // Workload, system, and of seven figures all but the latency of reads, and that of the machine's processors, whose
-    // time may be counted too coarsely for so short a run.
+    // Workload, system, and of seven figures all but the latency of reads, and that of the
+    // machine's processors, whose time may be counted too coarsely for so short a run.
     assert!(matches!(cells("  load rocksdb "), 7 | 8), "{text}");
     assert!(cells("  load primary ") > 10, "{text}");
     assert!(text.contains("÷: by rocksdb."), "{text}");
@@ -92,13 +92,14 @@ fn groups_side_by_side_run_in_every_system_after_those_of_one_group() {
         let [groups, replicas] = ["co_location", "replicas"].map(|name| &run["config"][name]);
         let len = (groups.as_u64().unwrap() * replicas.as_u64().unwrap()) as usize;
         assert_eq!(run["phases"][0]["replicas"].as_array().unwrap().len(), len);
-        // Primary beside every-replica of as many groups, with the one that comes last.
+        // The primary beside every-replica with as many groups; the later one has the comparison.
         if run["config"]["compaction"] == "every-replica" {
             assert_eq!(&run["comparison"]["co_location"], groups);
             assert_eq!(&run["comparison"]["replicas"], replicas);
         }
     }
-    // One load is offered to both groups together: to all systems what the first answers with as many.
+    // One load is offered to both groups together: to all systems the same share of the first one's
+    // answers with as many.
     let offered = |run: &Value| run["phases"][2]["offered_per_second"].as_f64().unwrap();
     for systems in runs.chunks(3) {
         assert!(systems.iter().all(|run| offered(run) == offered(&systems[0])));
@@ -137,7 +138,7 @@ fn loads_are_offered_to_all_systems_by_what_the_first_answers() {
     assert!(runs.iter().all(|run| run["config"]["offered_of"] == "rocksdb"));
     let [at_10, at_5] = [loads[2].1.unwrap(), loads[3].1.unwrap()];
     assert_eq!(loads[1].1, None);
-    // A share of what the first answers, each rounded by itself.
+    // A share of the first one's answers, each rounded by itself.
     assert!((at_10 - 2.0 * at_5).abs() <= at_10 * 4.0 * f64::EPSILON, "{at_10} of {at_5}");
     assert_eq!(offered(&runs[1]), loads);
     let operations = runs[0]["operations"].as_array().unwrap().iter();
@@ -159,7 +160,7 @@ fn rounds_have_another_system_first_each_and_json_has_all_of_them() {
     let expected: Vec<_> =
         turns.into_iter().map(|(round, name)| (round, name.to_owned())).collect();
     assert_eq!(runs.iter().map(config).collect::<Vec<_>>(), expected);
-    // A percent is of what the first system answered in the first round: one load in all of them.
+    // A percent refers to the first system's answers in the first round: one load in all rounds.
     let offered = |run: &Value| run["phases"][2]["offered_per_second"].as_f64().unwrap();
     assert!(runs.iter().all(|run| offered(run) == offered(&runs[0])));
     // Each round's primary beside its own every-replica.
@@ -208,7 +209,7 @@ fn a_run_that_fails_leaves_those_that_were_measured_before_it() {
     let words = ["--workloads=load", "--systems=primary", "--json", &name];
     let error = run(&words).unwrap_err().to_string();
     assert!(error.contains("runs.json, which is there: name another file"), "{error}");
-    // One that ends has its tables as well.
+    // A run that fails has its tables as well.
     std::fs::remove_file(&file).unwrap();
     let text = run(&words).unwrap();
     assert!(text.starts_with("3 replicas\n"), "{text}");
@@ -319,7 +320,7 @@ fn the_baseline_has_for_its_cache_what_blocks_and_indexes_of_a_replica_take() {
     let one = with(&[]);
     assert_eq!(one, memory::indexes_len(1_000_000, 100));
     assert!((2_500_000..4_500_000).contains(&one), "{one}: some 3 % of 123 MB");
-    // Of each group by itself.
+    // For each group by itself.
     assert_eq!(with(&["--co-location=2"]), memory::indexes_len(500_000, 100));
     // With the records that D and E insert, 5 % of the requests of each.
     let inserting = ["--workloads=load,d,e", "--records=1000000", "--operations=2000000"];
@@ -348,7 +349,7 @@ fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    // The place is its port; it says what it was told, and waits as a replica does.
+    // The place is its port; it prints its options, and waits as a replica does.
     let log = dir.path().join("log");
     install(&format!(
         "echo \"$@\" >> {}; echo ready 127.0.0.1:$2 127.0.0.1:100$2; read line",

@@ -1,5 +1,4 @@
-//! Reports of made-up runs: the names that scripts read, the tables, what is told when something
-//! went wrong.
+//! Reports of made-up runs: the names that scripts read, the tables, the messages after failures.
 
 use super::*;
 use crate::figures::tests::canned;

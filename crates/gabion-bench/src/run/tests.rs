@@ -1,4 +1,4 @@
-//! Whole runs of `gabion bench ycsb` against replicas that are made up, faults included.
+//! Whole runs of `gabion bench ycsb` against made-up replicas, faults included.
 
 use super::*;
 use crate::fake::{FakeCluster, FakeLauncher, Faults};
@@ -85,7 +85,7 @@ fn processor_time_is_told_beside_the_time_in_which_it_was_counted() {
     let (_, json, _) = run(&["--workloads", "load,c"], Faults::default());
     for totals in [&json["phases"][0]["totals"], &json["phases"][1]["totals"], &json["totals"]] {
         let seconds = |name: &str| totals[name].as_f64().unwrap();
-        // Requests are answered, then debt is paid, and both are within the time of the CPU figures.
+        // Requests are answered, then debt is paid; both are within the time of the CPU figures.
         assert!(seconds("requests_seconds") > 0.0);
         assert!(
             seconds("wall_seconds") > seconds("requests_seconds") + seconds("settle_seconds"),
@@ -145,7 +145,7 @@ fn groups_side_by_side_hold_the_records_between_them_and_are_counted_together() 
     let number = |replica: &Value, name: &str| replica[name].as_u64().unwrap();
     let names: Vec<_> = replicas.iter().map(|r| (number(r, "group"), number(r, "id"))).collect();
     assert_eq!(names, [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]);
-    // What a made-up replica flushed is a tenth of the writes that its group has taken.
+    // A made-up replica flushes a tenth of its group's writes.
     let flushes: Vec<u64> = replicas.iter().map(|replica| number(replica, "flushes")).collect();
     assert!(flushes.iter().all(|flushes| (60..=70).contains(flushes)), "{flushes:?}");
     assert!((2 * 197..=2 * 200).contains(&flushes.iter().sum::<u64>()), "{flushes:?}");
@@ -272,7 +272,7 @@ fn a_running_cluster_is_measured_and_left_alone() {
     assert!(specs.is_empty());
     assert_eq!(json["config"]["replicas"], 3);
     assert_eq!(cluster.keys(), 2000);
-    // Another seed writes other values, so what is there now is not what it would have written.
+    // Another seed writes other values, so the values there now are not its own.
     let (result, ..) = run(&[&connect, "--workloads=c", "--seed=2"], Faults::default());
     assert_eq!(result.unwrap(), 1);
 }

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Runs as if of these clusters of Twitter with values of so many bytes, beside RubbleDB's baseline: the higher the
-/// number of a cluster, the more requests a second, of which compacting once answers twice as many.
+/// Runs as if of these clusters of Twitter, with values of these bytes, beside RubbleDB's baseline.
+/// The higher the number of a cluster, the more requests a second; compacting once answers twice as
+/// many.
 pub(super) fn of_clusters(clusters: &[(u64, u64)]) -> Vec<Value> {
     let mut all = Vec::new();
     for (cluster, value_size) in clusters {
@@ -35,7 +36,7 @@ pub(super) fn turns(command: &str) -> Vec<String> {
     clusters.split(' ').map(|cluster| body.replace("$cluster", cluster)).collect()
 }
 
-/// Not in the order of the paper, each with the size that is stated of its records.
+/// Not in the order of the paper, each with the published size of its records.
 const ALL: [(u64, u64); 5] = [(31, 33), (2, 66), (15, 97), (27, 51), (19, 120)];
 
 fn charts(document: &Document) -> Vec<&chart::Chart> {
@@ -89,7 +90,7 @@ fn the_clusters_of_twitter_stand_side_by_side_in_the_form_of_figure_9() {
     let of_15 = line("| R = 3, cluster 15, primary ");
     assert_eq!((of_15[1].as_str(), of_15[5].as_str()), ("60,000 (▲ 2.00)", "1.70"));
     assert_eq!(line("| R = 3, cluster 15, rocksdb ")[1], "30,000");
-    // What the paper says is of three replicas, and nothing of what only reads.
+    // The paper's statement is about three replicas, and not about the read-only cluster.
     assert_eq!(line("| R = 2, cluster 15, primary ")[5], "");
     assert_eq!(line("| R = 3, cluster 2, primary ")[5], "");
     assert!(

@@ -41,7 +41,8 @@ fn groups_side_by_side_are_figure_8_beside_figure_7() {
     }
     let rounds = "R = 3, 2 groups: 1 primary, 1 every-replica, 1 rocksdb";
     assert!(text.contains(rounds), "{text}");
-    // Measured and foretold as with one group, twice the CPU of it on both sides; the paper's table has one.
+    // Measured and predicted as with one group, at twice its CPU on both sides; the paper's table
+    // has one.
     let of = |start: &str| {
         let mut lines = lines_with(&text, start).into_iter().map(cells);
         lines.find(|line| line.len() == 8).unwrap()

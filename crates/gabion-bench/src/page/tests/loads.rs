@@ -1,8 +1,9 @@
-//! Reports of loads that were offered in open loops.
+//! Reports of loads offered in open loops.
 
 use super::*;
 
-/// Runs beside RubbleDB's baseline that were offered loads: A by other names, at so many requests a second.
+/// Runs beside RubbleDB's baseline with offered loads: A under other names, at so many requests a
+/// second.
 fn at_loads(loads: &[(&str, f64)]) -> Vec<Value> {
     let mut runs = beside_rocksdb();
     for run in &mut runs {
@@ -47,7 +48,8 @@ fn a_command_that_offers_percents_names_the_system_first_that_they_are_of() {
         let words = beside.map(|line| line.split(' ').nth(4).unwrap().to_owned());
         words.collect::<Vec<_>>()
     };
-    // First what is missing, every-replica, then other numbers of replicas, groups and workloads.
+    // First the missing parts of every-replica, then other numbers of replicas, groups and
+    // workloads.
     let of_all = |first: &str, rest: &str| vec![format!("{first},{rest}"); 3];
     let told = systems(Some("primary"), "80");
     assert_eq!(told[0], "primary,every-replica");
@@ -57,7 +59,7 @@ fn a_command_that_offers_percents_names_the_system_first_that_they_are_of() {
         assert_eq!(told[0], "rocksdb,every-replica");
         assert_eq!(told[1..4], of_all("rocksdb", "primary,every-replica"));
     }
-    // A rate is the same whoever is first.
+    // A rate is the same, whichever system is first.
     assert_eq!(systems(None, "25000/s")[0], "every-replica");
 }
 
@@ -71,14 +73,14 @@ fn rounds_that_were_offered_other_rates_are_no_rounds_of_one_figure() {
     let cell = |name: &str| {
         cells(lines_with(&text, &format!("| R = 3, primary, {name} read "))[0])[1].clone()
     };
-    // Of two rounds there is a spread, of one none.
+    // Two rounds have a spread, one has none.
     assert!(cell("a@80 (31,300/s)").contains('±'), "{text}");
     assert!(!cell("a@80 (32,700/s)").contains('±'), "{text}");
     let warning = "R = 3: rounds of a@80 were offered 31,300 and 32,700 requests a second, which are told apart";
     assert!(text.contains(warning), "{text}");
     let page = html::page(&told);
     assert!(page.contains("80 %, 31.3 k to 31.5 k/s") && page.contains("80 %, 32.7 k/s"), "{page}");
-    // Rates that are named are the same in all rounds.
+    // Named rates are the same in all rounds.
     let rounds = [(); 3].map(|()| at_loads(&[("32000/s", 32_000.0)]));
     let files: Vec<&[Value]> = rounds.iter().map(Vec::as_slice).collect();
     let told = document(&files);

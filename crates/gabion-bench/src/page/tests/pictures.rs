@@ -1,5 +1,5 @@
-//! The page as a browser would read it: what is in it, where its texts stand, and what cannot get
-//! in.
+//! The page as a browser would read it: its content, the places of its texts, and no injected
+//! markup.
 
 use super::*;
 use roxmltree::{Node, ParsingOptions};
@@ -17,8 +17,7 @@ fn all<'a>(node: Node<'a, 'a>, name: &'static str) -> impl Iterator<Item = Node<
 }
 
 /// Runs that strain every plot: all workloads, three engines, names that are too long, five numbers
-/// of
-/// replicas, figures from tiny to huge.
+/// of replicas, figures from tiny to huge.
 fn straining() -> Vec<Value> {
     let mut runs = ycsb();
     let (pair, mut more) = (runs[2..].to_vec(), Vec::new());
@@ -48,7 +47,7 @@ fn straining() -> Vec<Value> {
             row["workload"] = format!("{}{length}", workload.as_str()).into();
             row["per_second"] = json!(7.0_f64.powi(i as i32 % 9) * (k * k * 40 + 1) as f64);
             if (i, k) == (8, 2) {
-                // The end of an axis, right of which its figure stands.
+                // The end of an axis, with its figure on the right.
                 row["per_second"] = json!(1e9);
             }
             row["cpu_us_per_op_quiet"] = json!(if k == 0 && i == 3 { 0.0 } else { 0.7 + i as f64 });
@@ -134,14 +133,14 @@ fn every_plot_has_a_name_and_a_table_of_its_figures() {
     });
 }
 
-/// Left, top, right and bottom of what is drawn.
+/// Left, top, right and bottom of a drawn element.
 type Place = [f64; 4];
 
 fn number(node: Node<'_, '_>, name: &str) -> f64 {
     node.attribute(name).unwrap().parse().unwrap()
 }
 
-/// Where a text stands in a font of 12 pixels, at least.
+/// The least place of a text in a font of 12 pixels.
 fn place(text: Node<'_, '_>) -> Place {
     let width = 6.3 * text.text().unwrap().chars().count() as f64;
     let (x, y) = (number(text, "x"), number(text, "y"));
@@ -217,7 +216,7 @@ fn what_a_file_says_never_becomes_markup() {
     });
     let text = summary(&[&runs, &rows]);
     assert!(!text.contains("\u{7}"));
-    // An indented line is code, where nothing is markup.
+    // An indented line is code, without markup.
     for line in text.lines().filter(|line| !line.starts_with("    ")) {
         assert!(!line.contains("<script") && !line.starts_with("## x"), "{line}");
         assert_eq!(line.matches('`').count(), line.matches("\\`").count(), "{line}");
