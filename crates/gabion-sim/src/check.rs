@@ -1,5 +1,5 @@
-//! What must hold when everything rests: replicas have the same files and the same records, and no
-//! slot is lost or in quarantine but those whose bytes rotted.
+//! Invariants of a cluster at rest: replicas have the same files and the same records, and no slot
+//! is lost or in quarantine except those whose bytes rotted.
 
 use crate::client::{decode_value, engine_keys};
 use crate::history::{Action, Operation};
@@ -9,7 +9,7 @@ use gabion_node::{CompactionMode, Node};
 use gabion_pool::{QuarantineOrigin, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files by level with what the edit says of them.
+/// Files by level, with their edit's description.
 type Shape = Vec<(u8, FileId, u64, u32)>;
 
 fn shape(node: &Node) -> Shape {
@@ -50,11 +50,11 @@ pub fn at_rest(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Every granted slot is known to the head: a grant that it does not know would never be used and
-/// never be voided.
+/// Every granted slot is known to the head: an unknown grant would never be used and never be
+/// voided.
 ///
 /// # Errors
-/// Says how many there are and how many the head knows of.
+/// Names how many there are and how many the head knows of.
 pub fn grants(world: &World, node: &Node) -> Result<(), String> {
     let head = world.node(world.writer()).ok_or("the head is not up")?;
     let (_, known, _, _) = head.shipping_to(node.id());
@@ -66,11 +66,11 @@ pub fn grants(world: &World, node: &Node) -> Result<(), String> {
 }
 
 /// A write that the target took in a session ended in a slot, or in its header, that the session
-/// still has: granted in it, or kept out of use because a write of it may still land
+/// still has. The slot is granted in it, or kept out of use because a write of it may still land
 /// (docs/faults.md H5).
 ///
 /// # Errors
-/// Says what the slot is instead.
+/// Names the slot's state.
 pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
     let slot = node.pool().region().namespace().slot_at(offset).map(|(slot, _)| slot);
     let Some((slot, state)) = slot.and_then(|slot| Some((slot, node.pool().slot_state(slot)?)))
@@ -88,15 +88,15 @@ pub fn landing(node: &Node, session: u64, offset: u64) -> Result<(), String> {
     Err(format!("a write of session {session} landed in {slot}, which is {state:?}"))
 }
 
-/// Every slot is free, granted, or part of a file that the tree has or of a segment that the log
-/// needs, and none of these is missing.
+/// Every slot is free, granted, or part of a file of the tree or of a segment that the log needs,
+/// and none of these is missing.
 ///
 /// # Errors
-/// Says which is not.
+/// Names the slot or file that breaks this.
 pub fn slots(node: &Node) -> Result<(), String> {
     let counts = node.pool().counts();
-    // What rotted or refused a write is not written to again before the next start. A file here
-    // takes one slot.
+    // A slot that rotted or refused a write gets no write before the next start. A file here takes
+    // one slot.
     let counters = node.counters();
     let given_up =
         u64::from(counts.quarantined) == counters.repaired_files + counters.refused_slots;
@@ -123,13 +123,13 @@ pub fn slots(node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// The segments are those from where the log begins up to where it ends. A log that a crash
-/// shortened may have some beyond its end, as far as the ring reached then: it comes to them.
+/// The segments reach from the log's begin to its end. A log that a crash shortened may have some
+/// beyond its end, as far as the ring reached then; it will reach them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let log = node.log_config();
     let (begin, durable) = (node.state().trimmed.position, node.durable_everywhere().only());
-    // Of a group a log may be cut at a rotten record, and is filled again.
+    // In a group a log may be cut at a rotten record, and is filled again.
     let (flushed, end) = (node.tree().flushed().frontier.only(), node.log_end().only());
     if node.view().log_is_private() && flushed > end {
         return Err(format!("files have the log up to {flushed}, it ends at {end}"));
@@ -155,8 +155,8 @@ fn segments(node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether records are what a whole number of the history's writes made, in their order. Only for
-/// histories without increments, of one life of the head.
+/// Whether records are the result of a whole number of the history's writes, in their order. Only
+/// for histories without increments, of one life of the head.
 ///
 /// # Errors
 /// When no number of writes leads there.
@@ -192,7 +192,7 @@ pub fn prefix(history: &[Operation], records: &BTreeMap<Vec<u8>, u64>) -> Result
     ))
 }
 
-/// Values whose time has passed.
+/// Values that have expired.
 fn expired(history: &[Operation]) -> BTreeSet<u64> {
     let expired = history.iter().filter_map(|operation| match operation.action {
         Action::Expire(value) => Some(value),
@@ -201,7 +201,7 @@ fn expired(history: &[Operation]) -> BTreeSet<u64> {
     expired.collect()
 }
 
-/// Nothing is left of what has expired; for a cluster at rest, where nothing is due any more.
+/// Nothing expired is left; for a cluster at rest, where nothing is due any more.
 ///
 /// # Errors
 /// Names a record that should be gone.

@@ -1,11 +1,11 @@
 //! Clients: each has one operation under way, writes at the head, reads at the tail, and remembers
-//! when it called and when it was answered.
+//! the times of its call and of the answer.
 //!
 //! Besides registers (one key each) there are *twins*: pairs of keys at the two ends of the
 //! keyspace that one record always writes together, with one value. A scan that dawdles over many
 //! steps, and two reads of one view far apart in time, must never see them differ (docs/faults.md
-//! E1: no half batch; E12: no slot is used again under a reader). What a scan sees also enters the
-//! history, key by key.
+//! E1: no half batch; E12: no slot is used again under a reader). The results of a scan also enter
+//! the history, key by key.
 
 use crate::Random;
 use crate::history::{Action, Operation};
@@ -22,8 +22,8 @@ use std::task::Poll;
 /// The first number of a pair of twins; smaller ones are registers.
 pub const TWINS: u64 = 1 << 32;
 
-/// The first number of a register with a long key. Those of two below a thousand from here differ
-/// about where bounds of files are usually cut, at 256 bytes.
+/// The first number of a register with a long key. Long keys below a thousand from here differ at
+/// about 256 bytes, where bounds of files are usually cut.
 pub const LONG_KEYS: u64 = 1 << 40;
 
 /// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in
@@ -37,11 +37,11 @@ pub fn encode_value(value: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value's bytes; that of a counter stands there in decimal, and below 0 is counted
-/// in two's complement.
+/// The number of a value's bytes. A counter has its number in decimal, and a negative one counts in
+/// two's complement.
 ///
 /// # Errors
-/// When they are no value that [`encode_value`] made, and no counter's.
+/// When they are neither a value of [`encode_value`] nor a counter's.
 pub fn decode_value(bytes: &[u8]) -> Result<u64, String> {
     let text = std::str::from_utf8(bytes).ok();
     if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
@@ -92,7 +92,7 @@ fn write_expiring(
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
-/// As [`write_turn`], with values that expire when `expires_ms` says.
+/// As [`write_turn`], with values that expire at `expires_ms`.
 ///
 /// # Panics
 /// When the node takes no writes.
@@ -167,8 +167,8 @@ fn write_counter(node: &mut Node, key: u64, number: u64) -> Frontier {
     node.end_turn().expect("the ring has room for small records beyond the gate")
 }
 
-/// The files of a load of registers and twins, by number, each with a value; so short that most
-/// loads have several.
+/// The files of a load of registers and twins, by number, each with a value. They are so short that
+/// most loads have several.
 ///
 /// # Panics
 /// When the node has no such load.
@@ -190,14 +190,14 @@ pub fn load_files(node: &mut Node, id: LoadId, writes: &[(u64, Option<u64>)]) ->
     files
 }
 
-/// Why a read gave nothing.
+/// Why a read has no result.
 #[derive(Clone, Debug)]
 pub enum ReadFailure {
-    /// It met bytes that are not what was written, and said so.
+    /// It met corrupt bytes, and reported them.
     Damage(String),
     /// It was past its pin budget.
     TooOld(String),
-    /// It saw what cannot be.
+    /// It saw an impossible result.
     Wrong(String),
 }
 
@@ -207,7 +207,7 @@ impl ReadFailure {
     pub fn of(what: &str, error: &Error) -> Self {
         let text = format!("{what}: {error}");
         match error.kind() {
-            // Damage may hit a version or a kind.
+            // The damage may have hit a version or a kind.
             ErrorKind::SnapshotTooOld => Self::TooOld(text),
             ErrorKind::Corruption | ErrorKind::Unsupported => Self::Damage(text),
             _ => Self::Wrong(text),
@@ -228,9 +228,9 @@ impl std::fmt::Display for ReadFailure {
     }
 }
 
-/// What a read saw of keys.
+/// The keys and values that a read saw.
 type Values = Vec<(u64, Option<u64>)>;
-/// What a read saw, nothing if it was past its pin budget, or why it failed.
+/// A read's result: nothing if it was past its pin budget, or the cause of its failure.
 type Seen = Result<Option<Values>, ReadFailure>;
 type Slot = Rc<RefCell<Option<Seen>>>;
 
@@ -242,11 +242,11 @@ fn seen(result: Result<Values, ReadFailure>) -> Seen {
     }
 }
 
-/// What an operation waits for.
+/// The event that an operation waits for.
 enum Waits {
-    /// A task reads; the result appears here.
+    /// A task reads; its result appears here.
     Read(Slot),
-    /// What was read is shown once the log is acknowledged up to here.
+    /// The read's result is shown once the log is acknowledged up to here.
     Seen(Frontier, Vec<(u64, Action)>),
     /// As `Read`, and then the counter is written.
     Increment(Slot, u64),
@@ -278,8 +278,8 @@ impl Client {
         self.pending.is_none()
     }
 
-    /// Sets or deletes keys in one record; what is set expires at `expires_ms`, if at all. Nothing
-    /// happens when the head does not take writes: false.
+    /// Sets or deletes keys in one record; set values expire at `expires_ms`, if at all. Does
+    /// nothing when the head does not take writes: false.
     pub fn write(
         &mut self,
         head: &mut Process,
@@ -298,7 +298,7 @@ impl Client {
         true
     }
 
-    /// Deletes everything; `keys` are all that there may be.
+    /// Deletes everything; `keys` are all possible keys.
     pub fn clear(
         &mut self,
         head: &mut Process,
@@ -313,8 +313,8 @@ impl Client {
         self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
-    /// Deletes a range of registers, or of twins. Nothing happens while somebody reads one of them
-    /// to write it.
+    /// Deletes a range of registers, or of twins. Does nothing while a read-modify-write of one of
+    /// them is under way.
     pub fn delete_range(&mut self, head: &mut Process, locks: &Locks, keys: Range<u64>, now: u64) {
         let is_free = locks.range(keys.clone()).next().is_none();
         let Some(node) = open_head(head).filter(|_| is_free) else { return };
@@ -323,7 +323,7 @@ impl Client {
         self.begin(head, now, Waits::Acknowledged(frontier, actions));
     }
 
-    /// Adds to a counter without a look at it. Nothing happens while somebody reads it to write it.
+    /// Adds to a counter blindly. Does nothing while a read-modify-write of it is under way.
     pub fn add(&mut self, head: &mut Process, locks: &Locks, key: u64, delta: u64, now: u64) {
         let Some(node) = open_head(head).filter(|_| !locks.contains(&key)) else { return };
         let frontier = add_turn(node, &[(key, delta)]);
@@ -339,7 +339,7 @@ impl Client {
         }
     }
 
-    /// Scans everything, slowly; the history gets what it saw of `keys`.
+    /// Scans everything, slowly; the history gets the results for `keys`.
     pub fn scan(&mut self, tail: &mut Process, keys: Vec<u64>, random: Random, now: u64) {
         if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
             let slot = spawn_scan(tail, keys, random);
@@ -367,10 +367,10 @@ impl Client {
         self.pending = Some(Pending { called, incarnation: process.incarnation, waits });
     }
 
-    /// Looks whether the operation, which waits for `process`, ended.
+    /// Checks whether the operation, which waits for `process`, ended.
     ///
     /// # Errors
-    /// What a read saw that cannot be, or met of damage; the operation has ended then.
+    /// An impossible result of a read, or its damage; the operation has ended then.
     pub fn poll(
         &mut self,
         process: Option<&mut Process>,
@@ -397,7 +397,7 @@ impl Client {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         let alive = process.filter(|process| process.incarnation == pending.incarnation);
         let Some(process) = alive else {
-            // The server died: a write may have happened, a read says nothing.
+            // The server died: a write may have happened, a read has no result.
             match &pending.waits {
                 Waits::Acknowledged(_, actions) => {
                     history.extend(ended(pending.called, actions.clone(), None));
@@ -412,7 +412,7 @@ impl Client {
             Waits::Read(slot) => {
                 let seen = slot.borrow_mut().take();
                 if let Some(seen) = seen {
-                    // A read that was ended says nothing.
+                    // A read that was ended has no result.
                     let values = seen?.unwrap_or_default().into_iter();
                     let actions = values.map(|(key, value)| (key, Action::Read(value)));
                     let node = process.node.as_ref().expect("the process is open");
@@ -431,8 +431,8 @@ impl Client {
                     let value = values.first().and_then(|(_, value)| *value);
                     let next = value.unwrap_or(0) + 1;
                     let node = process.node.as_mut().expect("the process is open");
-                    // A gate that closed meanwhile is not waited for: the key is locked. Where
-                    // writes are refused the operation has no effect.
+                    // Does not wait for a gate that closed meanwhile: the key is locked. If writes
+                    // are refused the operation has no effect.
                     if matches!(node.write_gate(), WriteGate::Refuse(_)) {
                         locks.remove(&key);
                         self.pending = None;
@@ -459,8 +459,8 @@ impl Client {
     }
 }
 
-/// Up to where the log must be acknowledged before a read that has just ended may be answered, as
-/// the server does it: what the tail of a chain has applied, every member has in its ring.
+/// The log must be acknowledged up to here before a read that has just ended may be answered, as in
+/// the server: every member has in its ring all that the tail of a chain has applied.
 fn shown_at(node: &Node) -> Frontier {
     match node.config().ack {
         AckLevel::Replicated if !node.duties().append => Frontier::ZERO,

@@ -1,16 +1,17 @@
-//! Is a history linearizable? Knows nothing of Gabion: a history is a list of operations on one
-//! register per key, each with the moment of its call and, if it ended, of its return.
+//! Checks that a history is linearizable. Knows nothing of Gabion: a history is a list of
+//! operations on one register per key, each with the moment of its call and, if it ended, of its
+//! return.
 //!
-//! The search is the one of Wing and Gong with Lowe's memory of visited states: try every operation
-//! that may come next (nothing that returned before it was called is still to be placed), remember
-//! (placed set, register value), give up a branch that was seen before. A write whose outcome is not
-//! known (the client was told "unavailable", or its server died) may take effect at any time after its
-//! call, or never.
+//! The search is that of Wing and Gong with Lowe's memory of visited states. It tries every
+//! operation that may come next (no unplaced operation returned before its call), remembers (placed
+//! set, register value), and gives up a branch that was seen before. A write with an unknown
+//! outcome (the client was told "unavailable", or its server died) may take effect at any time
+//! after its call, or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What an operation did to its key.
+/// The effect of an operation on its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Set the register; `None` deletes.
@@ -21,7 +22,7 @@ pub enum Action {
     Increment(u64),
     /// Added to a counter and saw nothing; a missing counter counts as 0.
     Add(u64),
-    /// This value may be gone from now on, as its time has passed; nobody returns.
+    /// This value may be gone from now on, as it has expired; nobody returns.
     Expire(u64),
 }
 
@@ -30,11 +31,11 @@ pub enum Action {
 pub struct Operation {
     /// The register.
     pub key: u64,
-    /// What it did.
+    /// Its effect or its result.
     pub action: Action,
     /// When it was called. Moments are unique and rise.
     pub called: u64,
-    /// When it returned; `None` when its outcome is not known.
+    /// When it returned; `None` when its outcome is unknown.
     pub returned: Option<u64>,
 }
 
@@ -45,7 +46,7 @@ pub struct Operation {
 pub fn check(history: &[Operation]) -> Result<(), String> {
     let mut by_key: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
     for operation in history {
-        // A read that never returned says nothing.
+        // A read that never returned has no result.
         if operation.returned.is_some() || !matches!(operation.action, Action::Read(_)) {
             by_key.entry(operation.key).or_default().push(operation);
         }
@@ -97,8 +98,8 @@ impl<'a> Search<'a> {
             for next in self.candidates(&placed) {
                 if let Some(after) = apply(value, &self.operations[next].action) {
                     let mut placed = placed.clone();
-                    // A value is written once, so it can go once: that need not be remembered, and would
-                    // double the states with each value that expires.
+                    // A value is written once, so it can go once. Remembering that would double the
+                    // states with each value that expires.
                     if !matches!(self.operations[next].action, Action::Expire(_)) {
                         placed[next / 64] |= 1 << (next % 64);
                     }
@@ -111,7 +112,7 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Every operation whose outcome is known has its place.
+    /// Every operation with a known outcome is placed.
     fn complete(&self, placed: &[u64]) -> bool {
         (0..self.operations.len())
             .all(|i| is_placed(placed, i) || self.operations[i].returned.is_none())
@@ -130,7 +131,7 @@ fn is_placed(placed: &[u64], i: usize) -> bool {
     placed[i / 64] & (1 << (i % 64)) != 0
 }
 
-/// The register after the action, or nothing when the action cannot have seen what it saw.
+/// The register after the action, or nothing when the action cannot have seen its result.
 #[expect(clippy::option_option, reason = "a register may be empty, and an action may not fit")]
 fn apply(value: Option<u64>, action: &Action) -> Option<Option<u64>> {
     match action {

@@ -1,19 +1,22 @@
-//! Parsers fed with inputs that nearly are what they read.
+//! Parsers fed with nearly valid inputs.
 //!
-//! Valid bytes of a format are changed by a seed: bits, numbers of each width at their extremes, parts that are
-//! repeated, left out, exchanged or taken from another input, ends that are cut, typed fields as such. Then, for most,
-//! the checksums are made good again, as otherwise they would be all that is tested. Whatever comes in,
+//! A seed changes valid bytes of a format: bits, numbers of each width at their extremes, parts
+//! that are repeated, left out, exchanged or taken from another input, cut ends, typed fields as
+//! such. Then, for most inputs, the checksums are repaired, as otherwise nothing else would be
+//! tested. For any input,
 //!
 //! - nothing panics;
-//! - what a parser reserves is bounded by what it was given, as the allocator counts;
-//! - it fails with an error that says what is wrong, and of a kind that tells damage from another version;
-//! - or it takes the bytes: then what it read is encoded again to the same bytes, where a value has one encoding,
-//!   or else to bytes that are read and encoded to themselves.
+//! - a parser's allocations are bounded by its input, as the allocator counts them;
+//! - it fails with an error that names the defect, and of a kind that tells damage from another
+//!   version;
+//! - or it accepts the bytes. Then the value is encoded again: to the same bytes if a value has one
+//!   encoding, or else to bytes that are read and encoded to themselves.
 //!
-//! `cargo test` takes a few hundred of each format, `GABION_TIMES` multiplies them. A failure names the seed:
-//! `GABION_FIRST_SEED=n GABION_SEEDS=1` repeats it.
+//! `cargo test` takes a few hundred inputs of each format, `GABION_TIMES` multiplies them. A
+//! failure names the seed: `GABION_FIRST_SEED=n GABION_SEEDS=1` repeats it.
 //!
-//! A program of tests that uses this has [`Counting`] as its allocator; [`Format::run`] fails where it has another.
+//! A test program that uses this has [`Counting`] as its allocator; [`Format::run`] fails with any
+//! other.
 
 mod memory;
 mod mutate;
@@ -28,38 +31,39 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Inputs of a format that `cargo test` takes.
 const INPUTS: u64 = 600;
 
-/// Makes checksums of changed bytes good again.
+/// Repairs the checksums of changed bytes.
 pub type Repair = Box<dyn Fn(&mut Vec<u8>)>;
-/// What was read, in bytes, where it can be encoded; or why it cannot be read.
+/// The value read, in bytes, if it can be encoded; or why it cannot be read.
 pub type Parsed = Result<Option<Vec<u8>>, Error>;
 type Read = Box<dyn Fn(&[u8]) -> Parsed>;
 
 /// A format and its parser.
 pub struct Format {
-    /// What it is, for messages.
+    /// Its name, for messages.
     pub name: &'static str,
     /// Valid inputs.
     pub samples: Vec<Vec<u8>>,
-    /// Where typed fields begin in each, if they have any.
+    /// The begin of the typed fields in each, if there are any.
     pub fields_at: Option<usize>,
-    /// Whether inputs keep their length, as places in them are found by it.
+    /// Whether inputs keep their length, as it gives the places in them.
     pub keeps_len: bool,
-    /// Makes checksums good again.
+    /// Repairs checksums.
     pub repair: Repair,
-    /// Reads; gives the bytes of what was read, where it can be encoded.
+    /// Reads; gives the bytes of the value, if it can be encoded.
     pub read: Read,
-    /// Whether what is read has one encoding.
+    /// Whether a value has one encoding.
     pub is_canonical: bool,
-    /// Bytes that reading may take beside 64 for each byte of the input.
+    /// Bytes that reading may take, besides 64 for each byte of the input.
     pub memory_max: usize,
-    /// Kinds of errors that are no judgement of bytes, and yet right.
+    /// Kinds of errors that do not judge the bytes, and are right all the same.
     pub other_errors: &'static [ErrorKind],
-    /// One in how many of the usual number of inputs is enough, as each takes long.
+    /// The divisor of the usual number of inputs, as each takes long.
     pub rare: u64,
 }
 
 impl Format {
-    /// A format of which a value has one encoding, without checksums and typed fields, whose reader takes little memory.
+    /// A format with one encoding per value, without checksums and typed fields, whose reader takes
+    /// little memory.
     #[must_use]
     pub fn new(
         name: &'static str,
@@ -83,7 +87,7 @@ impl Format {
     /// Reads one input.
     ///
     /// # Errors
-    /// What the parser did that it must not.
+    /// The parser's violation.
     pub fn check(&self, input: &[u8], tally: &mut Tally) -> Result<(), String> {
         let read = || catch_unwind(AssertUnwindSafe(|| (self.read)(input)));
         let (result, peak) = peak_of(read);
@@ -123,10 +127,11 @@ impl Format {
         }
     }
 
-    /// Reads valid inputs, each of which must be taken, and changed ones.
+    /// Reads valid inputs, all of which it must accept, and changed ones.
     ///
     /// # Panics
-    /// When the parser does what it must not; when repairs make nothing good; when all inputs are taken, or none.
+    /// When the parser breaks a rule; when repairs repair nothing; when all inputs are accepted, or
+    /// none.
     pub fn run(&self) {
         let (probe, counted) = peak_of(|| vec![1_u8; 100]);
         assert!(counted >= probe.len(), "the allocator of this program does not count");
@@ -141,7 +146,7 @@ impl Format {
         for seed in first..first + count {
             let mut mutator = Mutator::new(seed);
             let mut input = mutator.change(&self.samples, self.fields_at, self.keeps_len);
-            // The rest shows that the checksums are looked at.
+            // The rest shows that the checksums are checked.
             let is_repaired = seed % 8 != 7;
             if is_repaired {
                 (self.repair)(&mut input);
@@ -157,7 +162,7 @@ impl Format {
         eprintln!("coverage: hostile bytes, {}: {count} inputs, {tally}", self.name);
         let few: Vec<_> = failures.iter().take(3).collect();
         assert!(failures.is_empty(), "{}: {} inputs: {few:#?}", self.name, failures.len());
-        // A repair that does nothing would have checksums refuse most.
+        // With a repair that does nothing, checksums would refuse most.
         let (unrepaired, repaired) = (tally.unrepaired, tally.repaired);
         assert!(unrepaired * 4 <= repaired, "{}: {unrepaired} of {repaired}", self.name);
         if count >= 100 {
@@ -171,7 +176,7 @@ impl Format {
     }
 }
 
-/// What became of the inputs of a format.
+/// The outcomes of a format's inputs.
 #[derive(Default)]
 pub struct Tally {
     taken: u64,
@@ -180,7 +185,7 @@ pub struct Tally {
     /// Refused for a checksum.
     checksums: u64,
     repaired: u64,
-    /// Refused for a checksum though that had been made good.
+    /// Refused for a checksum though it had been repaired.
     unrepaired: u64,
     peak: usize,
 }

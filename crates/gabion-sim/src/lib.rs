@@ -10,11 +10,12 @@
 //!   at rest: replicas identical, no slot lost, none in quarantine
 //! ```
 //!
-//! - [`world`]: the cluster and its steps. - [`process`]: what the server's loop and threads do.
-//! - [`client`]: what clients do and see. - [`history`]: the linearizability checker.
-//! - [`check`]: what must hold when everything rests. - [`lost`]: disks that lose what they had
-//!   flushed.
-//! - [`hostile`]: parsers of any room, fed with bytes that nearly are what they read.
+//! - [`world`]: the cluster and its steps. - [`process`]: the work of the server's loop and
+//!   threads.
+//! - [`client`]: the actions and observations of clients. - [`history`]: the linearizability
+//!   checker.
+//! - [`check`]: invariants at rest. - [`lost`]: disks that lose flushed data.
+//! - [`hostile`]: parsers of any room, fed with nearly valid bytes.
 #![allow(clippy::disallowed_types, reason = "a test program; order never comes from hashing here")]
 
 pub mod check;

@@ -1,4 +1,4 @@
-//! A disk that said that it had flushed, and had not (docs/faults.md E7): the last commits of a
+//! A disk that reported a flush and had not made it (docs/faults.md E7): the last commits of a
 //! placement log are gone, and the process that relied on them is killed.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!                └───────────── put back ◄──────────────────┘   files placed since then are lost
 //! ```
 //!
-//! A replica may lose so its word on files and on applied edits. It may not lose its counters (term,
-//! session, spans, trim), segments of its log, or slots that hold something else by now: what to do about
-//! a disk that lost those is to take it for a blank one, which is not this fault.
+//! So a replica may lose its record of files and of applied edits. It may not lose its counters
+//! (term, session, spans, trim), segments of its log, or slots that have other content by now. A
+//! disk that lost those has to be treated as blank, which is another fault.
 
 use gabion_base::FileKind;
 use gabion_node::{Node, ReplicaState};
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// Quiet moments that are kept.
 const MOMENTS_MAX: usize = 6;
 
-/// What was durable at a moment without a commit on its way, and how to get back to it.
+/// A durable state without a commit on its way, and the way back to it.
 struct Moment {
     state: ReplicaState,
     files: Vec<Arc<FilePlacement>>,
-    /// Offset and former content of what was written since, oldest first.
+    /// Offset and former content of later writes, oldest first.
     undo: Vec<(u64, Vec<u8>)>,
 }
 
@@ -42,7 +42,7 @@ impl Moment {
         self.files.iter().filter(|file| file.file.kind == FileKind::LogSegment)
     }
 
-    /// Whether the files of this moment can all be read at a later one, if they lie where they lay.
+    /// Whether the files of this moment can all be read at a later one, at their former places.
     fn survives(&self, later: &Node) -> bool {
         let holds = |placement: &FilePlacement| {
             placement.slots.iter().all(|placed| match later.pool().slot_state(placed.slot) {
@@ -61,7 +61,7 @@ impl Moment {
 pub struct Moments(VecDeque<Moment>);
 
 impl Moments {
-    /// A commit is on its way: the bytes that it overwrites are these.
+    /// A commit is on its way: it overwrites these bytes.
     pub fn overwritten(&mut self, offset: u64, before: &[u8]) {
         for moment in &mut self.0 {
             moment.undo.push((offset, before.to_vec()));
@@ -81,13 +81,14 @@ impl Moments {
         }
     }
 
-    /// What to write, in order, to go back as far as may be from a quiet moment; nothing when no file
-    /// would be lost by it.
+    /// The writes, in order, that go back as far as possible from a quiet moment; nothing when they
+    /// would lose no file.
     #[must_use]
     pub fn going_back(&self, node: &Node) -> Option<Vec<(u64, Vec<u8>)>> {
         let now = Moment::of(node);
         let is_allowed = |moment: &&Moment| {
-            // What is known of the log may be forgotten: it is asked for when the log is found short.
+            // The known end of the log may be forgotten: the replica asks for it when the log is
+            // found short.
             let state = ReplicaState { durable: now.state.durable, ..moment.state.clone() };
             state == now.state
                 && moment.segments().eq(now.segments())

@@ -1,4 +1,4 @@
-//! Memory that survives the kill of a process and not a power cut: the simulated ring.
+//! Memory that survives the kill of a process but not a power cut: the simulated ring.
 
 use crate::Random;
 use gabion_media::MemoryRegion;
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 struct State {
     bytes: Vec<u8>,
-    /// What the last write replaced: (offset, old bytes).
+    /// The bytes that the last write replaced: (offset, old bytes).
     replaced: (usize, Vec<u8>),
 }
 
-/// A shared handle on simulated memory: a clone sees the same bytes, as the next process does.
+/// A shared handle on simulated memory: a clone sees the same bytes, and so does the next process.
 #[derive(Clone)]
 pub struct SimulatedMemory(Arc<Mutex<State>>);
 

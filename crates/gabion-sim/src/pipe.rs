@@ -1,5 +1,5 @@
-//! A TCP connection as two byte queues: any prefix of what was sent may have arrived, and the cut may
-//! come anywhere.
+//! A TCP connection as two byte queues: any prefix of the sent bytes may have arrived, and the cut
+//! may come anywhere.
 
 use crate::Random;
 use gabion_base::{Error, Result};
@@ -13,11 +13,11 @@ const CAPACITY: usize = 256 * 1024;
 
 struct State {
     queues: [VecDeque<u8>; 2],
-    /// Whether the connection has ended, as each end sees it.
+    /// Whether the connection has ended, from each end's side.
     broken: [bool; 2],
-    /// Whether what an end sends stays on the way, its end of the connection too.
+    /// Whether an end's bytes stay on the way, and the end of its connection, too.
     stopped: [bool; 2],
-    /// Whether a bit is to flip in what is received next of what an end sent.
+    /// Whether a bit will flip in the next bytes received from an end.
     flips: [bool; 2],
     /// Bits that flipped.
     flipped: u64,
@@ -47,7 +47,7 @@ impl Pipe {
         (Self { state: state.clone(), side: 0 }, Self { state, side: 1 })
     }
 
-    /// Cuts the connection from this end: what is under way is lost. The other end learns of it,
+    /// Cuts the connection from this end: bytes under way are lost. The other end learns of it,
     /// unless nothing gets there.
     pub fn cut(&self) {
         let mut state = self.state.borrow_mut();
@@ -56,7 +56,7 @@ impl Pipe {
         state.queues.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Stops what this end sends, and what the other sends, or lets it go on.
+    /// Stops the bytes that this end sends, and those of the other, or lets them go on.
     pub fn stop(&self, sent: bool, received: bool) {
         let mut state = self.state.borrow_mut();
         state.stopped[self.side] = sent;
@@ -67,7 +67,7 @@ impl Pipe {
         }
     }
 
-    /// A bit flips in what this end receives next, or in what it sends.
+    /// A bit flips in the next bytes that this end receives, or in those that it sends.
     pub fn flip_next(&self, received: bool) {
         let side = if received { 1 - self.side } else { self.side };
         self.state.borrow_mut().flips[side] = true;

@@ -1,4 +1,4 @@
-//! One replica's process: what the server's loop and threads do, step by step.
+//! One replica's process: the work of the server's loop and threads, step by step.
 
 use crate::pipe::Pipe;
 use crate::{Random, check};
@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::task::{Poll, Waker};
 
-/// What tasks of a process report.
+/// The reports of a process's tasks.
 #[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
 pub enum Event {
     /// The replica was opened, or could not be.
@@ -71,7 +71,7 @@ impl Medium for SharedInitiator {
     }
 }
 
-/// How much jobs may build, and those that wait until it is more.
+/// How much jobs may build, and the jobs that wait until it is more.
 #[derive(Clone, Default)]
 struct Credit(Rc<RefCell<(BuildCredit, Vec<Waker>)>>);
 
@@ -97,21 +97,21 @@ impl Credit {
     }
 }
 
-/// A bit that is to flip in memory, in a file that a job builds, once its checksums are taken.
+/// A bit that flips in memory, in a file that a job builds, after its checksums were taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Flip {
-    /// In one of a compaction, not of a flush.
+    /// In a file of a compaction, not of a flush.
     pub of_compaction: bool,
     /// On the disk, too, as if it had been written there from the same memory.
     pub is_written: bool,
 }
 
-/// A file in which one flipped.
+/// A file in which a bit flipped.
 struct Flipped {
     placement: Arc<FilePlacement>,
-    /// Which byte of it.
+    /// The byte in it.
     at: u64,
-    /// It is yet to flip on the disk.
+    /// Its flip on the disk is still to come.
     is_due: bool,
 }
 
@@ -123,8 +123,8 @@ struct Flips {
 }
 
 impl Flips {
-    /// Takes what the node is to be told of a file, and damages it when it is that one's turn: the
-    /// node's copy alone.
+    /// Takes the node's copy of a file, and damages it when it is that file's turn: the node's copy
+    /// alone.
     fn pass(&mut self, mut file: BuiltFile, of_compaction: bool) -> BuiltFile {
         let Some(flip) = self.next.take_if(|flip| flip.of_compaction == of_compaction) else {
             return file;
@@ -154,18 +154,18 @@ struct Target {
     session: u64,
     connections: BTreeMap<u64, TargetConnection<Pipe>>,
     next: u64,
-    /// What to open when everything before is drained.
+    /// The session to open when everything before is drained.
     opening: Option<(String, u64, Vec<String>)>,
-    /// Of another make; see [`crate::Options::foreign_targets`].
+    /// Set for a target of another make; see [`crate::Options::foreign_targets`].
     foreign: Option<Foreign>,
-    /// The planted defect: nothing is drained before.
+    /// The planted defect: nothing is drained first.
     #[cfg(feature = "planted")]
     is_hasty: bool,
 }
 
-/// A target that says nothing of what it receives.
+/// A target that does not report its received bytes.
 struct Foreign {
-    /// One write of a file's bytes in so many is damaged; 0 is none.
+    /// One in so many writes of a file's bytes is damaged; 0 is none.
     damage: u64,
     writes: u64,
     damaged: u64,
@@ -186,7 +186,7 @@ impl Foreign {
 }
 
 impl Target {
-    /// Whether nothing that an earlier host sent can still change the namespace.
+    /// Whether no write of an earlier host can still change the namespace.
     fn is_drained(&self) -> bool {
         let Some(subsystem) = &self.subsystem else { return true };
         #[cfg(feature = "planted")]
@@ -206,7 +206,7 @@ impl Target {
     }
 }
 
-/// Where the node's files lie, for tasks: as of when they began to run. And damage that they met,
+/// The places of the node's files, for tasks: as of their start. And the damage that they met,
 /// until they stop.
 #[derive(Clone, Default)]
 pub struct Places(Rc<Placed>);
@@ -233,12 +233,12 @@ impl Locate for Places {
     }
 }
 
-/// What reads of a replica's files need.
+/// The sources for reads of a replica's files.
 pub type ReplicaTables = Tables<Rc<PoolSource<Places>>>;
 
 /// One process.
 pub struct Process {
-    /// Which start of the machine this is.
+    /// The number of the machine's start.
     pub incarnation: u64,
     /// The replica, once it is open.
     pub node: Option<Box<Node>>,
@@ -252,13 +252,13 @@ pub struct Process {
     events: Events,
     target: Target,
     remotes: BTreeMap<ReplicaId, Remote>,
-    /// What became of marks.
+    /// The outcomes of marks.
     marked: BTreeMap<MarkId, Result<Captured>>,
-    /// Marks that nobody waits for any more, whatever still comes of them.
+    /// Marks that nobody waits for any more, even if they are still captured.
     withdrawn: BTreeSet<MarkId>,
-    /// Commits of the placement log that were ordered and have not ended.
+    /// Ordered commits of the placement log that have not ended.
     commits: BTreeSet<WorkId>,
-    /// Where the commits that were ordered since the last look write: offset and length.
+    /// The places of commits ordered since the last look: offset and length.
     commit_writes: Vec<(u64, usize)>,
     /// How much jobs may build.
     credit: Credit,
@@ -266,17 +266,17 @@ pub struct Process {
     /// Most bytes of one compaction's files that waited to be shipped when it came with a further
     /// one.
     pub unshipped_of_job_max: u64,
-    /// Replaced, with operations that still have to end.
+    /// Replaced remotes, with operations that still have to end.
     replaced: Vec<Remote>,
     random: Random,
 }
 
-/// The number that stands in the label of a machine's ring; none while there is no ring.
+/// The number in the label of a machine's ring; none while there is no ring.
 #[derive(Clone, Debug)]
 pub struct RingLabel(Rc<Cell<Option<u64>>>);
 
 impl RingLabel {
-    /// That of a ring with this number, or of none.
+    /// The label of a ring with this number, or of none.
     #[must_use]
     pub fn new(number: Option<u64>) -> Self {
         Self(Rc::new(Cell::new(number)))
@@ -287,7 +287,7 @@ impl RingLabel {
         self.0.set(None);
     }
 
-    /// What `gabion-db` does with the file.
+    /// Does with the file as `gabion-db` does.
     fn find(&self, pool: &mut OpenedPool) {
         let known = pool.state.ring.number;
         let why = match self.0.get() {
@@ -300,7 +300,7 @@ impl RingLabel {
     }
 }
 
-/// What a process wants of the world.
+/// A process's orders to the world.
 pub enum Wish {
     /// Send a frame.
     Send(gabion_replication::Frame),
@@ -310,19 +310,18 @@ pub enum Wish {
     ConnectTarget(ReplicaId, Pipe, Pipe),
     /// Nothing works any more.
     Die(Error),
-    /// Something happened that must not.
+    /// Something forbidden happened.
     Report(String),
-    /// Something that whoever runs the replica should know.
+    /// A notice for the operator.
     Tell(String),
 }
 
-/// Each opening reads through mebibytes, and a test makes thousands: given back and asked for again
-/// they cost a quarter of the time of all crash points, in page faults.
+/// Each opening reads through mebibytes, and a test makes thousands. Returning that memory each
+/// time would cost a quarter of the time of all crash points, in page faults.
 static KEEPS_FREED_MEMORY: Once = Once::new();
 
 impl Process {
-    /// Starts a process on a machine: opens the pool, of which so much is trusted, and the ring,
-    /// which is the pool's.
+    /// Starts a process on a machine: opens the pool, with this much trust in it, and its ring.
     #[must_use]
     pub fn start(
         incarnation: u64,
@@ -395,7 +394,7 @@ impl Process {
         }
     }
 
-    /// What reads by clients need.
+    /// The sources for clients' reads.
     #[must_use]
     pub fn tables(&self) -> Option<ReplicaTables> {
         let (store, node) = (self.store.clone()?, self.node.as_ref()?);
@@ -419,14 +418,13 @@ impl Process {
         self.target.connections.insert(id, TargetConnection::new(pipe));
     }
 
-    /// Gives the replica another cache of blocks, of at most so many bytes, for all that is read
-    /// from now on.
+    /// Gives the replica another cache of blocks, of at most so many bytes, for all later reads.
     pub fn replace_cache(&mut self, len: usize) {
         self.cache = Rc::new(LocalCache::new(len));
     }
 
-    /// Gives the replica's caches other budgets while they are in use: of blocks so many bytes, of
-    /// what open files keep in memory so many.
+    /// Changes the budgets of the replica's caches while they are in use: the bytes of blocks, and
+    /// the bytes that open files keep in memory.
     pub fn set_cache(&mut self, blocks_len: usize, open_len: usize) {
         self.cache.blocks.set_capacity(blocks_len);
         let is_less = self.cache.open.borrow_mut().set_capacity(open_len);
@@ -457,8 +455,8 @@ impl Process {
         self.flips.borrow().flipped.iter().map(|flipped| flipped.placement.file).collect()
     }
 
-    /// Where on the disk the lowest bit is to flip, too, now that the file is written there. Each
-    /// is told once.
+    /// The places on the disk where the lowest bit flips, too, now that the file is written there.
+    /// Each is returned once.
     pub fn take_flips_on_disk(&mut self) -> Vec<u64> {
         let Some(node) = &self.node else { return Vec::new() };
         let (pool, geometry) = (node.pool(), node.pool().region());
@@ -474,8 +472,7 @@ impl Process {
         offsets
     }
 
-    /// Nobody waits for a mark any more. What was captured may be on its way already, and would
-    /// keep files.
+    /// Nobody waits for a mark any more. Its state may be captured already, and would keep files.
     pub fn withdraw_mark(&mut self, mark: MarkId) {
         if let Some(node) = &mut self.node {
             node.withdraw_mark(mark);
@@ -484,17 +481,17 @@ impl Process {
         self.withdrawn.insert(mark);
     }
 
-    /// What became of a mark, once that is known.
+    /// The outcome of a mark, once it is known.
     pub fn take_marked(&mut self, mark: MarkId) -> Option<Result<Captured>> {
         self.marked.remove(&mark)
     }
 
-    /// Where commits of the placement log will write that were ordered since the last call.
+    /// The places where commits of the placement log ordered since the last call will write.
     pub fn take_commit_writes(&mut self) -> Vec<(u64, usize)> {
         std::mem::take(&mut self.commit_writes)
     }
 
-    /// Whether the replica is open and its placement log says all that it knows.
+    /// Whether the replica is open and its placement log has all of its state.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.node.is_some() && self.commits.is_empty()
@@ -507,7 +504,7 @@ impl Process {
         }
     }
 
-    /// Runs some of what can run. Returns what the world is to do.
+    /// Runs some of the ready work. Returns orders to the world.
     pub fn pump(&mut self, now_ms: u64) -> Vec<Wish> {
         let mut wishes = Vec::new();
         self.handle.drive();
@@ -625,8 +622,7 @@ impl Process {
                     remote.pipes.iter().for_each(Pipe::cut);
                 }
             }
-            // A process reads these into its memory, which is no part of what is simulated. They
-            // must be there.
+            // A process reads these into its memory, which is not simulated. They must be there.
             Output::Replaced(replaced) => {
                 for (meta, place) in replaced.added {
                     let (named, there) = (meta.checksum, place.checksum);
@@ -707,7 +703,7 @@ impl Process {
         }
     }
 
-    /// The namespace of a secondary, as soon as the connection to it has shaken hands.
+    /// The namespace of a secondary, as soon as its connection has shaken hands.
     fn connection(&self, with: ReplicaId) -> impl Future<Output = Result<MediumHandle>> + use<> {
         let remote = self.remotes.get(&with);
         let remote = remote.map(|remote| (remote.initiator.clone(), remote.handle.clone()));
@@ -723,7 +719,7 @@ impl Process {
             remote.initiator.borrow_mut().progress(now_ms);
             remote.handle.drive();
         }
-        // Whoever still waits for one holds its handle.
+        // A task that still waits for one holds its handle.
         self.replaced.retain(|remote| remote.handle.is_shared());
     }
 

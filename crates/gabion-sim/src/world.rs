@@ -1,11 +1,11 @@
-//! The cluster: machines, the links between them, clients, and the seed that decides who goes next
-//! and what breaks.
+//! The cluster: machines, the links between them, clients, and the seed that decides the next step
+//! and the next fault.
 //!
 //! - [`options`]: the choices of a run. `machine`: disk, ring and process.
-//! - `links`: frames between members. `net`: what gets from one machine to another, and pauses.
+//! - `links`: frames between members. `net`: the ways between machines, and pauses.
 //! - `load`: clients. `bulk`: bulk loads. `moves`: views, and a head that moves.
 //! - `faults`: failures of all kinds. `power`: the power cuts that the level's promise covers.
-//! - `rot`: bits of files that flip. `flips`: those that flip in memory, before they are shipped.
+//! - `rot`: bits of files that flip. `flips`: bits that flip in memory, before files are shipped.
 //!   `log_rot`: logs that rot.
 //! - `marks`: states of all replicas at one position. `rest`: peace and the checks.
 //! - [`outcome`]: counts of what a run did.
@@ -57,7 +57,8 @@ pub struct World {
     view: GroupView,
     machines: Vec<Machine>,
     links: BTreeMap<(usize, usize), Link>,
-    /// Connections that one end has left, for the other: by who is to learn of it, and from whom.
+    /// Connections that one end has left: by the end that has still to learn of it, and the one
+    /// that left.
     ended: BTreeMap<(usize, usize), VecDeque<Ended>>,
     next_link: u64,
     net: Net,
@@ -66,14 +67,14 @@ pub struct World {
     /// Frames with records, when a test keeps them.
     kept: Option<Vec<Kept>>,
     targets: Targets,
-    /// Connections that no target took yet: between which machines, at which start of the target's.
+    /// Connections that no target took yet: the two machines, and the target's start then.
     untaken: Vec<(usize, usize, u64, [Pipe; 2])>,
     clients: Vec<Client>,
     locks: Locks,
     marking: marks::Marking,
     bulk: bulk::Bulk,
     history: Vec<Operation>,
-    /// What will expire: when, which key, which value.
+    /// Values that will expire: the time, the key and the value.
     expiring: Vec<(u64, u64, u64)>,
     next_value: u64,
     moment: u64,
@@ -82,13 +83,13 @@ pub struct World {
     /// Kills and power cuts, for reports of failure.
     events: Vec<String>,
     deaths: Vec<String>,
-    /// The machine of whose disk a call is made to fail.
+    /// The machine whose disk has a planned failing call.
     failing: Option<usize>,
-    /// What a client saw that cannot be.
+    /// An impossible result that a client saw.
     violation: Option<String>,
 }
 
-/// Less than most files have: the bound is met in every run.
+/// Less than the bytes of most files: every run meets the bound.
 const UNSHIPPED_BYTES_MAX: u64 = 4 * 1024;
 
 impl World {
@@ -141,7 +142,7 @@ impl World {
     /// Runs a seed: faults and clients, then peace, then the checks.
     ///
     /// # Errors
-    /// What did not hold, with the seed.
+    /// The broken rule, with the seed.
     pub fn run(seed: u64, options: Options) -> Result<Outcome, String> {
         let mut world = Self::new(seed, options);
         let result = world.run_all();
@@ -152,10 +153,10 @@ impl World {
     }
 
     /// Steps with clients and faults, for a test that looks at the cluster in between. After the
-    /// last comes [`Self::finish`].
+    /// last come the checks of [`Self::finish`].
     ///
     /// # Errors
-    /// What did not hold.
+    /// The broken rule.
     pub fn advance(&mut self, steps: u64) -> Result<(), String> {
         for _ in 0..steps {
             self.inject_faults();
@@ -172,7 +173,7 @@ impl World {
     /// Peace, then the checks.
     ///
     /// # Errors
-    /// What did not hold.
+    /// The broken rule.
     pub fn finish(&mut self) -> Result<(), String> {
         self.settle()?;
         self.find_rot()?;
@@ -185,7 +186,7 @@ impl World {
         check::gone(&self.history, &records)
     }
 
-    /// Changes what meets a primary that connects to a target from now on.
+    /// Changes what a primary meets at targets from now on.
     pub fn set_targets(&mut self, targets: Targets) {
         self.targets = targets;
         if targets == Targets::Silent {
@@ -292,7 +293,7 @@ impl World {
         self.now_ms
     }
 
-    /// Time passes before the next step, beside what the step takes.
+    /// Time passes before the next step, besides the step's own.
     pub fn pass_time(&mut self, ms: u64) {
         self.now_ms += ms;
     }
@@ -303,7 +304,7 @@ impl World {
     }
 
     /// Gives the caches of a machine's replica other budgets, in bytes, until its process ends: for
-    /// blocks, and for what open files keep in memory.
+    /// blocks, and for the memory of open files.
     pub fn set_cache(&mut self, index: usize, blocks_len: usize, open_len: usize) {
         if let Some(process) = &mut self.machines[index].process {
             process.set_cache(blocks_len, open_len);
@@ -363,7 +364,7 @@ impl World {
         }
     }
 
-    /// A connection arrives at a machine that had started so many times when it was made.
+    /// A connection arrives at a machine with this many starts when it was made.
     fn reach_target(&mut self, from: usize, to: usize, start: u64, pipes: [Pipe; 2]) {
         let is_cut = self.is_cut(from, to) || self.is_cut(to, from);
         let machine = &mut self.machines[to];
@@ -378,8 +379,8 @@ impl World {
         }
     }
 
-    /// No job is begun while too much of what others built waits in memory, nor builds a further
-    /// file while too much of its own does.
+    /// No job begins while too many built bytes of others wait in memory, nor builds a further file
+    /// while too many of its own do.
     fn check_unshipped(&mut self, index: usize) {
         let Some(process) = &self.machines[index].process else { return };
         let Some(node) = &process.node else { return };

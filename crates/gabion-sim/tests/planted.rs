@@ -13,20 +13,19 @@ const SEEDS_MAX: u64 = 200;
 /// Three replicas that ship files; everything else as the seed says.
 fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
-    // Where head and tail are one, freed slots are used again at once: readers meet that most
-    // often.
+    // If head and tail are one, freed slots are used again at once: readers meet that most often.
     let alone = matches!(mutant, Mutant::SlotFreedUnderReader | Mutant::ReadUnderWayNotWaitedFor);
     let of_seed = Options::of_seed(seed);
     let faults = match mutant {
         Mutant::MissingFilesNotAsked => Faults { lost: 100, ..of_seed.faults },
-        // Writes that are late, and connections that end meanwhile.
+        // Late writes, and connections that end meanwhile.
         Mutant::DrainNotWaitedFor => Faults { hold: 60, link: 300, ..of_seed.faults },
         _ => of_seed.faults,
     };
     Options {
         replicas: if alone { 1 } else { 3 },
         clients: if alone { 10 } else { 4 },
-        // A member that is not the head starts again in the term in which it was.
+        // A member that is not the head starts again in its old term.
         compaction: match mutant {
             Mutant::FileNumbersAgain => CompactionMode::EveryReplica,
             _ => CompactionMode::Primary,
@@ -35,12 +34,12 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         compression: Compression::None,
         planted: is_planted.then_some(mutant),
         faults,
-        // Whoever is overtaken by an edit is ended: only reads under way keep anything then.
+        // An edit ends all readers that it overtakes: only reads under way keep anything then.
         pin_budget: match mutant {
             Mutant::ReadUnderWayNotWaitedFor => PinBudget { age_ms_max: 0, states_max: 0 },
             _ => of_seed.pin_budget,
         },
-        // Of some jobs many files are to come.
+        // Some jobs must have many files.
         tree: (mutant == Mutant::JobsNotHeldBack).then(small_files),
         loads: 0,
         ..of_seed

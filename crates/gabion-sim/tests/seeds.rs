@@ -12,7 +12,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What became of a seed, and why its run does not count, if so.
+/// The outcome of a seed, and why its run does not count, if so.
 fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
     let options = Options::of_seed(seed);
     let is_patient = options.pin_budget == PinBudget::default();
@@ -35,7 +35,7 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
     (outcome.ok(), failure)
 }
 
-/// What each found, once.
+/// Seeds that failed once, and the cause.
 const ONCE_FAILED: [(u64, &str); 2] = [
     (
         138_904_163_210,
@@ -55,7 +55,7 @@ fn seeds_that_once_failed_pass() {
     }
 }
 
-/// Each seed is a world of its own, so they are shared by as many threads as there are cores.
+/// Each seed is a world of its own, so as many threads as there are cores share them.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "each world has one thread, and they share nothing")]
 fn seeds_keep_every_promise_and_repeat_exactly() {
@@ -100,8 +100,8 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
     for (what, times) in broken {
         assert!(times > count / 4 || count < 20, "{times} times was a {what}");
     }
-    // Who has heard of a new term stands where its first record will begin, who has not at the last record of
-    // the old one; nothing else keeps replicas apart.
+    // A replica that has heard of a new term stands where its first record will begin, one that has
+    // not at the last record of the old term; nothing else keeps replicas apart.
     let is_rare = total.marks_apart * 100 < total.marks;
     assert!(is_rare || count < 100, "marks are at different places");
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts, for each thread by itself.
+//! An allocator that counts, for each thread separately.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        // Both may be there at once.
+        // Both allocations may be there at once.
         count(len as isize);
         // SAFETY: `at` came from `System` with this layout, and `len` is the caller's.
         let moved = unsafe { System.realloc(at, layout, len) };
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `act` returns, and the most bytes that were reserved at once meanwhile.
+/// The result of `act`, and the most bytes that were allocated at once meanwhile.
 pub(super) fn peak_of<T>(act: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);

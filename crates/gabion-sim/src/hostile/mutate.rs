@@ -4,7 +4,7 @@ use crate::Random;
 use gabion_base::codec::FIELD_HEADER_LEN;
 use std::ops::Range;
 
-/// What changes inputs.
+/// Changes inputs.
 pub(super) struct Mutator(Random);
 
 impl Mutator {
@@ -68,7 +68,7 @@ impl Mutator {
         }
     }
 
-    /// A number that a length may wrongly be.
+    /// A possible wrong value of a length.
     fn extreme(&mut self, len: usize, at: usize) -> u64 {
         let (len, left) = (len as u64, (len - at) as u64);
         let numbers = [
@@ -131,7 +131,7 @@ impl Mutator {
                 bytes.splice(at..at, part);
             }
             4 => {
-                // A varint where a shorter number was.
+                // A varint in place of a shorter number.
                 let number = self.extreme(bytes.len(), range.start);
                 let mut varint = Vec::new();
                 gabion_base::codec::Put::put_varint(&mut varint, number);
@@ -181,7 +181,7 @@ impl Mutator {
     }
 }
 
-/// Where the typed fields of an input lie.
+/// The places of an input's typed fields.
 fn fields_of(bytes: &[u8], fields_at: usize) -> Vec<Range<usize>> {
     let (mut fields, mut at) = (Vec::new(), fields_at);
     while let Some(len) = bytes.get(at + 4..at + 8) {

@@ -1,5 +1,5 @@
 //! Bulk loads at the head, one at a time: registers and twins get new values, all of them at once,
-//! while all else goes on and breaks.
+//! while everything else goes on and breaks.
 
 use super::World;
 use crate::Random;
@@ -9,8 +9,8 @@ use gabion_engine::FinishedFile;
 use gabion_node::{CompactionMode, LoadGate, LoadId, LoadState, Node, WriteGate};
 use std::collections::VecDeque;
 
-/// The load under way, and the chance of loads, which is their own, so that what else a seed does
-/// stays as it is.
+/// The load under way, and a random stream of its own, so that the rest of a seed's run stays as it
+/// is.
 pub(super) struct Bulk {
     random: Random,
     running: Option<Running>,
@@ -29,11 +29,11 @@ struct Running {
     incarnation: u64,
     id: LoadId,
     files: VecDeque<FinishedFile>,
-    /// All files were taken.
+    /// The head took all files.
     is_ended: bool,
     called: u64,
     writes: Vec<(u64, u64)>,
-    /// It is thought better of after so many steps.
+    /// The load is given up after so many steps.
     patience: u64,
 }
 
@@ -90,7 +90,7 @@ impl World {
         let process = self.machines[at].process.as_mut();
         let process = process.filter(|process| process.incarnation == running.incarnation);
         let Some(node) = process.and_then(|process| process.node.as_deref_mut()) else {
-            // It ended with its process, or is there: the log tells.
+            // It ended with its process, or is there: the log decides.
             return self.note_load(&running, false);
         };
         running.patience = running.patience.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! What breaks, and when.
+//! The faults, and when they happen.
 
 use super::World;
 use crate::lost::Moments;
@@ -9,7 +9,7 @@ use gabion_media::simulated::{DiskStats, Fault, OperationClass};
 use gabion_node::StopState;
 use gabion_pool::SlotState;
 
-/// Steps after which a process that is told to stop never will.
+/// Steps after which a process that is told to stop counts as stuck.
 const STOP_STEPS_MAX: u32 = 100_000;
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
         self.inject_net_faults();
     }
 
-    /// Cuts the connections for files that a replica made to others; that of the log stays.
+    /// Cuts a replica's connections for files; that of the log stays.
     pub fn cut_remotes(&mut self, index: usize) {
         self.trace(b"pipe");
         if let Some(process) = &self.machines[index].process {
@@ -86,7 +86,7 @@ impl World {
         self.events.push(format!("{what} at {} ({} ms)", self.moment, self.now_ms));
     }
 
-    /// From now on, for so long or until the cluster is to come to rest, a disk has no room for
+    /// For a time from now on, or until the cluster has to come to rest, a disk has no space for
     /// files.
     pub fn fill_disk(&mut self, index: usize, full_ms: u64) {
         self.trace(b"full");
@@ -106,10 +106,10 @@ impl World {
         }
     }
 
-    /// Ends a machine's process, or cuts the power of the machine too: then `power` says what is
-    /// left of writes that no flush covered, as
-    /// [`gabion_media::simulated::SimulatedDisk::crash_power`] takes it. `seed` says what becomes
-    /// of writes in flight. It starts again at once. Returns false if there was no process.
+    /// Ends a machine's process, or cuts the power of the machine, too. `power` decides which
+    /// unflushed writes survive, as in [`gabion_media::simulated::SimulatedDisk::crash_power`];
+    /// `seed` decides the fate of writes in flight. It starts again at once. Returns false if there
+    /// was no process.
     pub fn crash(&mut self, index: usize, power: Option<u64>, seed: u64) -> bool {
         self.end_links_of(index);
         self.note_left(index, power.is_some());
@@ -135,8 +135,8 @@ impl World {
         true
     }
 
-    /// A machine's ring is gone, as a file is that somebody removed. For a machine whose process
-    /// has ended.
+    /// A machine's ring is gone, like a file that somebody removed. For a machine whose process has
+    /// ended.
     ///
     /// # Panics
     /// When it runs.
@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Tells a process to stop, and lets it write its log out, which takes as long as its disk
-    /// does; then it has ended. Returns whether it had come to that: one that is not open yet is
+    /// does; then it has ended. Returns whether that worked: a process that is not open yet is
     /// killed.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl World {
                 Some(_) => {}
             }
             machine.disk.tick();
-            // What it would send goes nowhere: nobody listens to it any more.
+            // Its messages go nowhere: nobody listens to it any more.
             let _ = process.pump(self.now_ms);
         }
         let has_stopped = self.node(index).is_some_and(|n| n.stop_state() == StopState::Stopped);
@@ -181,23 +181,23 @@ impl World {
         Ok(is_open)
     }
 
-    /// What a machine's disk did so far.
+    /// The operations of a machine's disk so far.
     #[must_use]
     pub fn disk_stats(&self, index: usize) -> DiskStats {
         self.machines[index].disk.stats()
     }
 
     /// Plans that the `nth` call of a class of a machine's disk fails, from now on (1 is the next
-    /// one). Its processes may end themselves for that, and reads of clients there may fail by it;
-    /// the error has to say so.
+    /// one). Its processes may end themselves for that, and clients' reads there may fail by it;
+    /// the error must name it.
     pub fn fail_call(&mut self, index: usize, class: OperationClass, nth: u64, fault: Fault) {
         self.machines[index].disk.plan(class, nth, fault);
         self.failing = Some(index);
     }
 
-    /// From now on, until the cluster is to come to rest, a machine's disk fails writes into so
-    /// many slots, whenever they are tried: the first of those that are granted to the primary, or
-    /// else of the free ones but one. Its processes may not end for it.
+    /// From now on, until the cluster has to come to rest, a machine's disk fails all writes into
+    /// so many slots: the first of those that are granted to the primary, or else of the free ones
+    /// but one. Its processes may not end for it.
     ///
     /// # Panics
     /// When the replica is down.
@@ -210,7 +210,7 @@ impl World {
         };
         let granted = of(|state| matches!(state, SlotState::Granted { .. }));
         let slots: Vec<u64> = granted
-            // The next free one may be taken by the log, which is not for such slots.
+            // The log may take the next free one, and must not meet such a slot.
             .chain(of(|state| state == SlotState::Free).skip(1))
             .map(|slot| region.slot_offset(slot))
             .take(count)
@@ -219,7 +219,7 @@ impl World {
         slots.into_iter().for_each(|offset| disk.fail_writes_in(offset, SLOT_LEN));
     }
 
-    /// Whether a call that is planned to fail has not come yet.
+    /// Whether a planned failing call has not come yet.
     #[must_use]
     pub fn is_call_to_fail(&self, index: usize) -> bool {
         self.machines[index].disk.faults_to_come() > 0
@@ -231,14 +231,15 @@ impl World {
         self.deaths.len()
     }
 
-    /// Whether an error of a machine is that of the call that was made to fail there.
+    /// Whether an error of a machine is that of its planned failing call.
     pub(super) fn is_of_failing_call(&self, index: usize, error: &str) -> bool {
         let says_so =
             ["simulated I/O error", "without room"].iter().any(|what| error.contains(what));
         self.failing == Some(index) && says_so
     }
 
-    /// Kills a secondary whose disk lost what its placement log said last, if it may lose that.
+    /// Kills a secondary whose disk lost the last commits of its placement log, if it may lose
+    /// them.
     fn lose_commits(&mut self, index: usize) {
         let machine = &self.machines[index];
         let Some(process) =

@@ -19,17 +19,17 @@ pub(super) struct Link {
     is_told: [bool; 2],
 }
 
-/// A connection that one end has left, and the other does not know that yet.
+/// A connection that one end has left, while the other does not know that yet.
 pub(super) struct Ended {
     number: u64,
     /// Bytes that still arrive before the end.
     queue: VecDeque<Frame>,
     input: Vec<u8>,
-    /// Whether whoever is to learn of the end knows of the connection.
+    /// Whether the end that has to learn of this knows of the connection.
     is_told: bool,
 }
 
-/// A frame of the log that a member was sent.
+/// A frame of the log that was sent to a member.
 #[derive(Clone, Debug)]
 pub struct Kept {
     /// Index of the receiver.
@@ -44,7 +44,7 @@ impl World {
         self.kept.get_or_insert_default();
     }
 
-    /// The frames that were kept until now.
+    /// The frames kept until now.
     pub fn take_kept(&mut self) -> Vec<Kept> {
         self.kept.take().unwrap_or_default()
     }
@@ -56,7 +56,7 @@ impl World {
         Some(link.number)
     }
 
-    /// Delivers a frame over the connection that is there now, whatever the frame says of it.
+    /// Delivers a frame over the current connection, whatever the frame says of it.
     ///
     /// # Panics
     /// When there is no connection, or no replica to deliver to.
@@ -96,7 +96,7 @@ impl World {
                 if !waits {
                     self.tell_connected(a, b, number);
                 } else if !self.is_paused(a) && self.net.random.once_in(2) {
-                    // The door is looked at before what is left of the last connection.
+                    // The door is checked before the rest of the last connection.
                     let ended = self.ended.entry((a, b)).or_default();
                     ended.iter_mut().for_each(|ended| ended.queue.clear());
                 }
@@ -123,7 +123,7 @@ impl World {
         self.ended.get(&(me, other)).is_some_and(|ended| !ended.is_empty())
     }
 
-    /// A process is gone, and with it what it has not learnt of.
+    /// A process is gone, and with it the ends that it has not learnt of.
     pub(super) fn forget_ended(&mut self, me: usize) {
         self.ended.retain(|(who, _), _| *who != me);
     }
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// The next event from another member: an end, a connection, or a frame. Returns whether there
-    /// was something.
+    /// was one.
     fn deliver_next(&mut self, other: usize, index: usize) -> bool {
         let ended = self.ended.get_mut(&(index, other));
         if let Some(ended) = ended.and_then(VecDeque::front_mut) {
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// The bytes that a member has of a frame that is not whole. There are some only behind a
-    /// length that is damaged.
+    /// damaged length.
     fn input_of(&mut self, other: usize, index: usize, number: u64) -> &mut Vec<u8> {
         let ended = self.ended.get_mut(&(index, other)).and_then(VecDeque::front_mut);
         if let Some(ended) = ended.filter(|ended| ended.number == number) {
@@ -218,8 +218,7 @@ impl World {
         &mut self.links.get_mut(&key).expect("a frame came over it").inputs[direction]
     }
 
-    /// Looks for a frame as the server does. The bytes are damaged: there is no good one among
-    /// them.
+    /// Looks for a frame as the server does. The bytes are damaged: no good frame is among them.
     fn find_flip(&mut self, other: usize, index: usize, number: u64) {
         let input = self.input_of(other, index, number);
         let decoded = match Frame::len_of(input) {
@@ -248,7 +247,7 @@ impl World {
         }
     }
 
-    /// The connection breaks under both ends, which learn of it at once unless they are paused.
+    /// The connection breaks under both ends. They learn of it at once unless they are paused.
     pub(super) fn break_link(&mut self, a: usize, b: usize) {
         self.end_link(a, b, None);
     }
@@ -261,7 +260,7 @@ impl World {
         self.forget_ended(index);
     }
 
-    /// A member leaves a connection, the one that it has now if none is named.
+    /// A member leaves a connection: the current one if none is named.
     pub(super) fn leave(&mut self, me: usize, other: usize, connection: Option<u64>) {
         let is_meant = |number: u64| connection.is_none_or(|named| named == number);
         if let Some(all) = self.ended.get_mut(&(me, other))
@@ -279,7 +278,7 @@ impl World {
     }
 
     /// Ends a connection that one of its ends leaves, or that breaks. An end that cannot learn of
-    /// it now does so later, behind what was sent to it before.
+    /// it now does so later, behind the bytes sent to it before.
     fn end_link(&mut self, a: usize, b: usize, by: Option<usize>) {
         let Some(mut link) = self.links.remove(&link_key(a, b).0) else { return };
         self.trace(b"link");
@@ -310,7 +309,7 @@ impl World {
     }
 }
 
-/// A link's key, and the queue that carries what `from` sends.
+/// A link's key, and the queue for `from`'s frames.
 fn link_key(from: usize, to: usize) -> ((usize, usize), usize) {
     ((from.min(to), from.max(to)), usize::from(from > to))
 }

@@ -1,10 +1,10 @@
-//! What clients do, and which keys they share.
+//! The clients' operations, and the keys that they share.
 
 use super::World;
 use crate::client::{ReadFailure, TWINS};
 use crate::history::{Action, Operation};
 
-/// Most time that a key of a client has, in ms.
+/// Longest life of a client's key, in ms.
 const EXPIRY_MS_MAX: u64 = 400;
 
 impl World {
@@ -16,7 +16,7 @@ impl World {
         }
     }
 
-    /// From now on, and not before, what expires by this time may be found gone.
+    /// From now on, and not before, values that expire by this time may be found gone.
     pub(super) fn expire(&mut self) {
         let (now_ms, called) = (self.now_ms, self.moment);
         for (_, key, value) in self.expiring.extract_if(.., |(at, ..)| *at <= now_ms) {

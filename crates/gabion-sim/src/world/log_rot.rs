@@ -1,4 +1,4 @@
-//! Bits that flip in the log of a replica that is stopped (docs/faults.md E4).
+//! Bits that flip in the log of a stopped replica (docs/faults.md E4).
 
 use super::World;
 use super::machine::Machine;
@@ -11,12 +11,12 @@ use gabion_node::open;
 
 /// Bytes of a long header.
 const HEADER_LEN: u64 = 88;
-/// Where in it the position stands.
+/// The offset of the position in it.
 const POSITION_AT: usize = 48;
 
-/// The log of a replica that is stopped.
+/// The log of a stopped replica.
 pub struct StoppedLog {
-    /// Where each record with a long header begins and ends, from where the log is kept on.
+    /// Begin and end of each record with a long header, from the begin of the kept log.
     pub records: Vec<(LogPosition, LogPosition)>,
     /// Records that end here or before were durable, and are known to have been.
     pub watermark: LogPosition,
@@ -25,7 +25,7 @@ pub struct StoppedLog {
 }
 
 impl StoppedLog {
-    /// Where those records begin that must be whole.
+    /// The begins of the records that must be whole.
     pub fn durable(&self) -> impl Iterator<Item = LogPosition> + '_ {
         self.records.iter().filter(|(_, end)| *end <= self.watermark).map(|(at, _)| *at)
     }
@@ -38,18 +38,18 @@ impl World {
         self.machines[index].down_until_ms = u64::MAX;
     }
 
-    /// Lets a replica that was stopped start again.
+    /// Lets a stopped replica start again.
     pub fn start(&mut self, index: usize) {
         self.machines[index].down_until_ms = 0;
     }
 
-    /// What a replica said to whoever runs it, over all its processes.
+    /// A replica's notices for its operator, over all its processes.
     #[must_use]
     pub fn notices(&self, index: usize) -> &[String] {
         &self.machines[index].notices
     }
 
-    /// Looks at the log of a replica that is stopped, and changes nothing.
+    /// Inspects the log of a stopped replica, and changes nothing.
     ///
     /// # Panics
     /// When it cannot be read.
@@ -83,9 +83,8 @@ impl World {
         machine.disk.block_on(&handle, looking).expect("the log can be read")
     }
 
-    /// Flips one bit of the header of a record of a replica that is stopped, which depends on the
-    /// position, wherever the record is: in its segment and in the ring. Once more, and it is as it
-    /// was.
+    /// Flips one bit, which depends on the position, in the header of a record of a stopped
+    /// replica, wherever the record is: in its segment and in the ring. A second call restores it.
     ///
     /// # Panics
     /// When the replica runs.
@@ -126,7 +125,7 @@ impl World {
         }
     }
 
-    /// Kills a replica whose log is then not whole, while the others have everything.
+    /// Kills a replica with a log that is not whole afterwards, while the others have everything.
     pub(super) fn rot_log(&mut self, index: usize) {
         let is_up = |machine: &Machine| machine.process.as_ref().is_some_and(Process::is_quiet);
         let head = self.node(self.writer()).filter(|head| head.protocol().is_ready());
@@ -137,8 +136,8 @@ impl World {
             return;
         }
         let Some(node) = self.node(index) else { return };
-        // Below, others may have trimmed their logs; what is durable here alone may be lost with
-        // their rings.
+        // Below this, others may have trimmed their logs; records that are durable only here may be
+        // lost with their rings.
         let (flushed, known) = (node.tree().flushed().frontier.only(), node.state().durable);
         if node.durable_everywhere().only() < known {
             return;
@@ -155,7 +154,7 @@ impl World {
     }
 }
 
-/// Which byte of a record's header, and which bit of it.
+/// The byte of a record's header, and the bit in it.
 fn place_of_bit(position: LogPosition) -> (u64, u8) {
     (position.get() / 8 % HEADER_LEN, (position.get() / 64 % 8) as u8)
 }

@@ -17,18 +17,18 @@ pub(super) struct Machine {
     pub(super) process: Option<Process>,
     pub(super) starts: u64,
     pub(super) down_until_ms: u64,
-    /// When writes that are held back go on.
+    /// When held-back writes go on.
     pub(super) held_until_ms: u64,
-    /// Until when its process runs nothing.
+    /// The end of its process's pause.
     pub(super) paused_until_ms: u64,
     /// Its process was paused and has not run since.
     pub(super) wakes: bool,
     /// The log that its last process left, until the next is open.
     pub(super) left: Option<Held>,
-    /// Until when there is no room for files.
+    /// The end of the time without space for files.
     pub(super) full_until_ms: u64,
     pub(super) moments: Moments,
-    /// What its processes said.
+    /// The notices of its processes.
     pub(super) notices: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Keeps what it takes to lose the last commits of the placement log.
+    /// Keeps the bytes that losing the last commits of the placement log will need.
     pub(super) fn remember(&mut self) {
         let Some(process) = &mut self.process else { return };
         for (offset, len) in process.take_commit_writes() {
@@ -74,9 +74,9 @@ impl Machine {
         }
     }
 
-    /// Takes the room from slots that hold nothing yet, as a thin file system does that is full.
-    /// What the log writes gets its room, and what others ship here: a disk that refuses those ends
-    /// the process or the connection, which are other faults.
+    /// Takes the space from slots without content, as a full thin file system does. The log's
+    /// writes get their space, and so do shipped files: a disk that refuses those ends the process
+    /// or the connection, which are other faults.
     pub(super) fn fill_up(&self, now_ms: u64) {
         let node = self.process.as_ref().and_then(|process| process.node.as_ref());
         let mut ranges = Vec::new();

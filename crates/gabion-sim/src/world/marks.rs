@@ -1,5 +1,5 @@
-//! Marks: whoever verifies asks every replica for its state at one position of the log, while all
-//! else goes on and breaks. What replicas capture there must be the same.
+//! Marks: a verifier asks every replica for its state at one position of the log, while everything
+//! else goes on and breaks. The captured states must be the same.
 
 use super::World;
 use crate::Random;
@@ -24,29 +24,29 @@ pub(super) struct Marking {
 
 impl Marking {
     pub(super) fn new(seed: u64) -> Self {
-        // Its own, so that what else a seed does stays as it is.
+        // A stream of its own, so that the rest of a seed's run stays as it is.
         Self { random: Random::new(seed ^ 0x6d61_726b), asked: Vec::new() }
     }
 }
 
-/// What became of it at one replica.
+/// Its outcome at one replica.
 struct Asked {
     incarnation: u64,
     state: State,
 }
 
 enum State {
-    /// The log has not come there.
+    /// The log has not reached it.
     Armed(MarkId),
     /// The records are being read.
     Reading(What, Slot),
-    /// All that a replica tells.
+    /// A replica's whole answer.
     Told(What, Records),
     /// There is no answer: refused, ended, killed.
     None,
 }
 
-/// What was captured, but for the records.
+/// The captured state, without the records.
 struct What {
     log_end: Frontier,
     log_crc: u32,
@@ -69,7 +69,7 @@ impl World {
         self.node_mut(index).expect("the replica is up").arm_mark(frontier, now_ms)
     }
 
-    /// What became of a mark of a replica that is up, once that is known.
+    /// The outcome of a mark of a replica that is up, once it is known.
     pub fn take_marked(&mut self, index: usize, mark: MarkId) -> Option<Result<Captured>> {
         self.machines[index].process.as_mut()?.take_marked(mark)
     }
@@ -89,7 +89,7 @@ impl World {
         !self.marking.asked.is_empty()
     }
 
-    /// Waits no longer for what was not reached: nobody writes any more.
+    /// Stops waiting for marks that were not reached: nobody writes any more.
     pub(super) fn withdraw_marks(&mut self) {
         for index in 0..self.marking.asked.len() {
             let State::Armed(mark) = self.marking.asked[index].state else { continue };
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// Reads what was captured, as a task.
+    /// Reads the captured state, as a task.
     fn read(&mut self, index: usize, captured: Captured) -> State {
         let Captured { view, log_end, log_crc, edit, files, era } = captured;
         let now_ms = view.now_ms();
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Whether a replica's files may have another time than the log: it compacted for itself, and a
-    /// power cut took the records that told the time.
+    /// power cut took the records with the time.
     fn may_times_differ(&self) -> bool {
         let is_known = self.group.compaction == CompactionMode::EveryReplica;
         is_known && !self.options.compares_times && self.outcome.power_cuts_amid_others > 0

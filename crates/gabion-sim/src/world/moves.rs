@@ -4,8 +4,8 @@
 //!   world: view 2 ─► the new head ─► (others, some at once) ─► the rest hear of it from these
 //! ```
 //!
-//! The world stands for whoever decides on views. The new head is up, has
-//! the longest log and lacks no file of it, as a controller would choose it; it is told first.
+//! The world stands for the controller that decides on views. The new head is up, has the longest
+//! log and lacks no file of it, as a controller would choose it; it is told first.
 
 use super::World;
 use gabion_base::{Frontier, ReplicaId};
@@ -13,7 +13,7 @@ use gabion_node::Node;
 use gabion_replication::{GroupView, Member};
 
 impl World {
-    /// The view that was made last.
+    /// The newest view.
     #[must_use]
     pub const fn view(&self) -> &GroupView {
         &self.view

@@ -1,5 +1,5 @@
-//! Faults of bytes between machines, beside being late: directions in which nothing arrives, and
-//! bits that flip past TCP's checksum. And processes that are paused, as others see no difference.
+//! Network faults besides delay: directions in which nothing arrives, and bits that flip past TCP's
+//! checksum. And paused processes, as others see no difference.
 //!
 //! ```text
 //!   one way:   A ──────── x        B      B hears nothing, and leaves after its timeout
@@ -15,22 +15,22 @@ use bytes::Bytes;
 use gabion_replication::{Frame, Message};
 use std::collections::BTreeMap;
 
-/// Most time beyond the members' timeout that a pause lasts, in ms, and that a direction is cut.
+/// Most time, in ms, that a pause or a cut direction lasts beyond the members' timeout.
 const LONG_MS: u64 = 1_500;
 /// Bytes of a frame's header.
 const HEADER_LEN: usize = 64;
-/// Of so many connections for files, the newest, one is damaged: the older ones may be nobody's any
+/// One of the newest so many connections for files is damaged: nobody may use the older ones any
 /// more.
 const PIPES_FLIPPED: usize = 4;
 /// Most frames that arrive without their acknowledgement coming back.
 const UNACKNOWLEDGED_MAX: u64 = 60;
 
-/// Where in a frame a bit flips.
+/// The part of a frame in which a bit flips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// In the header of the next frame.
     Header,
-    /// In the next message that is not of records.
+    /// In the next message without records.
     Control,
     /// In the next records.
     Records,
@@ -44,15 +44,15 @@ struct Cut {
     unacknowledged: u64,
 }
 
-/// Faults of the network that last.
+/// Lasting faults of the network.
 pub(super) struct Net {
-    /// Its own, so that what else a seed does stays as it is.
+    /// A stream of its own, so that the rest of a seed's run stays as it is.
     pub(super) random: Random,
     /// By sender and receiver.
     cuts: BTreeMap<(usize, usize), Cut>,
-    /// Bits that are to flip: from whom, to whom, where.
+    /// Bits that will flip: sender, receiver, part.
     flips: Vec<(usize, usize, Part)>,
-    /// Connections for files: the ends of who accepts them.
+    /// Connections for files: the accepting ends.
     pipes: Vec<(usize, usize, Pipe)>,
 }
 
@@ -108,8 +108,8 @@ impl World {
 
     // ---- pauses
 
-    /// Pauses a process for so long: its connections stand, bytes gather there, and its disk goes
-    /// on with what it has.
+    /// Pauses a process for a time: its connections stand, bytes gather there, and its disk
+    /// completes what it has.
     pub fn pause(&mut self, index: usize, ms: u64) {
         if self.node(index).is_none() || self.is_paused(index) {
             return;
@@ -121,7 +121,7 @@ impl World {
         self.machines[index].wakes = true;
     }
 
-    /// Whether a process runs nothing now.
+    /// Whether a process is paused.
     #[must_use]
     pub fn is_paused(&self, index: usize) -> bool {
         self.machines[index].paused_until_ms > self.now_ms
@@ -129,7 +129,7 @@ impl World {
 
     // ---- directions in which nothing arrives
 
-    /// Nothing gets from one machine to another for so long, though what goes the other way does.
+    /// Nothing gets from one machine to another for a time, though the other way works.
     pub fn cut_one_way(&mut self, from: usize, to: usize, ms: u64) {
         self.trace(b"one way");
         self.note(format!("replica {} does not hear replica {} for {ms} ms", to + 1, from + 1));
@@ -139,12 +139,12 @@ impl World {
         self.net.cuts.insert((from, to), Cut { until_ms, unacknowledged });
     }
 
-    /// Whether nothing that the one machine sends gets to the other.
+    /// Whether nothing from the one machine gets to the other.
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
         self.net.cuts.contains_key(&(from, to))
     }
 
-    /// Whether a frame gets from one machine to another now; for one that is there to be delivered.
+    /// Whether a frame gets from one machine to another now; for a frame ready to be delivered.
     pub(super) fn may_arrive(&mut self, from: usize, to: usize) -> bool {
         if self.is_cut(from, to) {
             return false;
@@ -160,7 +160,7 @@ impl World {
         self.net.pipes.extend(server_ends.iter().map(|pipe| (from, to, pipe.clone())));
     }
 
-    /// Ends cuts whose time is over, and stops what is between machines that are cut off.
+    /// Ends cuts whose time is over, and stops the bytes between machines that are cut off.
     pub(super) fn pass_over_net(&mut self) {
         let now_ms = self.now_ms;
         self.net.cuts.retain(|_, cut| cut.until_ms > now_ms);

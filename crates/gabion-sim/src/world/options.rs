@@ -1,4 +1,4 @@
-//! What a run is to be: its group, its load, and what may go wrong.
+//! The options of a run: its group, its load, and its faults.
 
 use super::UNSHIPPED_BYTES_MAX;
 use gabion_base::units::MIB;
@@ -9,20 +9,19 @@ use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 /// How long members wait for each other, in ms.
 pub(super) const TIMEOUT_MS: u64 = 200;
 
-/// What may go wrong, each about once in so many steps; 0 is never.
+/// The faults, each about once in so many steps; 0 is never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Kill of one process.
     pub kill: u64,
-    /// A process runs nothing for up to some 1.7 s, mostly for longer than others wait for it. Its
+    /// A process is paused for up to some 1.7 s, mostly for longer than others wait for it. Its
     /// connections stand, and bytes gather there.
     pub pause: u64,
-    /// Nothing gets from one machine to another for up to 1.5 s, while what goes the other way
-    /// does.
+    /// Nothing gets from one machine to another for up to 1.5 s, while the other way works.
     pub one_way: u64,
-    /// A bit flips in a frame between members, in its header or in what a control message says.
+    /// A bit flips in a frame between members, in its header or in the body of a control message.
     pub flip: u64,
-    /// A bit flips on an NVMe/TCP connection, in whatever comes next in a direction.
+    /// A bit flips on an NVMe/TCP connection, in the next bytes of a direction.
     pub flip_files: u64,
     /// A bit flips in records that are streamed from one member to another.
     pub flip_records: u64,
@@ -31,11 +30,11 @@ pub struct Faults {
     /// Kill of every process at once.
     pub kill_all: u64,
     /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
-    /// back shorter pulls what it lacks. It also comes while others are down or behind, as long as
-    /// a member is left that has all that was acknowledged.
+    /// back shorter pulls the missing log. It also comes while others are down or behind, as long
+    /// as some member keeps everything that was acknowledged.
     pub power: u64,
-    /// Power cut of several machines at once, maybe of all: as `power`, while what was acknowledged
-    /// survives it.
+    /// Power cut of several machines at once, maybe of all: as `power`, while everything
+    /// acknowledged survives it.
     pub power_some: u64,
     /// Break of the connection between two members.
     pub link: u64,
@@ -48,7 +47,7 @@ pub struct Faults {
     /// The disk of a secondary turns out to have lost the last commits of its placement log, files
     /// and applied edits with them (docs/faults.md E7), at a kill of its process.
     pub lost: u64,
-    /// One disk has no room for files, for up to two seconds (docs/faults.md E10).
+    /// One disk has no space for files, for up to two seconds (docs/faults.md E10).
     pub full: u64,
     /// A record that was durable turns out not to be whole (docs/faults.md E4), at a kill of a
     /// process, while the other members have everything.
@@ -77,7 +76,7 @@ pub struct Options {
     pub ack: AckLevel,
     /// How files are compressed; with LZ4, in every other seed those at the bottom with zstd.
     pub compression: Compression,
-    /// What slow reads may keep of what compactions replaced.
+    /// The limits for slow reads on files that compactions replaced.
     pub pin_budget: PinBudget,
     /// Bytes of each machine's disk.
     pub pool_len: u64,
@@ -96,11 +95,11 @@ pub struct Options {
     /// The step at which every machine loses power at once (docs/faults.md R10). At level
     /// `replicated` clients end there.
     pub power_all_at: Option<u64>,
-    /// Targets are of another make: they say nothing of what they receive (docs/faults.md H8). One
-    /// write of a file's bytes in so many is damaged in their memory, where no digest of the wire
-    /// covers it; 0 is none.
+    /// Targets are of another make: they do not report their received bytes (docs/faults.md H8).
+    /// One in so many writes of a file's bytes is damaged in their memory, where no digest of the
+    /// wire covers it; 0 is none.
     pub foreign_targets: Option<u64>,
-    /// The tree's shape, with how its files are compressed. None: one that grows deep with little
+    /// The tree's shape, with the compression of its files. None: one that grows deep with little
     /// data, compressed as `compression` says.
     pub tree: Option<TreeConfig>,
     /// Bytes of a log segment; the ring has four.
@@ -115,7 +114,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What varies with the seed besides chance itself.
+    /// The options that vary with the seed besides chance itself.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let compaction =
@@ -167,7 +166,7 @@ impl Options {
             options.loads = 150;
         }
         if seed % 3 == 1 {
-            // Less than slow scans take.
+            // Less than slow scans need.
             options.pin_budget = PinBudget { age_ms_max: 50, states_max: 3 };
         }
         options
@@ -223,14 +222,14 @@ impl Default for Options {
     }
 }
 
-/// What meets a primary that connects to the NVMe/TCP target of a secondary.
+/// The answer that a primary gets from the NVMe/TCP target of a secondary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
     /// The target.
     Open,
     /// Nobody: the connection ends at once.
     Refused,
-    /// Nobody as yet: what is sent lies there until targets are open.
+    /// Nobody as yet: sent bytes lie there until targets are open.
     Silent,
 }
 

@@ -1,9 +1,9 @@
-//! What a run did, and what it says of itself when something does not hold.
+//! The counts of a run, and its description when a rule is broken.
 
 use super::World;
 use crate::check;
 
-/// What a run did, and a checksum over all that happened.
+/// The counts of a run, and a checksum over all its events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations of clients in the history.
@@ -14,7 +14,7 @@ pub struct Outcome {
     pub crashes: u64,
     /// Power cuts, of several machines at once counted as several.
     pub power_cuts: u64,
-    /// Those while a member was down, behind, or lost power at the same time.
+    /// Power cuts while a member was down, behind, or lost power at the same time.
     pub power_cuts_amid_others: u64,
     /// Views in which the members stand in another order.
     pub moves: u64,
@@ -40,31 +40,31 @@ pub struct Outcome {
     pub shipped_files: u64,
     /// File bytes shipped.
     pub shipped_bytes: u64,
-    /// File bytes that secondaries took as theirs.
+    /// File bytes that secondaries accepted.
     pub received_bytes: u64,
-    /// File bytes that were read to compare them with their checksums.
+    /// File bytes read for comparison with their checksums.
     pub verified_read_bytes: u64,
     /// Writes that a foreign target damaged.
     pub damaged_writes: u64,
     /// Files that a member asked for.
     pub pulled_files: u64,
-    /// Files that a member did not ask for, though an edit added them and they were not there.
+    /// Files that an edit added and that a member neither had nor asked for.
     pub skipped_files: u64,
     /// Commits of placement logs that a disk lost, several at once counted as one.
     pub lost_commits: u64,
     /// Logs that were not whole at a start.
     pub rotten_logs: u64,
-    /// Flushes and compactions that found no room on the disk.
+    /// Flushes and compactions that found no space on the disk.
     pub jobs_without_space: u64,
     /// Views and iterators that were past their pin budget.
     pub readers_ended: u64,
     /// Comparisons of a replica with another at a mark.
     pub marks: u64,
-    /// Those of them that ended when the log had gone on.
+    /// Comparisons that ended when the log had gone on.
     pub marks_under_load: u64,
     /// Pairs of replicas that captured different places for a mark.
     pub marks_apart: u64,
-    /// Those of them that were not compared, as a power cut had taken the records that told one of
+    /// Pairs apart that were not compared, as a power cut had taken the records that told one of
     /// them the time.
     pub marks_at_other_times: u64,
     /// Bits of files that flipped on disks.
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what another run did; the checksum stays.
+    /// Adds the counts of another run; the checksum stays.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.crashes += other.crashes;
@@ -116,7 +116,7 @@ impl Outcome {
 }
 
 impl World {
-    /// What happened until now.
+    /// The counts until now.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let mut outcome = self.outcome.clone();
@@ -125,7 +125,7 @@ impl World {
         outcome
     }
 
-    /// Adds what a living process did until now.
+    /// Adds the counts of a living process until now.
     pub(super) fn count_work(&self, index: usize, outcome: &mut Outcome) {
         if let Some(process) = &self.machines[index].process {
             outcome.damaged_writes += process.damaged_writes();
@@ -147,7 +147,7 @@ impl World {
         outcome.repaired_files += counters.repaired_files;
     }
 
-    /// Where every replica is, in words, for reports of failure.
+    /// The state of every replica, in words, for reports of failure.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = format!(
@@ -184,7 +184,7 @@ impl World {
                 let (file, state) = (damaged.file, damaged.state.as_str());
                 text += &format!("\n    {file} is damaged: {state}, {:?}", damaged.failure);
             }
-            // A pool that is full of grants nobody knows of is one reason why there is no rest.
+            // A pool full of grants that nobody knows of is one reason for unrest.
             if let Some(Err(error)) = node.map(|node| check::grants(self, node)) {
                 text += &format!("\n    {error}");
             }

@@ -1,9 +1,9 @@
-//! Which power cuts the level's promise covers (README, "What an acknowledgement means").
+//! The power cuts that the level's promise covers (README, "What an acknowledgement means").
 //!
-//! At level `durable` any. At level `replicated` what was acknowledged, or shown by the tail, was
-//! in the ring of every member. A power cut takes a machine's ring, and the machine is whole again
-//! once it has fetched what it lost. So a power cut, of whomever and whoever else is down or
-//! behind, must lose nothing while one member is left that has all of that: in its ring, or on its
+//! At level `durable` any. At level `replicated` every record that was acknowledged, or shown by
+//! the tail, was in the ring of every member. A power cut takes a machine's ring, and the machine
+//! is whole again once it has fetched the lost log. So a power cut of any machines, with any others
+//! down or behind, must lose nothing while one member keeps all of that: in its ring, or on its
 //! disk if its own power is cut.
 
 use super::World;
@@ -28,8 +28,8 @@ impl Held {
         Self { spans, trimmed: node.state().trimmed.position, end, durable }
     }
 
-    /// Whether the record of this term that ends here is among what ends at `end`. A term has one
-    /// writer, and nobody has a record without all that precede it.
+    /// Whether the record of this term that ends here is in a log that ends at `end`. A term has
+    /// one writer, and nobody has a record without all that precede it.
     fn has(&self, (term, position): (Term, LogPosition), end: LogPosition) -> bool {
         let is_in =
             |span: &Span| span.term == term && span.start < position && position <= span.end;
@@ -38,7 +38,7 @@ impl Held {
 }
 
 impl World {
-    /// Notes what is shown from now on: what the tail has.
+    /// Notes the records that are shown from now on: those of the tail.
     pub(super) fn note_promised(&mut self) {
         let tail = self.node(self.some_reader()).filter(|tail| tail.is_readable());
         let Some(tail) = tail else {
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// Notes what a machine has whose process ends now.
+    /// Notes the log of a machine whose process ends now.
     pub(super) fn note_left(&mut self, index: usize, power: bool) {
         let held = self.node(index).map(Held::of).or_else(|| self.machines[index].left.take());
         self.machines[index].left = held.map(|mut held| {
@@ -66,7 +66,7 @@ impl World {
         });
     }
 
-    /// Whether a machine has all that was shown; after a power cut, if it is to have one.
+    /// Whether a machine has everything shown; after a power cut, if it will have one.
     fn has_promised(&self, index: usize, is_cut: bool) -> bool {
         let has = |held: &Held| {
             let end = if is_cut { held.durable } else { held.end };
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Cuts the power of machines, a bit for each, unless that may lose what was acknowledged.
+    /// Cuts the power of machines, a bit for each, unless that may lose acknowledged records.
     pub(super) fn cut_power(&mut self, machines: u64) {
         let is_cut = |index: usize| machines >> index & 1 == 1;
         let may = self.options.ack == AckLevel::Durable

@@ -1,4 +1,4 @@
-//! The end of a run: peace, and what is then read and compared.
+//! The end of a run: peace, the last reads and the comparisons.
 
 use super::World;
 use super::machine::Machine;
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Whether more is to come of a damaged file.
+/// Whether the repair of a damaged file is still under way.
 const fn is_being_repaired(state: RepairState) -> bool {
     matches!(state, RepairState::Waiting | RepairState::Repairing)
 }
@@ -20,7 +20,7 @@ impl World {
     /// Lets everything come to rest: no faults, no new operations.
     ///
     /// # Errors
-    /// What did not hold, or that there is no rest.
+    /// The broken rule, or that there is no rest.
     pub fn settle(&mut self) -> Result<(), String> {
         for Machine { disk, full_until_ms, .. } in &mut self.machines {
             *full_until_ms = 0;
@@ -48,7 +48,7 @@ impl World {
         Err(format!("the cluster does not come to rest: {}, {}", self.waiting(), self.describe()))
     }
 
-    /// The ones who still wait for something, in words.
+    /// The clients that still wait for something, in words.
     fn waiting(&self) -> String {
         let busy = self.clients.iter().filter(|client| !client.is_idle());
         let at: Vec<usize> = busy.map(|client| client.at + 1).collect();
@@ -61,7 +61,7 @@ impl World {
         self.unrest().is_none()
     }
 
-    /// What is not at rest, in words.
+    /// The unrest, in words.
     fn unrest(&self) -> Option<String> {
         let Some(head) = self.node(self.writer()) else { return Some("the head is down".into()) };
         let wrong = if !self.expiring.is_empty() {
@@ -153,8 +153,8 @@ impl World {
         twins_agree(&records).map(|()| records)
     }
 
-    /// Has a replica carry out a read, while all others go on. `read` is given what it takes to
-    /// read the replica's files.
+    /// Has a replica carry out a read, while all others go on. `read` gets the sources for the
+    /// replica's files.
     ///
     /// # Errors
     /// When the replica is not open, or the read has not ended after a million steps.
@@ -181,7 +181,7 @@ impl World {
         Err(format!("a read of replica {index} does not end"))
     }
 
-    /// Rings are lost everywhere: what is left must be what a whole number of records made.
+    /// Rings are lost everywhere: the rest must be the result of a whole number of records.
     pub(super) fn check_prefix(&mut self) -> Result<(), String> {
         self.settle()?;
         check::at_rest(self)?;

@@ -1,4 +1,4 @@
-//! Bits that flip in files on a disk, and what must come of it.
+//! Bits that flip in files on a disk, and the required consequences.
 
 use super::World;
 use gabion_base::{FileId, crc};
@@ -8,7 +8,7 @@ use gabion_node::{CompactionMode, RepairState};
 const REPAIR_STEPS: u64 = 20_000;
 
 impl World {
-    /// Flips a bit of a file on a replica's disk, wherever chance wants it.
+    /// Flips a random bit of a file on a replica's disk.
     ///
     /// # Panics
     /// When the replica is down or has no such file.
@@ -24,7 +24,7 @@ impl World {
         self.note(format!("{file} of replica {} rots at {within}", index + 1));
     }
 
-    /// Kills a replica, which starts again soon, with nothing in its caches.
+    /// Kills a replica, which starts again soon, with empty caches.
     pub fn restart(&mut self, index: usize) {
         self.kill(index, false);
     }
@@ -39,7 +39,7 @@ impl World {
         node.tree().version().files().map(|(_, meta)| meta.id).collect()
     }
 
-    /// Whether what lies on a replica's disk is what its edit says; no if the replica is down or
+    /// Whether the bytes on a replica's disk match the file's edit; no if the replica is down or
     /// has no such file in its tree.
     #[must_use]
     pub fn is_whole(&self, index: usize, file: FileId) -> bool {
@@ -55,7 +55,7 @@ impl World {
         crc::crc32c(&bytes) == meta.checksum
     }
 
-    /// A bit of one of a replica's files flips that all members have whole.
+    /// Flips a bit of one of a replica's files that all members have whole.
     pub(super) fn rot_some_file(&mut self, index: usize) {
         let ships = self.group.compaction == CompactionMode::Primary && self.machines.len() > 1;
         if !ships || self.node(index).is_none() {
@@ -70,7 +70,7 @@ impl World {
         self.rot(index, file);
     }
 
-    /// Everything is read, past all caches: what rotted is met, and is whole soon after.
+    /// Everything is read, past all caches: rotten bytes are met, and repaired soon after.
     pub(super) fn find_rot(&mut self) -> Result<(), String> {
         if self.outcome.rotten == 0 {
             return Ok(());
@@ -109,8 +109,8 @@ impl World {
         }
     }
 
-    /// A file that was noted as damaged and is whole was noted for what an old place of it held,
-    /// unless a read of it was made to fail.
+    /// A file noted as damaged that is whole was noted for the content of an old place, unless a
+    /// read of it was made to fail.
     pub(super) fn check_noted(&mut self, index: usize) {
         if self.failing == Some(index) {
             return;

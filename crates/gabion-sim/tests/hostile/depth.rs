@@ -1,5 +1,5 @@
-//! How deep changed inputs got. Where a parser goes on past what is bad, taking all that was changed for bad would look
-//! well too: so it is counted what some must lead to.
+//! How deep changed inputs got. If a parser goes on past damage, calling every changed input
+//! damaged would pass as well. So the places that some inputs must reach are counted.
 
 use crate::Format;
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// From so many inputs on each place must have been reached.
 const INPUTS_MIN: u64 = 50;
 
-/// What inputs of a format led to.
+/// The places that a format's inputs reached.
 #[derive(Default)]
 pub(crate) struct Depth {
     inputs: Cell<u64>,
@@ -22,13 +22,13 @@ impl Depth {
         self.inputs.set(self.inputs.get() + 1);
     }
 
-    /// It led there.
+    /// The input reached this place.
     pub(crate) fn reach(&self, place: &'static str) {
         *self.reached.borrow_mut().entry(place).or_default() += 1;
     }
 }
 
-/// A format, and places to which some of its inputs lead that were changed.
+/// A format, and places that some of its changed inputs must reach.
 pub(crate) struct Deep {
     pub(crate) format: Format,
     pub(crate) depth: Rc<Depth>,

@@ -1,4 +1,4 @@
-//! What a pool itself keeps: superblock, slot headers, placement log, and all of them together.
+//! The pool's own data: superblock, slot headers, placement log, and all of them together.
 
 use crate::depth::{Deep, Depth};
 use crate::{Format, Parsed};
@@ -65,7 +65,7 @@ fn body_of(operations: &[Operation]) -> Vec<u8> {
     body
 }
 
-/// Puts the checksum of what is before it at a place.
+/// Puts the checksum of the bytes before a place at it.
 fn seal(bytes: &mut [u8], at: usize) {
     if bytes.len() >= at + 4 {
         let sum = crc::crc32c(&bytes[..at]);
@@ -124,7 +124,7 @@ pub(crate) fn formats() -> Vec<Format> {
         Format {
             keeps_len: true,
             repair: Box::new(|bytes| seal(bytes, BLOCK_LEN - 4)),
-            // What a later version may keep in its zeros is not looked at.
+            // Data of a later version in its zeros is ignored.
             is_canonical: false,
             ..Format::new("superblock", superblocks, |bytes| {
                 let none = || Error::not_found("no superblock");
@@ -149,7 +149,7 @@ pub(crate) fn formats() -> Vec<Format> {
             fields_at: Some(RECORD_HEADER_LEN),
             is_canonical: false,
             repair: Box::new(|bytes| {
-                // Fields grow and shrink: the body is what is there, up to the zeros.
+                // Fields grow and shrink: the body is everything up to the zeros.
                 bytes.truncate(BLOCK_LEN);
                 bytes.resize(BLOCK_LEN, 0);
                 let _ = seal_record(bytes);
@@ -164,7 +164,7 @@ pub(crate) fn formats() -> Vec<Format> {
 const AREA_BLOCKS: usize = 10;
 const AREA_LEN: usize = AREA_BLOCKS * BLOCK_LEN;
 
-/// Where the changed parts of a pool lie: both superblocks and the used part of both areas.
+/// The places of a pool's changed parts: both superblocks and the used part of both areas.
 fn parts() -> [(u64, usize); 3] {
     let areas = Superblock::plan(&config(LEN)).unwrap().areas;
     [(0, 2 * BLOCK_LEN), (areas[0].offset, AREA_LEN), (areas[1].offset, AREA_LEN)]
@@ -201,7 +201,7 @@ fn some_pool() -> SimulatedDisk {
     disk
 }
 
-/// A whole pool: what stands in its blocks is changed, and all of it opened.
+/// A whole pool: the content of its blocks is changed, and all of it opened.
 fn pool() -> Format {
     let disk = some_pool();
     let sample: Vec<u8> = parts().iter().flat_map(|&(at, len)| disk.peek(at, len)).collect();
@@ -269,7 +269,7 @@ const CHANGED: &str = "a record that was changed";
 const BAD: &str = "what begins like a record and is none";
 const OTHER: &str = "blocks of no record";
 
-/// Both areas of the placement log, each looked at from its beginning to its end, as tools do.
+/// Both areas of the placement log, each scanned from its beginning to its end, as tools do.
 pub(crate) fn scanned() -> Deep {
     let disk = some_pool();
     let [_, first, second] = parts();
@@ -302,8 +302,8 @@ pub(crate) fn scanned() -> Deep {
     Deep { format, depth, places: &[CHANGED, BAD, OTHER] }
 }
 
-/// Looks at all that an area holds, whose beginning is given as it was and as it is: everything is
-/// in what is seen, but for zeros. Returns the first thing that is bad.
+/// Scans all of an area, with its beginning given before and after the change: the scan must show
+/// everything but zeros. Returns the first bad thing.
 fn scan_area(
     disk: &SimulatedDisk,
     index: usize,

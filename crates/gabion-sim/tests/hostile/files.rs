@@ -1,4 +1,4 @@
-//! What the engine keeps: batches, edits, recipes, descriptions, options, snapshots, and SSTs.
+//! The engine's formats: batches, edits, recipes, descriptions, options, snapshots, and SSTs.
 
 use crate::Format;
 use crate::samples::of_engine;
@@ -36,7 +36,7 @@ fn tree_of(snapshot: &[u8]) -> Result<Tree> {
     Tree::open(tree_config(), GroupId(u64::from_le_bytes(group)), snapshot)
 }
 
-/// Asks a tree all that a node asks it.
+/// Makes all of a node's queries to a tree.
 fn ask(tree: &mut Tree) {
     let snapshots = [];
     let context =
@@ -49,7 +49,7 @@ fn ask(tree: &mut Tree) {
     }
 }
 
-/// Additions that no single one stands for.
+/// Additions that no single one equals.
 fn several_operands() -> Operand {
     Operand { at_ms: 0x0304, step: Step::add(5).then(Step::add(-3)) }
 }
@@ -134,7 +134,7 @@ fn seal_snapshot(bytes: &mut [u8]) {
     }
 }
 
-/// Where the typed fields of an edit and of a recipe begin.
+/// The begin of the typed fields of an edit and of a recipe.
 const EDIT_FIELDS_AT: usize = 32;
 const RECIPE_FIELDS_AT: usize = 56;
 
@@ -142,7 +142,7 @@ pub(crate) fn formats() -> Vec<Format> {
     [of_changes(), of_files(), of_trees(), ssts()].into_iter().flatten().collect()
 }
 
-/// What changes a tree.
+/// The formats that change a tree.
 fn of_changes() -> Vec<Format> {
     let edits = || {
         of_engine!("edit_flush", "edit_compaction", "edit_trivial_move", "edit_drop", "edit_load")
@@ -169,14 +169,14 @@ fn of_changes() -> Vec<Format> {
     ]
 }
 
-/// What was encoded.
+/// The encoded bytes.
 fn encoded(encode: &dyn Fn(&mut Vec<u8>)) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     encode(&mut bytes);
     Ok(Some(bytes))
 }
 
-/// What jobs and files are.
+/// The formats of jobs and files.
 fn of_files() -> Vec<Format> {
     vec![
         Format {
@@ -213,7 +213,7 @@ fn of_files() -> Vec<Format> {
     ]
 }
 
-/// What a tree is, and how it is to be.
+/// The formats of a tree and of its configuration.
 fn of_trees() -> Vec<Format> {
     let mut sst_options = Vec::new();
     for compression in [Compression::None, Compression::Lz4, Compression::ZSTD] {
@@ -305,7 +305,8 @@ fn nothing_but_ranges() -> Format {
     file_of("SST of range deletes alone", builder.finish(), keys)
 }
 
-/// A file of counters: operands over values, over each other and over nothing, single ones and several in one.
+/// A file of counters: operands over values, over each other and over nothing, single ones and
+/// several in one.
 fn operands(options: &SstOptions) -> Format {
     let mut builder = SstBuilder::new(options, GROUP, FileId::sst(9), Term(2));
     let mut keys = Vec::new();
@@ -325,7 +326,7 @@ fn operands(options: &SstOptions) -> Format {
     file_of("SST with operands", builder.finish(), keys)
 }
 
-/// A file of a load, whose entries have no numbers; that of all of them is in the edit.
+/// A file of a load, whose entries have no numbers; the edit has the one of all.
 fn loaded(options: &SstOptions) -> Format {
     let mut builder = LoadBuilder::new(GROUP, Term(2), options.clone(), 1 << 20);
     let mut keys = Vec::new();
@@ -380,7 +381,7 @@ fn file_of(name: &'static str, file: FinishedFile, keys: Vec<Vec<u8>>) -> Format
     Format {
         keeps_len: true,
         repair: Box::new(repair),
-        // A block that is compressed says how long it is, up to 64 KiB at any length.
+        // A compressed block states its length, up to 64 KiB at any compressed length.
         memory_max: 1 << 20,
         rare: 2,
         ..Format::new(name, vec![file.bytes.to_vec()], move |bytes| {
@@ -389,7 +390,7 @@ fn file_of(name: &'static str, file: FinishedFile, keys: Vec<Vec<u8>>) -> Format
     }
 }
 
-/// Where the data blocks of a whole file lie.
+/// The places of a whole file's data blocks.
 fn data_blocks(file: &FinishedFile) -> Vec<(usize, usize)> {
     let source = Image(file.bytes.clone());
     let opening = Inspector::open(source, GROUP, file.meta.id, file.meta.rounded_len());
@@ -398,7 +399,7 @@ fn data_blocks(file: &FinishedFile) -> Vec<(usize, usize)> {
     index.iter().map(|entry| place(entry.offset, entry.stored_len)).collect()
 }
 
-/// Makes the checksums of every block and of the footer good again, by the places that the footer names now.
+/// Repairs the checksums of every block and of the footer, at the places that the footer names now.
 fn seal_file(bytes: &mut [u8], id: FileId, data: &[(usize, usize)], footer_at: usize) {
     let place = |at: usize| {
         let bytes = &bytes[footer_at + at..footer_at + at + 4];
@@ -419,7 +420,7 @@ fn seal_file(bytes: &mut [u8], id: FileId, data: &[(usize, usize)], footer_at: u
     bytes[footer_at + 64..].fill(0);
 }
 
-/// Reads a file in every way. An error leaves a cursor at no entry, and ends what it is in.
+/// Reads a file in every way. After an error a cursor is at no entry, and its loop ends.
 fn read_file(bytes: &[u8], meta: &FileMeta, keys: &[Vec<u8>]) -> Result<()> {
     let source = Image(Bytes::copy_from_slice(bytes));
     let inspected = inspect(&source, meta);
@@ -459,7 +460,7 @@ fn read_file(bytes: &[u8], meta: &FileMeta, keys: &[Vec<u8>]) -> Result<()> {
     failed
 }
 
-/// What tools do with a file, part by part.
+/// A tool's inspection of a file, part by part.
 fn inspect(source: &Image, meta: &FileMeta) -> Result<()> {
     let inspector = now(Inspector::open(source.clone(), GROUP, meta.id, meta.rounded_len()))?;
     let _ = (now(inspector.filter_len()), now(inspector.properties()), now(inspector.index()));

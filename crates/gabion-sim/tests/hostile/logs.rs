@@ -1,4 +1,4 @@
-//! What a log is made of: records, seals, spans, and segments of records.
+//! The parts of a log: records, seals, spans, and segments of records.
 
 use crate::Format;
 use crate::files::now;
@@ -23,7 +23,7 @@ const fn config() -> LogConfig {
     config_of(false)
 }
 
-/// The same for a group of one, whose batches have short headers, or for one that is more.
+/// The same for a group of one, whose batches have short headers, or for a larger group.
 pub(crate) const fn config_of(is_private: bool) -> LogConfig {
     LogConfig {
         group: GroupId(7),
@@ -47,7 +47,7 @@ fn records(count: u64) -> Vec<Record> {
     append_to(new_log(), count)
 }
 
-/// Batches of a log that is sent to nobody, up to the end of a segment.
+/// Batches of a private log, up to the end of a segment.
 fn short_records() -> Vec<Record> {
     let mut log = Log::create(config_of(true), ring(), Term(1), Anchor::START).unwrap();
     let mut all = Vec::new();
@@ -142,7 +142,7 @@ pub(crate) fn is_private(bytes: &[u8]) -> bool {
     bytes.get(6).is_some_and(|flags| u16::from(*flags) & RecordFlags::SHORT_AFTER.bits() != 0)
 }
 
-/// The length that the record at the front of some bytes says it has, if that is possible.
+/// The length stated by the record at the front of some bytes, if it is possible.
 fn len_of(bytes: &[u8]) -> Option<usize> {
     if bytes.len() < HEADER_LEN {
         return None;
@@ -162,7 +162,7 @@ fn padded(position: usize, body: usize, align: usize) -> Option<usize> {
     (end <= SEGMENT_LEN).then(|| end - position)
 }
 
-/// Makes the checksum of a record good again.
+/// Repairs the checksum of a record.
 pub(crate) fn seal_record(bytes: &mut [u8]) -> u32 {
     bytes[12..16].fill(0);
     let sum = crc::crc32c(bytes);
@@ -170,7 +170,7 @@ pub(crate) fn seal_record(bytes: &mut [u8]) -> u32 {
     sum
 }
 
-/// Makes one record whole, as long as it says it is.
+/// Makes one record whole, with its stated length.
 fn seal_one(bytes: &mut Vec<u8>) {
     if let Some(len) = len_of(bytes) {
         if bytes.len() < len {
@@ -180,8 +180,8 @@ fn seal_one(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Makes a record with a short header whole at its place, after so many records, the last with this
-/// checksum.
+/// Makes a record with a short header whole at its place, after so many records, the last of which
+/// has this checksum.
 pub(crate) fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, u32)) -> u32 {
     let mut said = [0; 32];
     for (to, number) in said.chunks_mut(8).zip([config().group.get(), 1, at as u64]) {
@@ -196,7 +196,7 @@ pub(crate) fn seal_short(record: &mut [u8], at: usize, (index, previous): (u64, 
     sum
 }
 
-/// The length of what stands at a place of a segment, and whether that has a short header.
+/// The length of the record at a place of a segment, and whether its header is short.
 pub(crate) fn record_at(bytes: &[u8], at: usize) -> Option<(usize, bool)> {
     let record = bytes.get(at..)?;
     if record.starts_with(b"GBLR") {
@@ -260,7 +260,7 @@ impl SegmentSource for Segment {
     }
 }
 
-/// A log of a segment is recovered: what is found stands in the segment as it is.
+/// Recovers a log of a segment: the records found stand in the segment as they are.
 fn recover_segment(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let source = Segment(Bytes::copy_from_slice(bytes));
     let spans = vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
@@ -341,7 +341,7 @@ pub(crate) fn formats() -> Vec<Format> {
             repair: Box::new(seal_one),
             // The ring of a log.
             memory_max: 1 << 20,
-            // A record of a place or a term that the log has not come to.
+            // A record of a place or a term that the log has not reached.
             other_errors: &[ErrorKind::Unavailable, ErrorKind::NoSpace, ErrorKind::Fenced],
             rare: 4,
             ..Format::new("log record, placed", first, place)

@@ -1,6 +1,7 @@
-//! Parsers of the cores, of everything that comes from a disk or a wire, fed with inputs that nearly are what they
-//! read, as [`gabion_sim::hostile`] says. Parsers of the shells are fed the same way where they live: what members say
-//! to each other beside frames in `gabion-server`, lines that are loaded and `cluster.json` in `gabion`.
+//! Parsers of the cores, for everything that comes from a disk or a wire, fed with nearly valid
+//! inputs, as [`gabion_sim::hostile`] says. Parsers of the shells are fed likewise in their own
+//! crates: the members' messages beside frames in `gabion-server`, lines of `load` and
+//! `cluster.json` in `gabion`.
 //!
 //! docs/faults.md: E14
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
@@ -52,7 +53,7 @@ fn nothing_that_comes_over_a_wire_panics_or_reserves_much() {
     wire::formats().iter().for_each(Format::run);
 }
 
-/// A parser that does all that it must not is caught at each.
+/// A parser that breaks all rules is caught at each.
 #[test]
 fn a_parser_that_does_what_it_must_not_is_caught() {
     type Bad = fn(&[u8]) -> Parsed;

@@ -1,5 +1,5 @@
-//! Whole logs, as the kill of a process leaves them, a ring and segments beside it: recovered, and
-//! looked at record by record as tools do.
+//! Whole logs, as the kill of a process leaves them, a ring with segments: recovered, and inspected
+//! record by record as tools do.
 //!
 //! ```text
 //!   position   0          32 KiB       64 KiB       96 KiB       128 KiB
@@ -7,7 +7,7 @@
 //!   ring                               ├────────────┼────────────┤
 //! ```
 //!
-//! An input is the ring, turned so that it begins with what most changes are to hit, and then the
+//! An input is the ring, turned so that it begins with the target of most changes, and then the
 //! segments.
 
 use crate::depth::{Deep, Depth};
@@ -30,12 +30,12 @@ const RING_LEN: usize = 2 * SEGMENT_LEN;
 const DRAINED: usize = 3 * SEGMENT_LEN;
 /// The log ends here, where the ring does.
 const END: usize = 4 * SEGMENT_LEN;
-/// The last record has so many bytes.
+/// The length of the last record.
 const LAST_LEN: usize = 2 * BLOCK_LEN;
 
 /// Most changes hit the first record that the ring alone holds.
 const RECOVERED_TURN: usize = DRAINED % RING_LEN;
-/// Most changes hit the last record, behind which a scan comes to the end of the ring.
+/// Most changes hit the last record. Behind it a scan comes to the end of the ring.
 const SCANNED_TURN: usize = RING_LEN - LAST_LEN;
 
 const CHANGED: &str = "a record that was changed";
@@ -89,8 +89,8 @@ impl Whole {
     }
 }
 
-/// The record `n` when so many bytes are left. The last one begins with a block, and holds what
-/// begins like records up to the end of the ring, where none has room.
+/// The record `n` when so many bytes are left. The last one begins with a block. It holds
+/// beginnings of records up to the end of the ring, where none fits.
 fn next_record(n: u64, left: usize, is_private: bool) -> (RecordBuilder, RecordFlags) {
     let kinds = [RecordKind::Batch, RecordKind::Edit, RecordKind::Seal];
     let (is_last, is_mixed) = (left == LAST_LEN, !is_private && left > 2 * LAST_LEN);
@@ -108,7 +108,7 @@ fn next_record(n: u64, left: usize, is_private: bool) -> (RecordBuilder, RecordF
     (builder, if ends_block { RecordFlags::BLOCK_END } else { RecordFlags::NONE })
 }
 
-/// Writes what belongs into segments, and says that it was flushed.
+/// Writes drained bytes into segments, and reports the flush.
 fn drain(log: &mut Log, segments: &mut Vec<u8>) {
     while log.drained_end().get() < DRAINED as u64 {
         let Some(order) = log.next_drain(true) else { break };
@@ -136,8 +136,8 @@ fn parts(bytes: &[u8], turn: usize) -> (Vec<u8>, &[u8]) {
     (ring, segments)
 }
 
-/// Makes every record whole, and the next of the one before, as far as they adjoin; behind that
-/// each for itself.
+/// Makes every record whole, and the next of the one before, as far as they adjoin; after that each
+/// by itself.
 fn seal(bytes: &mut [u8], turn: usize, starts: &BTreeSet<usize>) {
     let (ring, segments) = bytes.split_at_mut(RING_LEN);
     ring.rotate_right(turn);
@@ -146,7 +146,7 @@ fn seal(bytes: &mut [u8], turn: usize, starts: &BTreeSet<usize>) {
         let in_segment = seal_at(segments, at, at, after);
         let is_of_ring = (END - RING_LEN..END).contains(&at);
         let in_ring = if is_of_ring { seal_at(ring, at % RING_LEN, at, after) } else { None };
-        // Recovery prefers what segments hold.
+        // Recovery prefers segments.
         if let Some((len, end)) = in_segment.or(in_ring) {
             (at, after) = (at + len, Some(end));
         } else if let Some(next) = starts.range(at + 1..).next() {
@@ -158,8 +158,8 @@ fn seal(bytes: &mut [u8], turn: usize, starts: &BTreeSet<usize>) {
     ring.rotate_left(turn);
 }
 
-/// Makes the record at a place of ring or segments whole, which continues that of an index and a
-/// checksum. Returns its length, its index and its checksum, if it is one of this place.
+/// Makes the record at a place of ring or segments whole, as the successor of this index and
+/// checksum. Returns its length, its index and its checksum, if it belongs to this place.
 fn seal_at(
     bytes: &mut [u8],
     place: usize,
@@ -213,13 +213,13 @@ fn spans() -> Vec<Span> {
     vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }]
 }
 
-/// What samples hold.
+/// The content of samples.
 struct Known {
     records: BTreeSet<Bytes>,
     starts: BTreeSet<usize>,
 }
 
-/// Samples, and what they hold.
+/// Samples, and their content.
 fn samples(turn: usize) -> (Vec<Vec<u8>>, Known) {
     let wholes = [false, true].map(Whole::new);
     let records = || wholes.iter().flat_map(|whole| &whole.records);
@@ -254,12 +254,12 @@ pub(crate) fn recovered() -> Deep {
     Deep { places, ..format("log, ring and segments", RECOVERED_TURN, read_recovered) }
 }
 
-/// Tools look at the records in ring and segments, and at those in segments alone.
+/// Tools inspect the records in ring and segments, and those in segments alone.
 pub(crate) fn scanned() -> Deep {
     Deep { places: &[CHANGED, PAST_BAD], ..format("log, scanned", SCANNED_TURN, read_scanned) }
 }
 
-/// What recovery finds in ring and segments: all that it counts can be taken.
+/// Recovery's findings in ring and segments: all counted records can be taken.
 fn recover_from(
     ring: &[u8],
     segments: &[u8],
@@ -302,7 +302,7 @@ fn read_recovered(bytes: &[u8], known: &Known, depth: &Depth) -> Parsed {
     Ok(None)
 }
 
-/// What a recovered log drains makes segments that hold by themselves what was found.
+/// The segments that a recovered log drains hold the found records by themselves.
 fn check_drained(mut log: Log, segments: &[u8], records: &[Record]) {
     let mut segments = segments.to_vec();
     while let Some(order) = log.next_drain(true) {
@@ -356,7 +356,7 @@ fn read_scanned(bytes: &[u8], known: &Known, depth: &Depth) -> Parsed {
     bad.map_or(Ok(None), Err)
 }
 
-/// What tools show of a record.
+/// A tool's view of a record.
 fn look_into(record: &Record) {
     let mut extensions = record.extensions();
     while let Ok(Some(_)) = extensions.next_field() {}

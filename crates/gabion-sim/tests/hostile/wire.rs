@@ -1,4 +1,4 @@
-//! What comes over a wire, and what a replica keeps of its group and itself.
+//! The formats of the wire, and a replica's record of its group and itself.
 
 use crate::Format;
 use crate::samples::{frames, of_engine, of_node};
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 const FRAME_HEADER_LEN: usize = 64;
-/// The kind of frame whose payload its checksum leaves out.
+/// The kind of frame whose checksum leaves out its payload.
 const RECORDS: u8 = 4;
 
 fn seal_frame(bytes: &mut [u8]) {
@@ -41,7 +41,7 @@ fn read_frame(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     }
     let frame = Frame::decode(&Bytes::copy_from_slice(bytes))?;
     match frame.message {
-        // Nobody sends on what a later version said.
+        // Nobody sends on a later version's message.
         Message::Unknown { .. } => Ok(None),
         _ => Ok(Some(frame.encode()?.concat().to_vec())),
     }
@@ -114,7 +114,7 @@ const HOST: &str = "nqn.2026-01.io.gabion:host";
 const SUBSYSTEM: &str = "nqn.2026-01.io.gabion:t1";
 const NAMESPACE_LEN: u64 = 8 << 20;
 
-/// What NVMe-oF exchanges as data.
+/// The data structures of NVMe-oF.
 fn of_fabrics() -> Vec<Format> {
     let connect = ConnectData {
         host_id: [7; 16],
@@ -152,7 +152,7 @@ fn of_fabrics() -> Vec<Format> {
     ]
 }
 
-/// One direction of a connection: what is under way, and all that ever was.
+/// One direction of a connection: the bytes under way, and all that ever were.
 #[derive(Default)]
 struct Lane {
     bytes: VecDeque<u8>,
@@ -199,7 +199,7 @@ fn subsystem() -> Subsystem {
     subsystem
 }
 
-/// Lets a target do what it can. The driver's writes and reads end well.
+/// Lets a target do all that it can. The driver's writes and reads end well.
 fn drive(target: &mut TargetConnection<End>, subsystem: &mut Subsystem) {
     for _ in 0..4 {
         target.progress(subsystem, 1);
@@ -221,12 +221,12 @@ fn drive(target: &mut TargetConnection<End>, subsystem: &mut Subsystem) {
     target.progress(subsystem, 1);
 }
 
-/// What went over a connection.
+/// The bytes of a connection.
 #[derive(Default)]
 struct Heard {
     /// To the controller, and to the host.
     streams: [Vec<u8>; 2],
-    /// How much the host had sent, and how much it had been sent then.
+    /// How much the host had sent and received at each step.
     steps: Vec<[usize; 2]>,
 }
 
@@ -239,7 +239,7 @@ impl Heard {
         self.streams = [0, 1].map(|side| lanes[side].borrow().sent.clone());
     }
 
-    /// Sends the host of another session what of a stream it was to hear by now; `done` counts it.
+    /// Sends the host of another session its part of a stream by now; `done` counts it.
     fn tell(&self, lanes: &Lanes, stream: &[u8], done: &mut usize) {
         let sent = lanes[0].borrow().sent.len();
         let by_now = self.steps.iter().take_while(|step| step[0] <= sent).last();
@@ -253,7 +253,7 @@ impl Heard {
     }
 }
 
-/// What went over the admin queue and the other one.
+/// The bytes of the admin queue and of the other one.
 struct Session {
     admin: Heard,
     io: Heard,
@@ -303,7 +303,7 @@ fn session(digests: bool) -> Session {
     heard
 }
 
-/// Makes the digests of a stream of PDUs good again, as long as it can be told where they are.
+/// Repairs the digests of a stream of PDUs, as long as their places are known.
 fn seal_stream(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(head) = bytes.get(at..at + 8) {
@@ -333,8 +333,7 @@ fn outcome(error: Option<Error>) -> Result<Option<Vec<u8>>> {
     error.map_or(Ok(None), Err)
 }
 
-/// A target is sent a stream on the admin queue, or behind a whole session of that one on the
-/// other.
+/// Sends a target a stream on the admin queue, or behind a whole session of that one on the other.
 fn feed_target(session: &Session, is_io: bool, stream: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut subsystem = subsystem();
     let streams = if is_io { vec![&session.admin.streams[0][..], stream] } else { vec![stream] };
@@ -349,7 +348,7 @@ fn feed_target(session: &Session, is_io: bool, stream: &[u8]) -> Result<Option<V
     outcome(last.error().cloned())
 }
 
-/// An initiator hears a stream on one queue, and what it once heard on the other.
+/// An initiator hears a stream on one queue, and the recorded one on the other.
 fn feed_host(
     session: &Session,
     digests: bool,
@@ -388,7 +387,7 @@ fn feed_host(
     }
 }
 
-/// Both ends of NVMe/TCP, each sent what the other once sent, changed.
+/// Both ends of NVMe/TCP. Each gets the other's recorded bytes, changed.
 fn sessions() -> Vec<Format> {
     let mut formats = Vec::new();
     for digests in [false, true] {
@@ -415,7 +414,7 @@ fn sessions() -> Vec<Format> {
                 formats.push(Format {
                     repair: Box::new(|bytes| seal_stream(bytes)),
                     memory_max: 8 << 20,
-                    // What the other end says in its own words.
+                    // Errors in the other end's own words.
                     other_errors: &[ErrorKind::Io, ErrorKind::Unavailable],
                     rare: 5,
                     ..Format::new(name, vec![sample], read)

@@ -1,19 +1,17 @@
-//! Every crash point of twenty-three workloads: a replica alone in its group writes, flushes,
-//! compacts and trims, everything that reaches its disk or its ring is recorded, and for every
-//! boundary between two such effects the machine is made anew as a crash there would have left it
+//! Every crash point of twenty-three workloads. A replica alone in its group writes, flushes,
+//! compacts and trims, and all effects on its disk and its ring are recorded. For every boundary
+//! between two such effects the machine is made anew as a crash there would have left it
 //! (docs/faults.md E1 to E3).
 //!
-//! - Power cut: the ring is lost; of what no flush covered nothing, all, or a seeded mixture of
-//!   torn sectors survives. Everything that was durable must be there.
-//! - Kill: the ring is as it was, or its last write is torn. Everything that was in the ring must
-//!   be there.
+//! - Power cut: the ring is lost; of the unflushed writes nothing, all, or a seeded mixture of torn
+//!   sectors survives. Everything that was durable must be there.
 //!
-//! What is recovered must be the state after a whole number of records, between those that were
-//! acknowledged and those that had begun: nothing lost, no deleted key back, no half record. At
-//! rest no slot is lost. Recovery is then interrupted by power cuts itself, again and again.
+//! The recovered state must be one after a whole number of records, between the acknowledged ones
+//! and the begun ones: nothing lost, no deleted key back, no half record. At rest no slot is lost.
+//! Recovery is then interrupted by power cuts itself, again and again.
 //!
 //! `cargo test` takes a sample with a stride; `GABION_CRASH_FULL=1` takes every boundary, which is
-//! for `--release`, and says now and then how far it is (`-- --nocapture` shows it).
+//! for `--release`, and prints its progress now and then (`-- --nocapture` shows it).
 //!
 //! docs/faults.md: E1, E2, E3
 
@@ -30,17 +28,17 @@ use gabion_sim::client::{LONG_KEYS, TWINS};
 
 /// Moments that a test takes without `GABION_CRASH_FULL` and `GABION_TIMES`.
 const MOMENTS_MAX: u64 = 4;
-/// Boundaries between two whose recovery is itself interrupted, when all are taken.
+/// Distance of boundaries whose recovery is itself interrupted, when all are taken.
 const RECOVERY_EVERY: usize = 60;
-/// Boundaries between two words on how far it is, when all are taken.
+/// Boundaries between two progress messages, when all are taken.
 const SAID_EVERY: usize = 50;
 
-/// States, kills and power cuts in turn, from one after whose recovery it goes on to the next.
+/// States, kills and power cuts in turn, between two whose replica goes on after recovery.
 const GOES_ON_EVERY: u64 = 5;
-/// How far the clock goes on: all that expires is due then.
+/// How far the clock goes on: everything that expires is due then.
 const GOES_ON_MS: u64 = 1 << 20;
 
-/// What the states of a workload, or of a part of its boundaries, were.
+/// The states of a workload, or of a part of its boundaries.
 #[derive(Default)]
 struct Tally {
     states: u64,
@@ -50,21 +48,22 @@ struct Tally {
     failures: Vec<String>,
 }
 
-/// A part of a workload's boundaries: every second, say, of stretches of [`RECOVERY_EVERY`].
+/// A part of a workload's boundaries: every second, for example, of stretches of
+/// [`RECOVERY_EVERY`].
 struct Enumeration<'a> {
     name: &'a str,
     group: &'a GroupConfig,
     run: &'a Run,
     part: usize,
     parts: usize,
-    /// Boundaries from one that is taken to the next.
+    /// Boundaries from one taken to the next.
     stride: usize,
-    /// No more states are taken after so many, or after one that is wrong.
+    /// The most states to take; a wrong one ends it as well.
     states_max: Option<u64>,
     tally: Tally,
 }
 
-/// Opens an image, lets it come to rest, checks it, and opens what that left once more.
+/// Opens an image, lets it come to rest, checks it, and opens the result once more.
 pub(crate) fn recover(
     disk: &SimulatedDisk,
     ring: &SimulatedMemory,
@@ -86,8 +85,8 @@ pub(crate) fn recover(
     Ok(found)
 }
 
-/// What is written to a replica that has recovered: numbers that no workload has, over what it
-/// wrote and beside that.
+/// Writes to a replica that has recovered: numbers that no workload has, over its keys and beside
+/// them.
 fn afterwards() -> Vec<Turn> {
     let put = |key: u64, number: u64| (key, Some((1_000_000 + number) << 8));
     vec![
@@ -105,9 +104,9 @@ fn afterwards() -> Vec<Turn> {
     ]
 }
 
-/// Writes, flushes and compacts where something was recovered, and lets time pass: a file or a
-/// sequence number that were used twice, or a job that does not begin any more, would show. What
-/// was written is there, and after a power cut too once it was called durable.
+/// Writes, flushes and compacts after recovery, and lets time pass. A file or a sequence number
+/// that was used twice, or a job that does not begin any more, would show. The writes are there,
+/// and after a power cut as well once they were called durable.
 fn goes_on(disk: &SimulatedDisk, memory: &SimulatedMemory, ack: AckLevel) -> Result<(), String> {
     let ring = || Box::new(memory.clone()) as Box<dyn MemoryRegion>;
     let now = || Moment { effects: 0, ring_writes: 0 };
@@ -147,10 +146,10 @@ fn first_difference(wanted: &Records, found: &Records) -> String {
     format!("first difference: wanted {missing:?}, too many {extra:?}")
 }
 
-/// Whether what was found at a time of the group may be there.
+/// Whether the records found at a time of the group may be there.
 ///
 /// # Errors
-/// Says what it is, and what would be allowed.
+/// Names the records, and the allowed ones.
 pub(crate) fn is_allowed(
     run: &Run,
     found: &Records,
@@ -185,7 +184,7 @@ impl Enumeration<'_> {
             if self.is_enough() {
                 break;
             }
-            // A stride that is no multiple of anything in the workload.
+            // The stride is no multiple of anything in the workload.
             if i % stride != 0 || i / RECOVERY_EVERY % self.parts != self.part {
                 continue;
             }
@@ -286,7 +285,7 @@ impl Enumeration<'_> {
     }
 }
 
-/// Boundaries from one that is taken to the next.
+/// Boundaries from one taken to the next.
 fn stride_of(moments: usize) -> usize {
     if is_full() { 1 } else { moments.div_ceil((MOMENTS_MAX * times()) as usize) }
 }
@@ -337,14 +336,14 @@ fn again_and_again(
     Ok((states, deepest))
 }
 
-/// Each part records the workload anew, as what a seeded executor runs stays in its thread: it is
-/// the same run.
+/// Each part records the workload anew, as a seeded executor's work stays in its thread: it is the
+/// same run.
 fn all(workload: &Workload) {
     let _ = longest_bound_of_all(workload);
 }
 
 /// Takes every `stride`th boundary of a run until a state is wrong, or `states_max` are right.
-/// Returns how many were taken, and what is wrong with the last.
+/// Returns how many were taken, and the defect of the last.
 #[cfg(feature = "planted")]
 pub(crate) fn first_failure(
     workload: &Workload,

@@ -1,6 +1,6 @@
-//! Disks that give back other bytes than were written (docs/faults.md E5, R13): no read returns
-//! them, the file is repaired from a replica that has it whole, and where there is none the error
-//! stays and names the file.
+//! Disks that return other bytes than were written (docs/faults.md E5, R13). No read returns them,
+//! and the file is repaired from a replica that has it whole. If there is none, the error stays and
+//! names the file.
 
 use crate::times;
 use gabion_base::FileId;
@@ -11,7 +11,7 @@ use gabion_sim::{Faults, Options, Outcome, World};
 /// Steps until a repair is through, pauses included.
 const REPAIR_STEPS: u64 = 6_000;
 
-/// Nothing goes wrong but what a test does.
+/// No faults but the test's own.
 fn options(seed: u64, replicas: u32) -> Options {
     Options {
         replicas,
@@ -117,7 +117,7 @@ fn a_primary_whose_connections_for_files_are_lost_makes_others_for_its_repair() 
 #[test]
 fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
     let (mut set_aside, what) = (0, "the primary's files rot");
-    // At rest few levels are left of which one is compacted soon.
+    // At rest few levels are left with a compaction due soon.
     for seed in 1..=60 {
         if seed > 8 && set_aside > 0 {
             return;
@@ -133,7 +133,7 @@ fn a_compaction_that_meets_damage_begins_anew_when_its_inputs_are_whole() {
         let counters = node(&world, 0).counters();
         assert!(counters.repaired_files > 0, "{what}: seed {seed} {counters:?}");
         set_aside += counters.jobs_set_aside;
-        // What is set aside for ever stays where it is.
+        // Files that are set aside for good stay in place.
         let left = world.files(0);
         assert!(rotten.iter().all(|meta| !left.contains(&meta.id)), "{what}: seed {seed} {left:?}");
         check(what, world.finish());
@@ -163,12 +163,12 @@ fn damage_is_repaired_through_the_primary_when_only_another_secondary_has_the_fi
         assert!(world.is_whole(index, file), "{what}: replica {}", index + 1);
         assert_eq!(node(&world, index).counters().repaired_files, 1, "{what}");
     }
-    // The primary, which nobody had read, compared its copy before it shipped any of it.
+    // Nobody had read the primary's copy; it compared the copy before it shipped any of it.
     assert_eq!(node(&world, 2).state().session, session, "{what}: it was sent what rotted");
     check(what, world.finish());
 }
 
-/// The file stays damaged at these replicas, which say so; all else goes on.
+/// The file stays damaged at these replicas, and they report it; all else goes on.
 fn stays(what: &str, world: &mut World, damaged_at: &[usize], file: FileId) {
     for index in damaged_at {
         read_meets(what, world, *index, file);
@@ -185,13 +185,13 @@ fn stays(what: &str, world: &mut World, damaged_at: &[usize], file: FileId) {
     let (log_end, operations) = (node(world, 0).log_end(), world.outcome().operations);
     let floor = node(world, 0).tree().floor();
     check(what, world.advance(2_000));
-    // What is cleared goes unread: a seed is wanted with which clients clear nothing here.
+    // Cleared files go unread: the test wants a seed with which clients clear nothing here.
     assert_eq!(node(world, 0).tree().floor(), floor, "{what}");
     assert!(!log_end.covers(&node(world, 0).log_end()), "{what}: writes do not go on");
     assert!(world.outcome().operations > operations, "{what}: clients get no answers");
     assert!(!matches!(node(world, 0).write_gate(), WriteGate::Refuse(_)), "{what}");
     for index in damaged_at {
-        // Else a compaction, which found it whole in no replica, made something of it.
+        // Otherwise a compaction, which found it whole in no replica, made something of it.
         assert!(world.files(*index).contains(&file), "{what}: {file} left the tree");
         assert!(!world.is_whole(*index, file), "{what}");
         assert_eq!(node(world, *index).counters().repaired_files, 0, "{what}");
@@ -221,7 +221,7 @@ fn a_file_that_no_replica_has_whole_stays_an_error_that_names_it_and_the_group_l
 /// docs/faults.md: R13
 #[test]
 fn a_replica_whose_files_nobody_else_has_says_so_and_asks_nobody() {
-    // What clients clear goes unread, damaged or not: with these seeds the file is not among it.
+    // Cleared files go unread, damaged or not: with these seeds the file is not among them.
     let alone = options(7, 1);
     let each = Options { compaction: CompactionMode::EveryReplica, ..options(8, 3) };
     for (what, options, seed) in [("a replica alone", alone, 7), ("each compacts", each, 8)] {
@@ -236,18 +236,18 @@ fn a_replica_whose_files_nobody_else_has_says_so_and_asks_nobody() {
     }
 }
 
-/// A run of everything with rot now and then.
+/// A run of everything, with rot now and then.
 fn run_with_rot(seed: u64) -> Outcome {
     let mut options = Options { compaction: CompactionMode::Primary, ..Options::of_seed(seed) };
     options.replicas = options.replicas.max(2);
     options.faults.rot = 60;
-    // A secondary that lost a file needs the primary's, which must not be the one that rots.
+    // A secondary that lost a file needs the primary's, which must not be the rotten one.
     options.faults.lost = 0;
     World::run(seed, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// An edit removed a damaged file that the primary was asked for and had yet to ship, or one that
-/// had come and whose new place was being committed: the primary was not told, kept its bytes, and
+/// had come and whose new place was being committed. The primary was not told, kept its bytes, and
 /// began no jobs. These seeds met one each, before the protocol's steps changed.
 #[test]
 fn a_repair_whose_file_is_removed_meanwhile_keeps_neither_slots_nor_bytes() {

@@ -1,5 +1,5 @@
-//! Edits that come once more, from this term or an older one (docs/faults.md H3): refused, and
-//! nothing changes.
+//! Edits that come once more, from this term or an older one (docs/faults.md H3): they are refused,
+//! and nothing changes.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::{FileId, Frontier, Term};
@@ -10,7 +10,7 @@ use gabion_replication::Message;
 use gabion_sim::{Faults, Kept, Options, World};
 use std::collections::BTreeMap;
 
-/// Runs until each kind of edit has come again: what a run holds is a matter of its seed.
+/// Runs until each kind of edit has come again: that depends on the seeds.
 const SEEDS: core::ops::Range<u64> = 7..17;
 /// Edits of one term that are delivered again.
 const OF_A_TERM: usize = 2;
@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-/// The frame as it was, as if it had come on the connection of now, and as if it were of this term
+/// The frame as it was, as if it had come on the current connection, and as if it were of this term
 /// too.
 fn disguises(world: &World, kept: &Kept, now: Term) -> [Kept; DISGUISES] {
     let as_it_was = kept.clone();
@@ -91,7 +91,7 @@ fn an_edit_that_comes_twice_or_from_an_old_term_is_refused_and_changes_nothing()
     panic!("{old} edits of an old term came again, and {new} of the term that runs");
 }
 
-/// How many of an old term, and of the term that runs.
+/// The counts for an old term, and for the running one.
 fn edits_come_again(seed: u64) -> (usize, usize) {
     let mut world = World::new(seed, options(seed));
     world.keep_frames();

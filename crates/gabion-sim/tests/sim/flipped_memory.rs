@@ -1,6 +1,6 @@
-//! Bits that flip in memory, in a file that the primary has built and whose checksums are taken
-//! (docs/faults.md E17): no secondary takes it, and none is sent the same bytes again and again.
-//! What is whole on the primary's disk is read back from there; what is not is made anew.
+//! Bits that flip in memory, in a file that the primary has built, after its checksums were taken
+//! (docs/faults.md E17). No secondary takes it, and none gets the same bytes again and again. A
+//! file that is whole on the primary's disk is read back from there; any other is made anew.
 
 use crate::times;
 use gabion_base::FileId;
@@ -12,8 +12,8 @@ use gabion_sim::{Faults, Options, World};
 /// Steps by which a flush and a compaction have begun, many times over.
 const STEPS_MAX: u64 = 20_000;
 
-/// Three replicas, nothing that goes wrong but what a test does, and compactions of several files, each of which waits
-/// until the one before is shipped.
+/// Three replicas, no faults but the test's own, and compactions of several files, each of which
+/// waits until the one before is shipped.
 fn options(seed: u64) -> Options {
     let sst = SstOptions { compression: Compression::None, ..SstOptions::default() };
     let tree = TreeConfig {
@@ -43,7 +43,7 @@ fn sessions(world: &World) -> u64 {
     (1..world.len()).map(|index| node(world, index).state().session).sum()
 }
 
-/// What came of a file in which a bit flipped.
+/// The fate of a file in which a bit flipped.
 struct Seen {
     file: FileId,
     counters: Counters,
@@ -92,14 +92,14 @@ fn flip(what: &str, seed: u64, flip: Flip) -> Seen {
     seen
 }
 
-/// Of flushes, and of compactions.
+/// Flips in flushes, and in compactions.
 fn flips(what: &str, is_written: bool, look: impl Fn(&str, &Seen)) {
     for seed in 1..=3 * times() {
         for of_compaction in [false, true] {
             let what = format!("{what}, of a compaction: {of_compaction}");
             let seen = flip(&what, seed, Flip { of_compaction, is_written });
             let what = format!("{what}, seed {seed}: {}", seen.notices);
-            // Both secondaries may be about to be sent it again.
+            // Both secondaries may be about to get it again.
             assert!((1..=2).contains(&seen.counters.rotten_buffers), "{what}");
             let rotten = format!("{} rotted in memory", seen.file);
             assert!(seen.notices.contains(&rotten), "{what}");

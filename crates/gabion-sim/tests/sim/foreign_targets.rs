@@ -1,5 +1,5 @@
-//! Targets that say nothing of what they receive (docs/faults.md H8): a secondary reads what was
-//! shipped through one once, before it uses it, and counts what it reads.
+//! Targets that do not report their received bytes (docs/faults.md H8): a secondary reads a file
+//! shipped through one once, before it uses it, and counts the bytes.
 
 use gabion_engine::Compression;
 use gabion_node::CompactionMode;

@@ -1,7 +1,7 @@
-//! Pools that fill up in a group (docs/faults.md E10): each member has the same files and not the
-//! same free slots, as grants, log segments and edits that come later take their part. Puts are
-//! refused with a reason that names the member; deletes and clears are taken and give back what
-//! they delete; a restart changes nothing.
+//! Pools that fill up in a group (docs/faults.md E10). Each member has the same files but other
+//! free slots, as grants, log segments and later edits take their part. Puts are refused with a
+//! reason that names the member. Deletes and clears are taken and give the deleted space back. A
+//! restart changes nothing.
 //!
 //! docs/faults.md: E10
 
@@ -15,9 +15,9 @@ use gabion_sim::{Faults, Options, World};
 
 /// Some 50 slots.
 const POOL_LEN: u64 = 112 * MIB;
-/// Steps in which the group has to find out what is what.
+/// Steps in which the group must settle its state.
 const STEPS: u64 = 20_000;
-/// What the log is held to, and one that is on its way out.
+/// The limit of the log's segments, and one that is on its way out.
 const SEGMENTS_MAX: usize = 4;
 /// Keys of one record.
 const BATCH: u64 = 60;
@@ -26,7 +26,7 @@ struct Filling {
     world: World,
     what: String,
     next: u64,
-    /// Members may be out, so that what lags behind keeps the head from deletes for a time.
+    /// Members may be out, so that a lagging one keeps the head from deletes for a time.
     may_lag: bool,
 }
 
@@ -81,7 +81,7 @@ impl Filling {
                 _ => self.advance(10),
             }
         }
-        // Where something breaks again and again it may be up for moments only. Peace must end the wait.
+        // If faults keep coming it may be up for moments only. Peace must end the wait.
         self.world.settle().unwrap_or_else(|error| panic!("{}: {error}", self.what));
         if let Some(gate @ (WriteGate::Open | WriteGate::Full { .. })) =
             self.world.node(0).map(|node| node.write_gate())
@@ -99,7 +99,7 @@ impl Filling {
         self.advance(4);
     }
 
-    /// Puts until the pool is full; says why.
+    /// Puts until the pool is full; returns why.
     fn fill(&mut self) -> String {
         for _ in 0..20_000 {
             if let WriteGate::Full { reason, .. } = self.gate() {
@@ -182,7 +182,7 @@ fn fill_delete_clear(seed: u64, replicas: u32, compaction: CompactionMode, ack: 
     assert!(reason.contains("is full: "), "{}: {reason}", filling.what);
     let first = filling.next;
     assert!(first > 1_000, "{}: full after {first} keys", filling.what);
-    // A restart of all finds room for its log, and the same state.
+    // After a restart of all, the log fits again, and the state is the same.
     filling.world.kill_all();
     filling.advance(3_000);
     assert!(matches!(filling.gate(), WriteGate::Full { .. }), "{}", filling.what);
@@ -208,8 +208,8 @@ fn a_group_whose_pools_are_full_takes_deletes_and_clears_and_then_puts_again() {
     }
 }
 
-/// Deletes keys of which none was ever written, ascending as a cleanup would, so many that their tombstones would fill
-/// the pool; now and then all processes are killed.
+/// Deletes absent keys, ascending as a cleanup would, so many that their tombstones would fill the
+/// pool; now and then all processes are killed.
 fn delete_what_is_not_there(filling: &mut Filling, kills: bool) {
     const NONE: u64 = 1 << 40;
     // As long as a tombstone is in a file.

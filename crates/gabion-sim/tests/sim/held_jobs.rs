@@ -1,13 +1,14 @@
-//! Compactions of many files, each of which waits until secondaries have the one before: the bound of what is not
-//! shipped is less than one file. Whatever breaks meanwhile, none waits for ever, and nothing that a job builds exceeds
-//! the bound, which the world checks at every step.
+//! Compactions of many files, each of which waits until secondaries have the one before: the bound
+//! of unshipped bytes is less than one file. Despite all faults none waits for ever, and no job's
+//! bytes exceed the bound, which the world checks at every step.
 
 use crate::times;
 use gabion_engine::{Compression, SstOptions, TreeConfig};
 use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Faults, Options, Outcome, World};
 
-/// Every other seed has all that breaks often: machines, connections for the log and for files, slow disks.
+/// Every other seed has all faults often: machines, connections for the log and for files, slow
+/// disks.
 fn options(seed: u64) -> Options {
     let faults =
         Faults { kill: 900, power: 2_500, link: 900, pipe: 900, slow: 300, ..Faults::default() };

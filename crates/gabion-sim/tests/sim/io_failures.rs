@@ -1,27 +1,26 @@
 //! Every I/O call of eighteen workloads made to fail in turn (docs/faults.md E8 to E11): a read or
-//! a write with an I/O error, a write without room, a flush.
+//! a write with an I/O error, a write without space, a flush.
 //!
-//! Each run has one fault, at one call, and whether it came is looked at. The replica either goes
-//! on as if nothing had been, or ends with an error that says which call failed, and is started
-//! again on the same disk and ring. Then everything that was acknowledged must be there, it must
-//! still work, and once it says that all is durable a power cut must take nothing. Besides, the
-//! power is cut right after the replica has ended: what it had called durable must be there.
+//! Each run has one fault, at one call, and checks that it came. The replica either goes on as if
+//! nothing had happened, or ends with an error that names the failed call, and is started again on
+//! the same disk and ring. Then everything acknowledged must be there, the replica must still work,
+//! and once it calls everything durable a power cut must take nothing. In another run the power is
+//! cut right after the replica has ended: everything that it had called durable must be there.
 //!
-//! Calls of a start on a pool with content (the placement log and segments that are read, what is
-//! written again, flushes) are among them, as some workloads are restarted on the way; each of
-//! these runs once more as if an earlier process had met a flush that failed, so that its starts
-//! trust nothing that was not flushed. Who cannot start says which call failed, and the next one
-//! finds everything.
+//! Calls of a start on a pool with content (reads of the placement log and of segments, rewrites,
+//! flushes) are among them, as some workloads restart on the way. Each of these runs once more as
+//! if an earlier process had met a failed flush, so that its starts trust nothing that was not
+//! flushed. A replica that cannot start names the failed call, and the next one finds everything.
 //!
-//! A flush that fails is the trap: what it should have covered may never reach the disk, though
-//! reads see it and the next flush succeeds (Rebello et al., "Can Applications Recover from fsync
-//! Failures?", ATC 2020). The next process is told as one of `gabion` is: by a mark that lasts
-//! until it has written again what counts.
+//! A failed flush is the trap: the bytes that it should have covered may never reach the disk,
+//! though reads see them and the next flush succeeds (Rebello et al., "Can Applications Recover
+//! from fsync Failures?", ATC 2020). A mark tells the next process, as it does for `gabion`. It
+//! lasts until the process has rewritten all that counts.
 //!
-//! Short transfers never reach a replica: a medium carries them to their end or fails
-//! (`gabion-fabric`, `file/tests.rs`, where each call of a batch is cut short in turn). What a
-//! replica sees of one that does not come to its end is here: a write that fails leaves any of its
-//! sectors, one without room some beginning of itself.
+//! Short transfers never reach a replica: a medium completes them or fails (`gabion-fabric`,
+//! `file/tests.rs`, where each call of a batch is cut short in turn). The replica's view of an
+//! incomplete one is here: a failed write leaves any of its sectors, one without space some
+//! beginning of itself.
 //!
 //! `cargo test` takes a sample: some calls with a stride, and some of those of starts.
 //! `GABION_CRASH_FULL=1` takes every call.
@@ -38,7 +37,7 @@ use gabion_sim::SimulatedMemory;
 use gabion_sim::client::TWINS;
 
 /// Calls that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of
-/// fault; and of calls of starts, as many as that again.
+/// fault; and as many again among the calls of starts.
 const CALLS_MAX: u64 = 1;
 
 pub(crate) const FAULTS: [(OperationClass, Fault); 4] = [
@@ -48,7 +47,7 @@ pub(crate) const FAULTS: [(OperationClass, Fault); 4] = [
     (OperationClass::Flush, Fault::Fail),
 ];
 
-/// What a fault led to.
+/// The outcomes of a fault.
 #[derive(Debug, Default)]
 struct Tally {
     runs: u64,
@@ -60,7 +59,7 @@ struct Tally {
     went_on: u64,
 }
 
-/// What became of the replica whose call failed.
+/// The outcome of the replica whose call failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Ended,
@@ -76,7 +75,7 @@ pub(crate) fn calls(stats: DiskStats, class: OperationClass) -> u64 {
     }
 }
 
-/// Sees that an error says which call failed, and of what.
+/// Checks that an error names the failed call, and its object.
 pub(crate) fn check_names(error: &str, class: OperationClass, fault: Fault) -> Result<(), String> {
     let call = match class {
         OperationClass::Read => "read of ",
@@ -96,7 +95,7 @@ pub(crate) fn check_names(error: &str, class: OperationClass, fault: Fault) -> R
     Ok(())
 }
 
-/// Written after the fault, when the replica works again.
+/// Writes after the fault, when the replica works again.
 pub(crate) fn afterwards() -> Vec<Turn> {
     let write = |n: u64| Turn::Write(vec![(n % 7, Some(n << 8)), (TWINS + n % 3, Some(n << 8))]);
     let mut turns: Vec<Turn> = (100_000..100_060).map(write).collect();
@@ -104,7 +103,7 @@ pub(crate) fn afterwards() -> Vec<Turn> {
     turns
 }
 
-/// A machine on which a replica is broken.
+/// A machine for a replica that will be broken.
 pub(crate) struct Machine {
     pub(crate) disk: SimulatedDisk,
     memory: SimulatedMemory,
@@ -115,7 +114,7 @@ impl Machine {
         Self::with(new_disk(&workload.group), &workload.group)
     }
 
-    /// One with such a disk, and memory for the ring of such a group.
+    /// A machine with such a disk, and memory for the ring of such a group.
     pub(crate) fn with(disk: SimulatedDisk, group: &GroupConfig) -> Self {
         Self { disk, memory: SimulatedMemory::new(group.ring_len as usize) }
     }
@@ -134,7 +133,7 @@ impl Machine {
     }
 }
 
-/// No moment is asked for.
+/// No moment is needed.
 pub(crate) fn now() -> Moment {
     Moment { effects: 0, ring_writes: 0 }
 }
@@ -160,8 +159,8 @@ impl Attempt<'_> {
         Ok(end)
     }
 
-    /// Carries the workload out with its fault: what became of the replica, what may be there when
-    /// it is killed and when the power is cut, and the states after each record.
+    /// Carries the workload out with its fault. Returns the replica's outcome, the bounds for a
+    /// kill and for a power cut, and the states after each record.
     fn meets_its_fault(
         &self,
         machine: &Machine,
@@ -195,8 +194,7 @@ impl Attempt<'_> {
         after.replica.make_durable().map_err(|error| format!("afterwards: {error}"))?;
         drop(after);
         for seed in [0, self.nth] {
-            // What no flush covered is lost, with the ring; the second cut finds what the first one
-            // left.
+            // Unflushed data is lost, with the ring; the second cut meets the result of the first.
             machine.lose_power(seed);
             let mut last = machine.start();
             last.settle().map_err(|error| format!("power cut at last: {error}"))?;
@@ -219,7 +217,7 @@ impl Attempt<'_> {
         after.check_at_rest()
     }
 
-    /// A replica may end itself for the fault alone, and says which call it was.
+    /// A replica may end itself for the fault alone, and must name the call.
     fn end_of(&self, outcome: Result<(), String>) -> Result<End, String> {
         let Err(error) = outcome else { return Ok(End::WentOn) };
         check_names(&error, self.class, self.fault)?;
@@ -227,7 +225,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether what was found is a state that may be there.
+/// Whether the found records are a possible state.
 fn is_allowed(models: &[Records], found: &Records, bounds: Bounds) -> Result<(), String> {
     if bounds.is_cleared(found)? {
         return Ok(());
@@ -240,9 +238,9 @@ fn is_allowed(models: &[Records], found: &Records, bounds: Bounds) -> Result<(),
     Err(format!("it holds what it held after {here:?} records, allowed is {bounds:?}"))
 }
 
-/// Calls of a workload in which nothing fails.
+/// Calls of a workload without a failure.
 struct Calls {
-    /// What the disk had done when it began, and at its end.
+    /// The disk's counts at its begin and at its end.
     all: [DiskStats; 2],
     /// The same of each restart until the replica was open.
     openings: Vec<[DiskStats; 2]>,
@@ -260,8 +258,7 @@ impl Calls {
         Self { all: [before, disk.stats()], openings: drive.openings.iter().map(opening).collect() }
     }
 
-    /// How many calls of a class there are, and which of them are those of restarts, counted from
-    /// 1.
+    /// The number of calls of a class, and which of them belong to restarts, counted from 1.
     fn of_class(&self, class: OperationClass) -> (u64, Vec<u64>) {
         let [before, after] = self.all.map(|stats| calls(stats, class));
         let opening = |ends: &[DiskStats; 2]| {
@@ -276,7 +273,7 @@ fn every_call_fails(workload: &Workload) {
     each_call_fails(workload, false);
 }
 
-/// Also as if an earlier process had met a flush that failed, before each restart.
+/// Also as if an earlier process had met a failed flush, before each restart.
 fn every_call_fails_also_of_marked_starts(workload: &Workload) {
     each_call_fails(workload, false);
     each_call_fails(workload, true);
@@ -292,7 +289,7 @@ fn each_call_fails(workload: &Workload, marked: bool) {
     }
 }
 
-/// Which of `all` calls are to fail, of which `starts` are those of restarts.
+/// The failing calls out of `all`; `starts` are those of restarts.
 fn chosen(workload: &Workload, all: u64, starts: &[u64]) -> Vec<u64> {
     if is_full() {
         return (1..=all).collect();

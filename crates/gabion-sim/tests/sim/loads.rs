@@ -1,5 +1,5 @@
-//! Bulk loads in whole clusters: what they bring is there at once, everywhere, and survives; what
-//! they replace, and what replaces them, fits one order with them; replicas hold the same files.
+//! Bulk loads in whole clusters. Their pairs are there at once, everywhere, and survive; they fit
+//! one order with the values that they replace and that replace them; replicas hold the same files.
 
 use crate::times;
 use gabion_sim::{Faults, Options, World};

@@ -1,5 +1,5 @@
-//! Disks that lose files which they had said were durable: the replica asks the primary for what it
-//! needs, and does without what a later edit has removed.
+//! Disks that lose files which they had reported as durable: the replica asks the primary for the
+//! needed ones, and does without those that a later edit has removed.
 
 use crate::times;
 use gabion_node::CompactionMode;
@@ -19,7 +19,7 @@ fn options(seed: u64) -> Options {
 /// docs/faults.md: E7
 #[test]
 fn a_file_that_a_disk_lost_comes_back_and_one_that_is_gone_is_not_missed() {
-    // As many as it takes for everything to happen, and some more.
+    // Enough for everything to happen, and some more.
     let (mut total, seeds) = (Outcome::default(), 8 * times());
     for seed in 1..=seeds {
         let outcome = World::run(seed, options(seed)).unwrap_or_else(|error| panic!("{error}"));

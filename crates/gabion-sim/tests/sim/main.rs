@@ -1,5 +1,5 @@
-//! Whole clusters under chosen faults, all in one program: less to link, and the tests of all share the
-//! machine's cores. A module each: `cargo test -p gabion-sim --test sim power::`.
+//! Whole clusters under chosen faults, all in one program: less to link, and the tests of all share
+//! the machine's cores. A module each: `cargo test -p gabion-sim --test sim power::`.
 
 mod crash_points;
 mod damaged_files;
@@ -30,21 +30,21 @@ mod slow_readers;
 mod small_rings;
 mod workloads;
 
-// What a test covered is a line that begins with `coverage: `: `cargo xtask seeds`, and so `.ci/run`, shows
-// these and no others.
+// A line that begins with `coverage: ` shows what a test covered: `cargo xtask seeds`, and so
+// `.ci/run`, shows these and no others.
 
-/// How many times as many seeds as `cargo test` takes are run: `.ci/run` takes four times as many.
+/// The multiple of `cargo test`'s seeds to run: `.ci/run` takes four times as many.
 fn times() -> u64 {
     std::env::var("GABION_TIMES").map_or(1, |text| text.parse().expect("GABION_TIMES is a number"))
 }
 
-/// Whether every crash point and every failing call is to be taken.
+/// Whether to take every crash point and every failing call.
 fn is_full() -> bool {
     std::env::var_os("GABION_CRASH_FULL").is_some()
 }
 
-/// Does a part of something long in each of as many threads as there are cores: `work` is told which part,
-/// and of how many. In a sample all of it is one part, as other tests run beside it.
+/// Does a part of something long in each of as many threads as there are cores: `work` gets its
+/// part and the number of parts. In a sample all of it is one part, as other tests run beside it.
 #[expect(clippy::disallowed_methods, reason = "each part is a world of its own, with one thread")]
 fn in_parts<T: Send>(work: impl Fn(usize, usize) -> T + Sync) -> Vec<T> {
     let parts = match std::thread::available_parallelism() {

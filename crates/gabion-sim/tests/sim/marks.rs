@@ -1,12 +1,12 @@
-//! States captured at one position of the log at every replica, while clients write and all else
-//! breaks.
+//! States captured at one position of the log at every replica, while clients write and everything
+//! else breaks.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::{ErrorKind, Frontier, LogPosition};
 use gabion_node::{Captured, CompactionMode, MarkId};
 use gabion_sim::{Faults, Options, World};
 
-/// Nothing goes wrong, and nobody asks but the test.
+/// No faults, and nobody asks but the test.
 fn options(compaction: CompactionMode) -> Options {
     let faults = Faults::default();
     Options { replicas: 3, compaction, faults, marks: 0, ..Options::of_seed(2) }
@@ -34,7 +34,7 @@ fn captured(world: &mut World, index: usize, mark: MarkId) -> Captured {
     panic!("replica {index} does not come to its mark");
 }
 
-/// The checker in every run compares records and files; here it is seen to have had enough to
+/// The checker in every run compares records and files; this test sees that it had enough to
 /// compare.
 /// docs/faults.md: P7
 #[test]
@@ -50,7 +50,7 @@ fn at_a_mark_all_replicas_hold_the_same_while_writes_go_on() {
     }
 }
 
-/// Edits are applied at different times; where they stand in the log is the same.
+/// Edits are applied at different times; their places in the log are the same.
 /// docs/faults.md: P7
 #[test]
 fn edits_at_a_mark_are_those_of_the_log_whether_they_are_applied_or_not() {
@@ -72,7 +72,7 @@ fn edits_at_a_mark_are_those_of_the_log_whether_they_are_applied_or_not() {
     world.finish().unwrap();
 }
 
-/// The head never stands between a pad and the record behind it, others do.
+/// The head never stands between a pad and the record behind it; others do.
 /// docs/faults.md: P7
 #[test]
 fn the_end_of_a_segment_is_captured_behind_its_pad_everywhere() {
@@ -123,7 +123,7 @@ fn a_new_term_ends_marks_and_voids_what_was_captured() {
     for (index, era) in eras.iter().enumerate() {
         world.node(index).unwrap().check_era(*era).unwrap();
     }
-    // Too far for what is written while the head is away.
+    // Beyond the writes while the head is away.
     let marks = arm_everywhere(&mut world, 1 << 20);
     world.stop(0, false);
     world.start(0);
@@ -143,7 +143,7 @@ fn a_new_term_ends_marks_and_voids_what_was_captured() {
     world.finish().unwrap();
 }
 
-/// A replica whose log was cut at a rotten record has files of what its log does not have.
+/// A replica whose log was cut at a rotten record has files of the cut part.
 /// docs/faults.md: P7
 #[test]
 fn no_state_is_captured_while_files_are_ahead_of_a_log_that_is_repaired() {
@@ -151,12 +151,12 @@ fn no_state_is_captured_while_files_are_ahead_of_a_log_that_is_repaired() {
         let mut world = World::new(2, options(compaction));
         let mut refused = 0;
         for _ in 0..10 {
-            // What one member cannot flush is kept in the log of all, and flushed by those that
-            // flush for themselves.
+            // The log of all keeps what one member cannot flush; those that flush for themselves
+            // flush it.
             world.fill_disk(2, 1_000);
             world.advance(300).unwrap();
             (0..3).for_each(|index| world.stop(index, false));
-            // One that the others have not trimmed: else the replica needs a full copy.
+            // A record that the others have not trimmed: else the replica needs a full copy.
             let begins = (0..3).filter_map(|index| world.log_of(index).durable().next());
             let begin = begins.max().unwrap_or_default();
             let first = world.log_of(1).durable().find(|at| *at >= begin);

@@ -1,7 +1,7 @@
-//! Every crash point of a member of a group: of head, middle and tail of a chain under load the
-//! process is killed, or the power cut, after each step in which its disk carried something out, be
-//! it its log, a file that it builds or one that is being shipped to it (docs/faults.md E1, H1). It
-//! comes back, clients go on, and all that was acknowledged as durable is there, the same at every
+//! Every crash point of a member of a group. For head, middle and tail of a chain under load the
+//! process is killed, or the power cut, after each step in which its disk carried something out:
+//! for its log, a file that it builds or one that is being shipped to it (docs/faults.md E1, H1).
+//! It comes back, clients go on, and everything acknowledged as durable is there, the same at every
 //! replica. The middle one also where every replica compacts for itself.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
@@ -20,11 +20,11 @@ pub(crate) const STEPS_AFTER: u64 = 150;
 /// Crashes of each member that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`.
 const CRASHES_MAX: u64 = 10;
 
-/// Ways in which the machine may crash at a moment: a kill, or a power cut that leaves of writes that no flush covered
-/// nothing, all, or one of many mixtures of torn sectors.
+/// Ways in which the machine may crash at a moment: a kill, or a power cut that leaves nothing,
+/// all, or one of many mixtures of torn sectors of the unflushed writes.
 const WAYS: u64 = 10;
 
-/// What a power cut leaves; none for a kill.
+/// The remains after a power cut; none for a kill.
 fn way(number: u64, step: u64) -> Option<u64> {
     match number % WAYS {
         0 => None,
@@ -33,7 +33,7 @@ fn way(number: u64, step: u64) -> Option<u64> {
     }
 }
 
-/// A group whose members do all that a disk can fail at within a few steps.
+/// A group whose members make all kinds of disk calls within a few steps.
 pub(crate) fn options(compaction: CompactionMode) -> Options {
     // Files come and go within few steps.
     let tree = TreeConfig {

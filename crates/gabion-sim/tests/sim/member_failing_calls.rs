@@ -1,13 +1,14 @@
-//! Every I/O call of a member of a group made to fail in turn (docs/faults.md E8 to E10): of head,
-//! middle and tail of a chain under load a read or a write meets an I/O error, a write no room, a
+//! Every I/O call of a member of a group made to fail in turn (docs/faults.md E8 to E10). For head,
+//! middle and tail of a chain under load a read or a write meets an I/O error, a write no space, a
 //! flush fails. It is a call of the log, of a file that the member builds, of one that is being
 //! shipped to it, of a client's read or of a start. The middle one also where every replica
-//! compacts for itself. Of a replica by itself: `io_failures`.
+//! compacts for itself. For a replica by itself: `io_failures`.
 //!
-//! The member goes on, or ends itself with an error that says which call failed, and is started again with what a
-//! failed flush left marked, as `gabion up` does. Then one of two ways: the power is cut as soon as it has ended (or a
-//! little later, if it goes on), or clients go on and the power is cut when all is at rest. Either way what was
-//! acknowledged as durable is there, the same at every replica, and no slot is lost.
+//! The member goes on, or ends itself with an error that names the failed call, and is started
+//! again with the mark of a failed flush, as `gabion up` does. Then one of two ways: the power is
+//! cut as soon as it has ended (or a little later, if it goes on), or clients go on and the power
+//! is cut when all is at rest. Either way everything acknowledged as durable is there, the same at
+//! every replica, and no slot is lost.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` all.
 //!
@@ -20,10 +21,11 @@ use gabion_media::simulated::{DiskStats, Fault, OperationClass};
 use gabion_node::CompactionMode;
 use gabion_sim::{Options, World};
 
-/// Calls of a class that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each kind of fault.
+/// Calls of a class that fail in a test without `GABION_CRASH_FULL` and `GABION_TIMES`, for each
+/// kind of fault.
 const CALLS_MAX: u64 = 2;
 
-/// Steps after a call that failed by which a member that goes on has met what follows from it.
+/// Steps after a failed call within which a member that goes on has met its consequences.
 const STEPS_OF_FAULT: u64 = 40;
 
 /// When the power is cut.
@@ -35,7 +37,7 @@ enum Cut {
     AtRest,
 }
 
-/// A member, and the call of it that fails.
+/// A member, and its failing call.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     index: usize,
@@ -65,14 +67,15 @@ impl Attempt {
         }
         world.advance(left + STEPS_AFTER)?;
         world.settle()?;
-        // What was given up, as nobody knew what a write had left there, is known after a start.
+        // Slots that were given up after a failed write are known after a start.
         world.crash(self.index, Some(self.nth), self.nth);
         world.finish()?;
         Ok(world.deaths() > 0)
     }
 }
 
-/// Clients act, and half way the member is killed, while `go_on` says so. Returns the steps that are left.
+/// Clients act, and half way the member is killed, while `go_on` says so. Returns the remaining
+/// steps.
 fn load(world: &mut World, index: usize, go_on: impl Fn(&World) -> bool) -> Result<u64, String> {
     for step in 0..STEPS {
         if !go_on(world) {
@@ -86,10 +89,10 @@ fn load(world: &mut World, index: usize, go_on: impl Fn(&World) -> bool) -> Resu
     Ok(0)
 }
 
-/// Calls of a member in a run in which nothing fails.
+/// Calls of a member in a run without a failure.
 fn clean(index: usize, compaction: CompactionMode) -> DiskStats {
     let mut world = world(compaction);
-    // Those of the pool's making are over.
+    // Without those of the pool's making.
     let before = world.disk_stats(index);
     load(&mut world, index, |_| true).expect("nothing fails");
     let after = world.disk_stats(index);
@@ -164,11 +167,12 @@ fn every_call_fails_of_a_member_where_every_replica_compacts() {
     every_call_fails(1, CompactionMode::EveryReplica);
 }
 
-/// A disk that does not take what is written into some slots, whenever it is tried (docs/faults.md
-/// E9): they are given up, and what was to lie there lies elsewhere.
+/// A disk that always refuses writes into some slots (docs/faults.md E9): they are given up, and
+/// their files lie elsewhere.
 fn slots_that_refuse_writes_are_given_up(index: usize, compaction: CompactionMode) {
     let what = format!("replica {} of 3, {}", index + 1, compaction.as_str());
-    // A load fails when a slot does, as nobody but its caller can make its files anew, and the replica ends.
+    // A load fails when a slot does, as only its caller can make its files anew, and the replica
+    // ends.
     let mut world = World::new(SEED, Options { loads: 0, ..options(compaction) });
     let advance = |world: &mut World, steps| {
         world.advance(steps).unwrap_or_else(|error| panic!("{what}: {error}"));

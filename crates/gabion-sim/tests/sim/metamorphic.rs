@@ -1,16 +1,20 @@
 //! The same operations under many options give the same history.
 //!
-//! A script of writes (puts, puts that expire, counters that are added to, deletes of keys and of ranges, clears, in batches, some past
-//! the log), bulk loads, seals, compactions on demand, options changed amid it, kills, marks, a checkpoint and views that
-//! are held follows from a seed. Groups of one to four replicas carry it out, each with other
-//! options ([`sets`]): sizes, triggers, blocks, filters, codecs, caches, jobs, levels of acknowledgement, who
-//! compacts. What reads answer, at any replica, is a function of the script alone: it is held against a map, and
-//! so each group against every other. Files, places in the log and times of flushes differ, and are seen to.
+//! A script follows from a seed. It has writes (puts, puts that expire, counters that are added to,
+//! deletes of keys and of ranges, clears, in batches, some past the log), bulk loads, seals,
+//! compactions on demand, changes of options in between, kills, marks, a checkpoint and held views.
+//! Groups of one to four replicas carry it out, each with other options ([`sets`]): sizes,
+//! triggers, blocks, filters, codecs, caches, jobs, levels of acknowledgement, who compacts. The
+//! answers of reads, at any replica, are a function of the script alone: they are compared with a
+//! map, and so each group with every other. Files, places in the log and times of flushes differ,
+//! and the test sees that they do.
 //!
-//! An *epoch* of the script is a stretch of group time. Everything that a script has expire does so between the work of one
-//! epoch and that of the next, so that how long the work takes under some options changes no answer.
+//! An *epoch* of the script is a stretch of group time. Everything that a script has expire does so
+//! between the work of one epoch and that of the next, so that the duration of the work under some
+//! options changes no answer.
 //!
-//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 13 on (four times 13 are more than there are sets) other scripts follow.
+//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 13 on (four times
+//! 13 are more than the sets) other scripts follow.
 
 mod checkpoint;
 mod group;
@@ -24,13 +28,13 @@ use std::collections::BTreeSet;
 
 /// Sets of options that `cargo test` takes.
 const RUNS: u64 = 4;
-/// The first set that is taken; the second is of one replica, which writes past its log.
+/// The first set taken; the second is of one replica, which writes past its log.
 const FIRST: u64 = 28;
-/// From one set that is taken to the next: every kind is among the first, and each is met once, as the stride has
-/// no factor in common with their number.
+/// From one set taken to the next: every kind is among the first, and each is met once, as the
+/// stride has no factor in common with their number.
 const STRIDE: u64 = 13;
 
-/// What the runs of a test did.
+/// The counts of a test's runs.
 #[derive(Default)]
 struct Tally {
     answers: usize,
@@ -95,7 +99,8 @@ fn the_same_operations_under_many_options_give_the_same_history() {
     assert!(differ * 2 > runs.min(count), "{differ} of {runs} trees differ");
 }
 
-/// The map against which groups are held is the script's alone; a defect of it would show as one of all groups.
+/// The map that groups are compared with depends on the script alone; a defect of it would show as
+/// one of all groups.
 #[test]
 fn scripts_do_all_that_they_can() {
     let count = sets::all().len();

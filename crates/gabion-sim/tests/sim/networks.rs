@@ -1,5 +1,5 @@
 //! Processes that pause, directions in which nothing arrives, and bits that flip past TCP's
-//! checksum: who does not hear another leaves, no member is refused for good, and nothing that was
+//! checksum. A member that does not hear another leaves, no member is refused for good, and nothing
 //! acknowledged is lost.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
@@ -7,12 +7,12 @@ use crate::times;
 use gabion_node::{CompactionMode, WriteGate};
 use gabion_sim::{Faults, Options, Outcome, Part, World};
 
-/// How long something lasts, in ms: several times what members wait for each other.
+/// The duration of a fault, in ms: several times the members' timeout.
 const LONG_MS: u64 = 1_200;
 /// Steps in which a member that hears nothing has left, and the others with it: some 600 ms.
 const STEPS: u64 = 600;
 
-/// A group of three to which nothing happens but what a test does, with some data.
+/// A group of three with no faults but the test's own, with some data.
 fn world(seed: u64) -> World {
     let compaction =
         if seed % 2 == 1 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
@@ -31,7 +31,7 @@ fn are_connected(world: &World, a: usize, b: usize) -> bool {
     world.connection(member, b).is_some()
 }
 
-/// All goes on, with the same processes.
+/// Everything goes on, with the same processes.
 fn goes_on(world: &mut World, what: &str) {
     let before = world.outcome();
     let end = world.node(0).unwrap().log_end();
@@ -93,7 +93,7 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
                 let mut world = world(seed);
                 let connection = world.connection(world.group().founders[from], to);
                 world.flip_next_frame(from, to, part);
-                // The length may be what is damaged: then the receiver waits for as long as it does
+                // The damage may be in the length: then the receiver waits for as long as it does
                 // for any silence.
                 world.advance(STEPS).unwrap();
                 let now = world.connection(world.group().founders[from], to);
@@ -121,7 +121,7 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
     }
 }
 
-/// A head whose power was cut fetches what it lost, and that is damaged on its way.
+/// A head whose power was cut fetches the lost log, which is damaged on its way.
 /// docs/faults.md: H8
 #[test]
 fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
@@ -163,7 +163,7 @@ fn bits_that_flip_on_connections_for_files_cost_connections_and_no_more() {
     println!("coverage: {} bits flipped on connections for files", all.flipped_transfers);
 }
 
-/// As often as may be while something is done in between.
+/// As often as possible while something is done in between.
 fn storm(seed: u64, faults: Faults) -> Outcome {
     let options = Options::of_seed(seed);
     let replicas = options.replicas.max(2);
@@ -196,8 +196,8 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
 }
 
 /// Replica 2 compacted for itself and lost, with its ring, the records that told its compaction the
-/// time. Its files hide what has expired by then; at the same position of the log replica 1 shows
-/// it.
+/// time. Its files hide values that have expired by then; at the same position of the log replica 1
+/// shows them.
 /// docs/faults.md: R12
 #[test]
 #[ignore = "the time of a replica's own compactions outlives the records that told it"]

@@ -1,6 +1,6 @@
-//! Every I/O call of what makes a new pool made to fail in turn (docs/faults.md E8 to E10, E16): of
-//! the creation of a replica, and of a checkpoint, at its source and at its target. A read or a
-//! write meets an I/O error, a write no room (any sectors of it, or a beginning, are there), a
+//! Every I/O call in the making of a new pool made to fail in turn (docs/faults.md E8 to E10, E16):
+//! in the creation of a replica, and in a checkpoint, at its source and at its target. A read or a
+//! write meets an I/O error, a write no space (any sectors of it, or a beginning, are there), a
 //! flush fails.
 //!
 //! ```text
@@ -9,13 +9,12 @@
 //!                                                          └► source: holds all ─► a write ─► a checkpoint of all
 //! ```
 //!
-//! The superblock comes last, in two copies that are written and flushed one after the other. So
-//! only when a call for one of these failed may a pool be there, which then is whole; when it was
-//! for the second one, a pool is there.
+//! The superblock comes last, in two copies that are written and flushed one after the other. So a
+//! pool may be there only when a call for one of these failed, and then it is whole. When the call
+//! was for the second copy, a pool must be there.
 //!
-//! A replica that is copied lives through all failures of a kind, and is itself broken off only by
-//! a power cut at last: what one of them left behind would show in the next. No call is left out,
-//! as there are few.
+//! A copied replica lives through all failures of a kind, and only a power cut at the end breaks it
+//! off: the remains of one failure would show in the next. No call is left out, as there are few.
 
 use crate::io_failures::{FAULTS, Machine, afterwards, calls, check_names, now};
 use crate::rig::{Drive, NOT_OPENED, Records, Replica, Turn, create, driven, empty_disk, trust_of};
@@ -27,7 +26,7 @@ use gabion_node::checkpoint::{self, Copied, Origin};
 use gabion_sim::SimulatedMemory;
 use gabion_sim::client::{TWINS, encode_value};
 
-/// Sees that an error is of the kind of the fault, and says which call failed.
+/// Checks that an error is of the kind of the fault, and names the failed call.
 fn check_error(error: &Error, class: OperationClass, fault: Fault) -> Result<(), String> {
     let kind = if fault == Fault::NoSpace { ErrorKind::NoSpace } else { ErrorKind::Io };
     if error.kind() != kind {
@@ -36,8 +35,8 @@ fn check_error(error: &Error, class: OperationClass, fault: Fault) -> Result<(),
     check_names(&error.to_string(), class, fault)
 }
 
-/// What a process finds that starts on a disk and an empty ring: all records, or nothing where no
-/// pool is.
+/// The findings of a process that starts on a disk and an empty ring: all records, or nothing if
+/// there is no pool.
 fn found(disk: &SimulatedDisk, ring_len: u64) -> Result<Option<Records>, String> {
     let ring = Box::new(SimulatedMemory::new(ring_len as usize));
     let mut replica = Replica::start(disk.clone(), ring, trust_of(disk));
@@ -53,7 +52,7 @@ fn found(disk: &SimulatedDisk, ring_len: u64) -> Result<Option<Records>, String>
     }
 }
 
-/// Sees that a pool is there, or none, as it has to be when the `nth` of `all` calls of its making
+/// Checks that a pool is there, or none, as required when the `nth` of `all` calls of its making
 /// failed.
 fn check_presence(is_there: bool, class: OperationClass, nth: u64, all: u64) -> Result<(), String> {
     let is_change = class != OperationClass::Read;
@@ -64,8 +63,8 @@ fn check_presence(is_there: bool, class: OperationClass, nth: u64, all: u64) -> 
     }
 }
 
-/// Sees that a replica goes on: what it is made to write is there, with all that was there before,
-/// when the power was cut.
+/// Checks that a replica goes on: its new writes are there after a power cut, with everything from
+/// before.
 fn check_goes_on(machine: &Machine, mut drive: Drive<'_>) -> Result<(), String> {
     drive.run(&afterwards())?;
     drive.replica.make_durable()?;
@@ -80,15 +79,15 @@ fn check_goes_on(machine: &Machine, mut drive: Drive<'_>) -> Result<(), String> 
     last.check_at_rest()
 }
 
-/// A creation of which a call fails.
+/// A creation with a failing call.
 #[derive(Clone, Copy, Debug)]
 struct Creation {
     class: OperationClass,
     fault: Fault,
     nth: u64,
-    /// Calls of the class in one of which none fails.
+    /// Calls of the class in a creation without a failure.
     all: u64,
-    /// Whether the power is cut then, and what it leaves.
+    /// Whether the power is cut then, and the remains.
     cut: Option<u64>,
 }
 
@@ -153,7 +152,7 @@ fn every_call_of_a_creation_fails_and_it_can_be_repeated() {
     }
 }
 
-/// Where a call of a checkpoint fails.
+/// The side of a checkpoint with the failing call.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Source,
@@ -181,7 +180,7 @@ fn workload() -> Workload {
     workload
 }
 
-/// A replica that is copied again and again, and what fails then.
+/// A replica that is copied again and again, and the failure.
 struct Copying<'a> {
     source: Drive<'a>,
     ring_len: u64,
@@ -213,13 +212,13 @@ impl Copying<'_> {
         copied
     }
 
-    /// What it holds.
+    /// Its content.
     fn model(&self) -> Records {
         self.source.models.last().cloned().unwrap_or_default()
     }
 
-    /// Nothing fails: the copy has every record, also when the power is cut. Returns what was
-    /// copied, and how many calls there were of those of which one is to fail.
+    /// Nothing fails: the copy has every record, also after a power cut. Returns the copied counts,
+    /// and the number of calls of the class to fail.
     fn succeeds(&mut self) -> Result<(Copied, u64), String> {
         let (here, there) = (self.source.replica.disk.clone(), empty_disk());
         let before = here.stats();
@@ -235,8 +234,8 @@ impl Copying<'_> {
         Ok((copied, all))
     }
 
-    /// The `nth` of `all` calls fails. Returns how many there are by then, as what follows is
-    /// written, too.
+    /// The `nth` of `all` calls fails. Returns the number of calls by then, as the later writes
+    /// count, too.
     fn fails(&mut self, nth: u64, all: u64) -> Result<u64, String> {
         let (here, there) = (self.source.replica.disk.clone(), empty_disk());
         there.start_recording();
@@ -257,7 +256,7 @@ impl Copying<'_> {
         Ok(all)
     }
 
-    /// No store opens on the target of one that failed, or one that has everything.
+    /// The target of a failed copy opens as no store, or as one that has everything.
     fn check_target(&self, there: &SimulatedDisk, nth: u64, all: u64) -> Result<(), String> {
         let recording = there.recording().ok_or("nothing was recorded")?;
         let cut = |variant| recording.image_at(recording.effects().len(), variant);
@@ -271,7 +270,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// The source holds what it held, and takes writes.
+    /// The source keeps its content, and takes writes.
     fn check_source(&mut self, nth: u64) -> Result<(), String> {
         let model = self.model();
         let replica = &mut self.source.replica;
@@ -314,7 +313,7 @@ fn every_call_of_a_checkpoint_fails(side: Side, class: OperationClass, fault: Fa
 /// docs/faults.md: E9
 #[test]
 fn every_read_of_a_checkpoint_at_its_source_fails_and_the_source_is_unharmed() {
-    // It does nothing else there.
+    // It makes no other calls there.
     every_call_of_a_checkpoint_fails(Side::Source, OperationClass::Read, Fault::Fail);
 }
 

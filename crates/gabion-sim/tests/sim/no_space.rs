@@ -1,5 +1,5 @@
-//! Disks that have no room for the files of flushes and compactions, as a thin file system may not:
-//! jobs are tried again after pauses, reads go on, and with room all goes on; nothing is lost, no
+//! Disks without space for the files of flushes and compactions, like a thin file system. Jobs are
+//! tried again after pauses and reads go on. With space everything goes on; nothing is lost, no
 //! slot either.
 //!
 //! docs/faults.md: E10
@@ -10,13 +10,13 @@ use gabion_engine::Compression;
 use gabion_node::{CompactionMode, Node, WriteGate};
 use gabion_sim::{Faults, Options, World};
 
-/// Steps without room, some 3,000 ms; far more than it takes until a MemTable is full.
+/// Steps without space, some 3,000 ms; far more than it takes until a MemTable is full.
 const STEPS: u64 = 3_000;
 /// Pauses of 100, 200, 400, 800 and 1,600 ms end within that time. A flush and a compaction may
 /// fail after each.
 const FAILURES_MAX: u64 = 2 * 6;
 
-/// Files as large as MemTables; nothing but the full disk goes wrong.
+/// Files as large as MemTables; no fault but the full disk.
 fn options(seed: u64, replicas: u32, compaction: CompactionMode) -> Options {
     let compression = Compression::None;
     let faults = Faults::default();
@@ -27,7 +27,7 @@ fn node(world: &World, index: usize) -> &Node {
     world.node(index).expect("nothing kills it")
 }
 
-/// A disk fills up, stays so, and has room again.
+/// A disk fills up, stays so, and has space again.
 fn outage(seed: u64, replicas: u32, compaction: CompactionMode, index: usize) {
     let what = format!("seed {seed}, {replicas} replicas, {compaction:?}, disk {}", index + 1);
     let check =
@@ -35,14 +35,14 @@ fn outage(seed: u64, replicas: u32, compaction: CompactionMode, index: usize) {
     let mut world = World::new(seed, options(seed, replicas, compaction));
     check(world.advance(1_500));
     world.fill_disk(index, u64::MAX);
-    // What has been written already goes on to its edit.
+    // Written files go on to their edit.
     check(world.advance(300));
     let before = world.outcome();
     let files = world.files(index);
     check(world.advance(STEPS));
 
     let counters = node(&world, index).counters();
-    // A flush of what was all deleted makes no file, and needs no room.
+    // A flush of deleted entries only makes no file, and needs no space.
     let is_new = |file: &FileId| !files.contains(file);
     assert_eq!(world.files(index).into_iter().find(is_new), None, "{what}: files without room");
     let flushes = counters.flushes;

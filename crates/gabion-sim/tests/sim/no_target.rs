@@ -1,5 +1,5 @@
-//! Files travel through the target and no other way: without it nothing is shipped and no edit is
-//! applied, and when it is back all goes on.
+//! Files travel only through the target: without it nothing is shipped and no edit is applied, and
+//! when it is back everything goes on.
 
 use gabion_base::FileKind;
 use gabion_engine::Compression;
@@ -19,7 +19,7 @@ fn options(seed: u64) -> Options {
         compaction: CompactionMode::Primary,
         compression: Compression::None,
         faults: if seed.is_multiple_of(2) { faults } else { Faults::default() },
-        // Flushes alone are what waits.
+        // Only flushes wait.
         loads: 0,
         ..Options::of_seed(seed)
     }
@@ -36,7 +36,7 @@ fn ssts(node: &Node) -> usize {
     node.pool().files().filter(|placement| placement.file.kind == FileKind::Sst).count()
 }
 
-/// Nothing of a file or an edit is anywhere but where it was made.
+/// No part of a file or an edit is anywhere but where it was made.
 fn check_nothing_moved(world: &World, what: &str) {
     let outcome = world.outcome();
     assert!(outcome.flushes > 0, "{what}: no flush ended, nothing was shown");

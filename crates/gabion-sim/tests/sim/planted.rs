@@ -1,5 +1,5 @@
-//! Defects in what a replica does at its start and in its jobs: the crash points must find each,
-//! and the same states without it are right (docs/faults.md, "Seeded mutants").
+//! Defects in a replica's start and in its jobs: the crash points must find each, and the same
+//! states without it are right (docs/faults.md, "Seeded mutants").
 
 use crate::crash_points::first_failure;
 use crate::rig::{PLANTED, Run};
@@ -7,11 +7,10 @@ use crate::workloads::{self, Workload};
 use gabion_node::Mutant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Boundaries from one whose states are looked at to the next: no multiple of anything in a
-/// workload.
+/// Boundaries between two whose states are checked: no multiple of anything in a workload.
 const STRIDE: usize = 7;
 
-/// Looks at states after crashes of a run without the defect until one is wrong with it, in one of
+/// Checks states after crashes of a run without the defect until one is wrong with it, in one of
 /// these ways.
 fn is_caught(mutant: Mutant, workload: &Workload, ways: &[&str]) {
     let run = Run::record(&workload.group, &workload.turns);
@@ -57,7 +56,7 @@ fn tombstones_that_are_dropped_early_are_caught() {
     );
 }
 
-/// This defect is one of what is written, not of who reads it.
+/// The writer has this defect, not the reader.
 /// docs/faults.md: E1
 #[test]
 fn a_log_that_does_not_begin_behind_what_a_flush_has_taken_off_it_is_caught() {

@@ -1,12 +1,12 @@
-//! All replicas lose power at once, at any step (docs/faults.md R10): with the level `durable`
-//! nothing that was acknowledged is lost; with `replicated` the group goes on with what a whole
-//! number of records made, the same at every replica. While one replica keeps its ring, nothing is
-//! lost, whoever else is out.
+//! All replicas lose power at once, at any step (docs/faults.md R10). With the level `durable`
+//! nothing acknowledged is lost. With `replicated` the group goes on with the result of a whole
+//! number of records, the same at every replica. While one replica keeps its ring, nothing is lost,
+//! even if others are out.
 
 use gabion_node::AckLevel;
 use gabion_sim::{Faults, Options, World};
 
-/// Steps between one power cut that is tried and the next; `GABION_CRASH_FULL=1` takes more.
+/// Steps between two power cuts; `GABION_CRASH_FULL=1` takes more.
 fn stride() -> usize {
     if std::env::var_os("GABION_CRASH_FULL").is_some() { 7 } else { 97 }
 }
@@ -44,7 +44,7 @@ fn a_power_cut_everywhere_leaves_a_prefix_of_what_was_acknowledged_as_replicated
     }
 }
 
-/// Some lose power, and one whose process is killed or goes on has its ring.
+/// Some lose power; one whose process is killed or goes on keeps its ring.
 fn survive_by(seed: u64, survivor: usize, is_killed: bool) {
     let options = Options {
         replicas: 3,

@@ -1,11 +1,10 @@
-//! Every crash point of every recovery: a small workload is cut short at each boundary, in each of
-//! the ways in which a crash may leave a machine, and the recovery from each of these is cut short
-//! at each of its own boundaries, in each of these ways again (docs/faults.md E2). The second
-//! recovery must find what the first crash allows.
+//! Every crash point of every recovery. A small workload is cut short at each boundary, in each way
+//! in which a crash may leave a machine. The recovery from each of these is cut short at each of
+//! its own boundaries, in each of these ways again (docs/faults.md E2). The second recovery must
+//! find a state that the first crash allows.
 //!
-//! What a power cut leaves of writes that no flush covered is nothing, all, or one of two mixtures
-//! of torn sectors; of the ring zeros or garbage. What a kill leaves is the ring as it was, or with
-//! its last write torn.
+//! A power cut leaves nothing, all, or one of two mixtures of torn sectors of the unflushed writes,
+//! and zeros or garbage in the ring. A kill leaves the ring as it was, or with its last write torn.
 //!
 //! `cargo test` takes a sample of both, `GABION_CRASH_FULL=1` all.
 
@@ -20,7 +19,7 @@ use gabion_sim::SimulatedMemory;
 /// after each.
 const FIRST_MAX: u64 = 6;
 const SECOND_MAX: usize = 8;
-/// First crashes between two words on how far it is, when all are taken.
+/// First crashes between two progress messages, when all are taken.
 const SAID_EVERY: usize = 50;
 
 /// A way in which a crash may leave a machine.
@@ -28,11 +27,11 @@ const SAID_EVERY: usize = 50;
 enum Way {
     /// The process is killed. A seed tears the last write to the ring.
     Kill(Option<u64>),
-    /// The power is cut; the seed says what is left.
+    /// The power is cut; the seed decides the remains.
     Power(u64),
 }
 
-/// A crash of something that was recorded.
+/// A crash of a recorded run.
 #[derive(Clone, Copy, Debug)]
 struct Crash {
     moment: Moment,
@@ -50,7 +49,7 @@ fn crashes(recording: &Recording, moments: &[Moment], ring: &RingReplay<'_>) -> 
         if ring.ends_with_write(moment) {
             all.extend([1, 2].map(|seed| Crash { moment, way: Way::Kill(Some(seed + i as u64)) }));
         }
-        // The ring is lost: what was written to it alone makes no difference.
+        // The ring is lost: a write to it alone makes no difference.
         if moments.get(i + 1).is_some_and(|next| next.effects == moment.effects) {
             continue;
         }
@@ -61,7 +60,7 @@ fn crashes(recording: &Recording, moments: &[Moment], ring: &RingReplay<'_>) -> 
     all
 }
 
-/// What crashes leave, one after the other.
+/// The remains of crashes, one after the other.
 struct Left<'a> {
     replay: gabion_media::simulated::Replay<'a>,
     ring: RingReplay<'a>,
@@ -86,7 +85,7 @@ impl Left<'_> {
     }
 }
 
-/// What may be there after a first crash of one of both kinds, and a second.
+/// The bounds after a first crash of either kind, and a second.
 fn bounds(run: &Run, crash: Crash, is_kill: bool) -> Bounds {
     let bounds = run.bounds(crash.moment, is_kill);
     match crash.way {

@@ -1,5 +1,4 @@
-//! One replica, everything that it did to its disk and its ring, and the models after each of its
-//! records.
+//! One replica, all its effects on its disk and its ring, and the models after each of its records.
 #![expect(clippy::unwrap_used, reason = "a test: whatever fails here is the test's failure")]
 
 use gabion_base::units::MIB;
@@ -36,7 +35,7 @@ const SEGMENT_LEN: u64 = 64 * 1024;
 /// Engine keys and the number in each value.
 pub(crate) type Records = BTreeMap<Vec<u8>, u64>;
 
-/// The bit of a number that expires; when, stands in the 31 bits below.
+/// The bit of a number that expires; the time stands in the 31 bits below.
 const EXPIRES: u64 = 1 << 63;
 
 /// A number that expires at a time of the group.
@@ -49,7 +48,7 @@ fn expires_ms(value: u64) -> Option<u64> {
     (value & EXPIRES != 0).then_some((value & !EXPIRES) >> 32)
 }
 
-/// Whether what was found at a time of the group is all of a state but what has expired by then.
+/// Whether the records found at a time of the group are all of a state but the expired ones.
 pub(crate) fn is_state(model: &Records, found: &Records, now_ms: u64) -> bool {
     let is_due = |value: &u64| expires_ms(*value).is_some_and(|at_ms| at_ms <= now_ms);
     model.iter().filter(|(_, value)| !is_due(value)).eq(found)
@@ -58,14 +57,14 @@ pub(crate) fn is_state(model: &Records, found: &Records, now_ms: u64) -> bool {
 /// The first of the registers that are written past the log.
 const UNLOGGED: u64 = 1_000_000;
 
-/// How the error of a replica begins that could not be opened.
+/// The begin of the error of a replica that could not be opened.
 pub(crate) const NOT_OPENED: &str = "the replica was not opened";
-/// Steps after which a replica that still takes no write never will.
+/// Steps after which a replica that still takes no write counts as stuck.
 const WAIT_STEPS_MAX: u32 = 100_000;
-/// Loads that fail for want of room before one that does is taken for stuck.
+/// Loads in a row that may fail for want of space.
 const LOADS_MAX: u32 = 3;
 
-/// What of a disk a process may trust that starts on it, as the mark beside a pool says.
+/// The trust in a disk of a process that starts on it, as the mark beside a pool says.
 pub(crate) fn trust_of(disk: &SimulatedDisk) -> Trust {
     if disk.flush_had_failed() { Trust::Flushed } else { Trust::Readable }
 }
@@ -75,9 +74,10 @@ pub(crate) enum Turn {
     /// Sets a register that no other turn sets, past the log: the first such turn the first, and so
     /// on. For workloads without restarts and other clears than [`Turn::ClearUnlogged`].
     Unlogged,
-    /// Deletes everything, past the log; nothing is written after that.
+    /// Deletes everything, past the log; no write follows.
     ClearUnlogged,
-    /// Sets (or deletes) registers and twins, by number, in one record. What is [`expiring`] does.
+    /// Sets (or deletes) registers and twins, by number, in one record. An [`expiring`] number
+    /// expires.
     Write(Vec<(u64, Option<u64>)>),
     /// Adds to counters, by number, in one record.
     Add(Vec<(u64, u64)>),
@@ -87,11 +87,11 @@ pub(crate) enum Turn {
     Clear,
     /// Loads registers and twins, by number, and waits for it.
     Load(Vec<(u64, Option<u64>)>),
-    /// Has what the log has made durable, beside what follows.
+    /// Has the log so far made durable, beside later turns.
     Sync,
     /// Ends the MemTable.
     Seal,
-    /// Has everything compacted, beside what follows.
+    /// Has everything compacted, beside later turns.
     Compact,
     /// Lets the replica come to rest.
     Rest,
@@ -220,7 +220,7 @@ impl Replica {
         self.process.node.as_deref_mut()
     }
 
-    /// What reads of its files need.
+    /// The sources for reads of its files.
     pub(crate) fn tables(&self) -> Option<ReplicaTables> {
         self.process.tables()
     }
@@ -285,12 +285,12 @@ impl Replica {
         Err("the log does not become durable".into())
     }
 
-    /// The time by which it judges what has expired.
+    /// The time by which it judges expiry.
     pub(crate) fn group_ms(&self) -> u64 {
         self.process.node.as_ref().map_or(0, |node| node.read_view().now_ms())
     }
 
-    /// Its clock goes on by so much at once.
+    /// Its clock jumps ahead by so much.
     pub(crate) fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
     }
@@ -303,7 +303,7 @@ impl Replica {
         version.files().map(|(_, meta)| len(meta)).max().unwrap_or_default()
     }
 
-    /// Everything that it holds.
+    /// All its records.
     pub(crate) fn records(&mut self) -> Result<Records, String> {
         let (Some(tables), Some(node)) = (self.tables(), self.process.node.as_ref()) else {
             return Err("the replica is not open".into());
@@ -329,7 +329,7 @@ impl Replica {
     }
 }
 
-/// How much had happened: effects on the disk, writes to the ring.
+/// The effects so far: on the disk, and writes to the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) effects: usize,
@@ -359,7 +359,7 @@ struct RecordedRing {
 }
 
 impl RecordedRing {
-    /// From now on.
+    /// A ring that records from now on.
     fn of(memory: SimulatedMemory, disk: &SimulatedDisk) -> Self {
         let effects = disk.effects();
         let before = effects.load(Ordering::Relaxed) as usize;
@@ -393,46 +393,46 @@ impl MemoryRegion for RecordedRing {
     }
 }
 
-/// What a workload did, so that any moment of it can be made again.
+/// The record of a workload, so that any moment of it can be made again.
 pub(crate) struct Run {
     pub(crate) recording: Recording,
     ring_len: usize,
     ring: Vec<RingWrite>,
     /// The state before the first record and after each.
     pub(crate) models: Vec<Records>,
-    /// For each record: when it began, when the ring was said to have it, when the disk was.
+    /// For each record: when it began, when the ring was reported to have it, when the disk was.
     began: Vec<Moment>,
     replicated: Vec<Moment>,
     durable: Vec<Moment>,
-    /// For each write past the log: when it began, when a file had it that every start finds.
+    /// For each write past the log: when it began, when a file that every start finds had it.
     unlogged: Vec<Moment>,
     in_files: Vec<Moment>,
-    /// The same of a clear past the log.
+    /// The same for a clear past the log.
     cleared: Option<Moment>,
     cleared_in_files: Option<Moment>,
-    /// When each stop had come to its end.
+    /// When each stop had ended.
     pub(crate) stops: Vec<Moment>,
     pub(crate) counters: String,
-    /// The longest bound of a file at last, in bytes.
+    /// The longest bound of a file at the end, in bytes.
     pub(crate) longest_bound: usize,
 }
 
-/// What may be there after a crash: the states after `least` to `most` records, and the first few
-/// writes past the log; or nothing, where all was cleared past it.
+/// The possible states after a crash: those after `least` to `most` records, and the first few
+/// writes past the log; or nothing, if all was cleared past it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) least: usize,
     pub(crate) most: usize,
     pub(crate) unlogged: (usize, usize),
-    /// Whether all must be cleared by a write past the log, and whether it may be.
+    /// Whether a clear past the log must have happened, and whether it may have.
     pub(crate) cleared: (bool, bool),
 }
 
 impl Bounds {
-    /// Whether what was found is what a clear past the log left: nothing.
+    /// Whether the findings are those after a clear past the log: nothing.
     ///
     /// # Errors
-    /// When something is there that was cleared.
+    /// When a cleared record is there.
     pub(crate) fn is_cleared(self, found: &Records) -> Result<bool, String> {
         let (must, may) = self.cleared;
         match found.first_key_value() {
@@ -441,10 +441,10 @@ impl Bounds {
         }
     }
 
-    /// Takes away from what was found what was written past the log.
+    /// Takes the writes past the log out of the findings.
     ///
     /// # Errors
-    /// When that is not what may be there of it.
+    /// When these are not the possible ones.
     pub(crate) fn check_unlogged(self, found: &Records) -> Result<Records, String> {
         let ((least, most), mut logged) = (self.unlogged, found.clone());
         let keys = (0..most as u64).flat_map(|n| engine_keys(UNLOGGED + n));
@@ -457,7 +457,7 @@ impl Bounds {
     }
 }
 
-/// A replica that is made to go through a workload, and what it said of each record.
+/// A replica that is made to go through a workload, and its reports on each record.
 pub(crate) struct Drive<'a> {
     pub(crate) replica: Replica,
     ring: &'a dyn Fn() -> Box<dyn MemoryRegion>,
@@ -465,26 +465,26 @@ pub(crate) struct Drive<'a> {
     ack: AckLevel,
     /// The state before the first record and after each.
     pub(crate) models: Vec<Records>,
-    /// Where each record ends in the log.
+    /// The end of each record in the log.
     ends: Vec<Frontier>,
-    /// For each record: when it began, when the ring was said to have it, when the disk was.
+    /// For each record: when it began, when the ring was reported to have it, when the disk was.
     pub(crate) began: Vec<Moment>,
     pub(crate) replicated: Vec<Moment>,
     pub(crate) durable: Vec<Moment>,
     /// The numbers of writes past the log.
     unlogged: Vec<SequenceNumber>,
-    /// For each of them: when it began, when a file had it that every start finds.
+    /// For each of them: when it began, when a file that every start finds had it.
     unlogged_began: Vec<Moment>,
     in_files: Vec<Moment>,
-    /// The number of the clear past the log, when it began, and when an edit had it that every
-    /// start finds.
+    /// The number of the clear past the log, when it began, and when an edit that every start finds
+    /// had it.
     cleared: Option<(SequenceNumber, Moment)>,
     cleared_in_files: Option<Moment>,
-    /// What each restart finds the mark of, which says that a flush had failed.
+    /// Whether each restart finds the mark of a failed flush.
     pub(crate) marks_restarts: bool,
-    /// What the disk had done at each restart, and when the replica was open.
+    /// The disk's counts at each restart, and when the replica was open.
     pub(crate) openings: Vec<(DiskStats, Option<DiskStats>)>,
-    /// When each stop had come to its end.
+    /// When each stop had ended.
     stops: Vec<Moment>,
 }
 
@@ -518,7 +518,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Carries out the turns, with up to three records under way where each is to be durable, and
+    /// Carries out the turns, with up to three records under way if each has to be durable, and
     /// lets the replica come to rest.
     pub(crate) fn run(&mut self, turns: &[Turn]) -> Result<(), String> {
         for turn in turns {
@@ -539,7 +539,7 @@ impl<'a> Drive<'a> {
         self.settle()
     }
 
-    /// What may be there when the process is killed now (`kill`), or the power is cut.
+    /// The bounds if the process is killed now (`kill`), or the power is cut.
     pub(crate) fn bounds(&self, kill: bool) -> Bounds {
         let durable = self.durable.len();
         Bounds {
@@ -630,8 +630,7 @@ impl<'a> Drive<'a> {
         self.models.push(model);
     }
 
-    /// Returns where the log ends that has the load. One that fails for want of room is begun
-    /// again.
+    /// Returns the end of the log with the load. One that fails for want of space is begun again.
     fn load(&mut self, writes: &[(u64, Option<u64>)]) -> Result<Frontier, String> {
         let mut last = None;
         for _ in 0..LOADS_MAX {
@@ -665,7 +664,7 @@ impl<'a> Drive<'a> {
                 LoadState::Failed(error) if error.kind() == ErrorKind::NoSpace => {
                     return Ok(Err(error));
                 }
-                // For any other reason the replica ends itself, and says so.
+                // For any other cause the replica ends itself, and reports it.
                 LoadState::Failed(_) => {}
                 LoadState::Working => {
                     if let Err(error) = feed(node, id, &mut files) {
@@ -690,7 +689,7 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Notes what was acknowledged since.
+    /// Notes acknowledgements since the last call.
     fn note(&mut self) {
         let stats = self.replica.disk.stats();
         let Some(node) = self.replica.node() else { return };
@@ -716,8 +715,7 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Gives a load the files that it takes now, and says when it has all. Where it has, nothing
-/// happens.
+/// Gives a load the files that it takes now, and ends it when it has all. Does nothing if it has.
 fn feed(
     node: &mut Node,
     id: LoadId,
@@ -756,7 +754,7 @@ pub(crate) fn new_disk(group: &GroupConfig) -> SimulatedDisk {
     disk
 }
 
-/// Work that waits for a disk besides the one whose handle is driven already.
+/// Work on a disk besides the one whose handle is driven already.
 pub(crate) async fn driven<T>(handle: &MediumHandle, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -821,7 +819,7 @@ impl Run {
         moments(&self.recording, &self.ring)
     }
 
-    /// What may be there after the kill of the process (`kill`) or a power cut.
+    /// The bounds after the kill of the process (`kill`) or a power cut.
     pub(crate) fn bounds(&self, moment: Moment, kill: bool) -> Bounds {
         let count = |list: &[Moment]| list.iter().take_while(|m| m.is_by(moment)).count();
         let is_by = |noted: Option<Moment>| noted.is_some_and(|noted| noted.is_by(moment));
@@ -849,7 +847,7 @@ fn moments(recording: &Recording, ring: &[RingWrite]) -> Vec<Moment> {
     moments
 }
 
-/// What a replica did to the disk and the ring that a crash left it, until it came to rest.
+/// A replica's effects on the disk and the ring that a crash left it, until it came to rest.
 pub(crate) struct Recovery {
     pub(crate) recording: Recording,
     /// The ring as it was found.
@@ -903,7 +901,7 @@ pub(crate) struct RingReplay<'a> {
     writes: &'a [RingWrite],
     memory: SimulatedMemory,
     done: usize,
-    /// What the last write replaced.
+    /// The bytes that the last write replaced.
     replaced: Vec<u8>,
 }
 

@@ -1,11 +1,11 @@
-//! Rings that are lost, at each kind of stop: a replica writes, stops cleanly, starts, is killed,
-//! and at every boundary between two effects on its disk or its ring the machine is made anew as a
+//! Rings that are lost, at each kind of stop. A replica writes, stops cleanly, starts, is killed.
+//! At every boundary between two effects on its disk or its ring the machine is made anew as a
 //! crash there would have left it, without its ring (docs/faults.md F5).
 //!
-//! What is found must agree with what the replica says of it: where it says that nothing is lost,
-//! all that was acknowledged is there; where it says that something may be, all that was durable.
-//! Just after a clean stop it must say the former. Then the start that found a loss is itself
-//! interrupted at every boundary, and the next one may not have forgotten it.
+//! The findings must agree with the replica's report. If it says that nothing is lost, everything
+//! acknowledged is there; if it says that something may be, everything durable. Just after a clean
+//! stop it must say the former. Then the start that found a loss is itself interrupted at every
+//! boundary, and the next one may not have forgotten it.
 //!
 //! `cargo test` takes a sample, `GABION_CRASH_FULL=1` every boundary.
 
@@ -19,7 +19,7 @@ use gabion_node::{AckLevel, GroupConfig};
 use gabion_sim::process::RingLabel;
 use gabion_sim::{Faults, Options, Random, SimulatedMemory, World};
 
-/// Moments that are taken of a run without `GABION_CRASH_FULL` and `GABION_TIMES`, besides those of
+/// Moments of a run that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`, besides those of
 /// stops.
 const MOMENTS_MAX: usize = 40;
 /// Starts that are themselves interrupted.
@@ -51,7 +51,7 @@ fn run(ack: AckLevel, count: u64) -> (GroupConfig, Run) {
     (group, run)
 }
 
-/// Opens an image without its ring. Returns what is there, and whether the replica says that
+/// Opens an image without its ring. Returns its records, and whether the replica says that
 /// something may be missing.
 fn without_ring(
     disk: &SimulatedDisk,
@@ -73,7 +73,7 @@ fn without_ring(
     Ok((replica, found, loss.is_some()))
 }
 
-/// How often what was said.
+/// The counts of each report.
 #[derive(Default)]
 struct Tally {
     whole: u64,
@@ -81,7 +81,7 @@ struct Tally {
     interrupted: u64,
 }
 
-/// One image, opened without its ring: what is there fits what is said.
+/// One image, opened without its ring: the records agree with the report.
 fn is_honest(
     run: &Run,
     moment: Moment,
@@ -108,7 +108,8 @@ fn is_honest(
     }
 }
 
-/// The start that finds the loss is cut short at its boundaries: whoever comes next says the same.
+/// The start that finds the loss is cut short at its boundaries: every later start reports the
+/// same.
 fn is_not_forgotten(disk: &SimulatedDisk, ring_len: u64) -> Result<u64, String> {
     let before = SimulatedMemory::new(ring_len as usize);
     let recovery = Recovery::record_on(disk, before, RingLabel::new(None))?;
@@ -237,7 +238,7 @@ fn seeds() -> std::ops::Range<u64> {
     0..4 * times()
 }
 
-/// What each replica says became of what its ring held.
+/// Each replica's report on the fate of its ring's content.
 fn fates(world: &World) -> Vec<Option<Fate>> {
     let fate = |index| world.node(index).and_then(|node| Some(node.ring_loss()?.fate));
     (0..world.len()).map(fate).collect()
@@ -290,8 +291,8 @@ fn what_one_ring_held_or_two_is_taken_over_from_the_others() {
     }
 }
 
-/// What is gone no replica has, and each says so, through further kills too, until it has stopped
-/// cleanly.
+/// No replica has the lost records, and each reports that, through further kills too, until it has
+/// stopped cleanly.
 /// docs/faults.md: F5, P25
 #[test]
 fn a_group_that_lost_all_its_rings_says_so_until_it_was_stopped_cleanly() {
@@ -310,7 +311,7 @@ fn a_group_that_lost_all_its_rings_says_so_until_it_was_stopped_cleanly() {
             (0..3).for_each(|index| assert!(world.crash(index, None, seed + 2)));
         }
         world.settle().unwrap();
-        // One that loses its ring later finds what came since at the others.
+        // A replica that loses its ring later finds the newer records at the others.
         assert!(world.crash(1, None, seed + 3));
         world.lose_ring(1);
         world.settle().unwrap();

@@ -1,5 +1,5 @@
-//! Bits that flip in records that were durable (docs/faults.md E4): other replicas fill the log
-//! again, and where none can, the group says who lost what, and loses nothing without a word.
+//! Bits that flip in records that were durable (docs/faults.md E4). Other replicas fill the log
+//! again; if none can, the group names who lost which records, and loses nothing silently.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use gabion_base::LogPosition;
@@ -20,7 +20,7 @@ fn world(seed: u64, replicas: u32, steps: u64) -> World {
     world
 }
 
-/// Stops a replica, alone or with all others, once its log has durable records, and tells the first
+/// Stops a replica, alone or with all others, once its log has durable records. Returns the first
 /// of them, the last, and one between.
 fn stop_with_log(world: &mut World, index: usize, alone: bool) -> Vec<LogPosition> {
     loop {
@@ -51,14 +51,14 @@ fn rest(world: &mut World, what: &str) {
     world.settle().unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
-/// Where the record lies, as errors and notices name it.
+/// The record's place, as errors and notices name it.
 fn place(world: &World, at: LogPosition) -> String {
     let len = world.group().segment_len;
     format!("{at} ({:06}.log at {})", at.get() / len, at.get() % len)
 }
 
-/// What a replica must have said of this record, and no more: where it was, who repairs it, and
-/// that it is over.
+/// The exact notices of a replica about this record: where it was, who repairs it, and that it is
+/// over.
 fn check_notices(world: &World, index: usize, at: LogPosition, before: usize, what: &str) {
     let said = &world.notices(index)[before..];
     let wanted = [
@@ -110,7 +110,7 @@ fn a_repair_that_is_cut_short_begins_again_and_ends() {
             rest(&mut world, &format!("seed {seed}, replica {}", index + 1));
             let said = world.notices(index).join("\n");
             assert!(said.contains("the log is repaired from"), "{said}");
-            // Whether the last process or one before it ended the repair: it is durable now.
+            // Whichever process ended the repair: it is durable now.
             world.stop(index, true);
             world.start(index);
             rest(&mut world, &format!("seed {seed}, replica {}, once more", index + 1));
@@ -146,7 +146,7 @@ fn two_rotten_logs_are_filled_by_the_third() {
 fn each_record_of_a_log_comes_back() {
     let mut world = world(0, 3, 100);
     let mut number = 0;
-    // What is flushed is trimmed away: until enough lies in the log.
+    // Flushed log is trimmed away: until enough lies in the log.
     loop {
         stop_all(&mut world);
         let records = world.log_of(0).durable().count();

@@ -1,5 +1,6 @@
-//! Readers that are never done: past their pin budget they end, and the pool gets its slots back while
-//! they are still there; and slow reads that meet a budget smaller than they need, while all else breaks.
+//! Readers that never end: past their pin budget they are ended, and the pool gets its slots back
+//! while they are still there. And slow reads under a budget smaller than they need, while
+//! everything else breaks.
 //!
 //! docs/faults.md: P1
 
@@ -8,13 +9,13 @@ use gabion_base::ErrorKind;
 use gabion_engine::{Compression, PinBudget, ReadView};
 use gabion_sim::{Faults, Options, World};
 
-/// Nothing goes wrong but that readers stay.
+/// No fault but that readers stay.
 fn options(seed: u64, replicas: u32, pin_budget: PinBudget) -> Options {
     let (faults, compression) = (Faults::default(), Compression::None);
     Options { replicas, faults, compression, pin_budget, ..Options::of_seed(seed) }
 }
 
-/// Views of every replica that are taken again and again and kept to the end, which must come to rest
+/// Views of every replica, taken again and again and kept to the end. The group must come to rest
 /// with them.
 fn keep_views(seed: u64, options: Options) -> (World, Vec<ReadView>, Result<(), String>) {
     let mut world = World::new(seed, options);
@@ -33,7 +34,7 @@ fn readers_that_are_never_done_end_and_the_pool_gets_its_slots_back() {
     for (seed, replicas) in [(1, 1), (2, 3)] {
         let budget = PinBudget { age_ms_max: 200, states_max: 1_000 };
         let (world, views, result) = keep_views(seed, options(seed, replicas, budget));
-        // All at rest is checked with the views in hand, no slot that is retired among them.
+        // All at rest is checked with the views in hand, no retired slot among them.
         assert_eq!(result, Ok(()), "seed {seed}");
         let mut ended = 0;
         for view in &views {
@@ -46,7 +47,7 @@ fn readers_that_are_never_done_end_and_the_pool_gets_its_slots_back() {
         assert!(ended * 2 > views.len(), "seed {seed}: {ended} of {} ended", views.len());
         assert!(world.outcome().readers_ended >= ended as u64);
 
-        // The same with all the time there is: the views do keep slots.
+        // The same with an unlimited budget: the views do keep slots.
         let (_, _, result) = keep_views(seed, options(seed, replicas, PinBudget::default()));
         let error = result.expect_err("nothing ended the views");
         assert!(error.contains("slots that nobody owns at rest"), "seed {seed}: {error}");

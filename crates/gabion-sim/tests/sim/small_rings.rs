@@ -1,14 +1,14 @@
-//! Rings that hold a small part of the log that MemTables let grow, and disks that become slow: a member that cannot write
-//! its log as fast as it comes holds the others back, and drops out of the group for it no more than anybody else
-//! (docs/faults.md E15, R14).
+//! Rings that hold a small part of the log that MemTables let grow, and disks that become slow. A
+//! member that cannot write its log as fast as it comes holds the others back, and drops out of the
+//! group for it no more than any other (docs/faults.md E15, R14).
 
 use crate::times;
 use gabion_engine::TreeConfig;
 use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::{Faults, Options, Outcome, World};
 
-/// Nothing breaks for good but in every third seed; in every other one each replica compacts for itself, and then nothing
-/// but the ring tells the head that another is slow.
+/// Nothing breaks for good except in every third seed. In every other seed each replica compacts
+/// for itself, and then only the ring tells the head that another is slow.
 fn options(seed: u64) -> Options {
     let calm = Faults { slow: 60, ..Faults::default() };
     let stormy = Faults { kill: 2_000, power: 4_000, link: 1_500, pipe: 1_500, ..calm };

@@ -1,5 +1,5 @@
-//! What a replica alone in its group is made to do, for tests that break it at every point: each workload
-//! takes another way through the log, flushes, compactions and the pool's books.
+//! Workloads for a replica alone in its group, for tests that break it at every point: each takes
+//! another way through the log, flushes, compactions and the pool's books.
 
 use crate::rig::{Turn, expiring, group};
 use gabion_engine::Compression;
@@ -7,7 +7,7 @@ use gabion_node::{AckLevel, CompactionMode, GroupConfig};
 use gabion_sim::Random;
 use gabion_sim::client::{LONG_KEYS, TWINS};
 
-/// A group's shape and what is written to it.
+/// A group's shape and its writes.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) group: GroupConfig,
@@ -47,8 +47,8 @@ fn durable() -> GroupConfig {
     group(AckLevel::Durable, Compression::None)
 }
 
-/// The same in a group of which every replica compacts for itself: what it does to its files is in no log. With a
-/// codec of its own at the bottom.
+/// The same in a group in which every replica compacts for itself: no log has its changes of files.
+/// With a codec of its own at the bottom.
 fn everywhere(workload: Workload, name: &'static str, bottom: Compression) -> Workload {
     let mut group = workload.group;
     group.compaction = CompactionMode::EveryReplica;
@@ -88,7 +88,7 @@ pub(crate) fn durable_batches() -> Workload {
     })
 }
 
-/// Batches of which some are to be durable, whatever flushes do meanwhile.
+/// Batches, some of them durable, beside whatever flushes are under way.
 pub(crate) fn syncs() -> Workload {
     let mut random = Random::new(19);
     workload("syncs", replicated(), 260, |n| match random.below(9) {
@@ -98,7 +98,7 @@ pub(crate) fn syncs() -> Workload {
     })
 }
 
-/// Ascending keys: what is flushed overlaps nothing and is moved down as it is.
+/// Ascending keys: flushed files overlap nothing and are moved down as they are.
 pub(crate) fn ascending() -> Workload {
     workload("ascending", replicated(), 160, |n| Turn::Write(vec![put(n, n), put(1_000 + n, n)]))
 }
@@ -108,7 +108,7 @@ pub(crate) fn descending() -> Workload {
     workload("descending", replicated(), 160, |n| Turn::Write(vec![put(5_000 - n, n)]))
 }
 
-/// A few keys again and again: most of what is compacted goes.
+/// A few keys again and again: compaction drops most entries.
 pub(crate) fn hot() -> Workload {
     workload("hot", group(AckLevel::Replicated, Compression::Lz4), 220, |n| {
         Turn::Write(vec![put(n % 3, n), put(TWINS, n)])
@@ -123,7 +123,7 @@ pub(crate) fn long_values() -> Workload {
     })
 }
 
-/// Fills and empties a range in turns: levels of tombstones, files of which nothing stays.
+/// Fills and empties a range in turns: levels of tombstones, files that compact to nothing.
 pub(crate) fn fill_and_empty() -> Workload {
     workload("fill and empty", replicated(), 200, |n| {
         let key = n % 40;
@@ -134,8 +134,8 @@ pub(crate) fn fill_and_empty() -> Workload {
     })
 }
 
-/// Deletes of keys and ranges that were never written, ascending, beside a pair and over a few: MemTables of tombstones
-/// alone, of which no file is made, or one that is dropped.
+/// Deletes of absent keys and ranges, ascending, beside a pair and over a few: MemTables of
+/// tombstones alone, which make no file, or one that is dropped.
 pub(crate) fn tombstones() -> Workload {
     workload("tombstones", replicated(), 320, |n| {
         let none = 100 + 2 * n;
@@ -158,7 +158,7 @@ pub(crate) fn clears() -> Workload {
     })
 }
 
-/// MemTables that are sealed before they are full, and compactions that somebody asks for.
+/// MemTables that are sealed before they are full, and compactions on demand.
 pub(crate) fn on_demand() -> Workload {
     let mut random = Random::new(4);
     workload("on demand", replicated(), 150, |n| match n % 25 {
@@ -178,8 +178,8 @@ pub(crate) fn restarts() -> Workload {
     })
 }
 
-/// Counters that are added to and never read, over flushes, compactions, clears and restarts: what an operand is
-/// added to may lie anywhere.
+/// Counters that are added to and never read, over flushes, compactions, clears and restarts: the
+/// value under an operand may lie anywhere.
 pub(crate) fn counters() -> Workload {
     let mut random = Random::new(7);
     workload("counters", replicated(), 200, |n| match n % 50 {
@@ -197,8 +197,8 @@ pub(crate) fn counters() -> Workload {
     })
 }
 
-/// Ranges that are deleted, small ones and large, over flushes, compactions and restarts: what they delete may lie
-/// anywhere, and files that hold nothing else sink.
+/// Ranges that are deleted, small ones and large, over flushes, compactions and restarts: the
+/// deleted keys may lie anywhere, and files that hold nothing else sink.
 pub(crate) fn range_deletes() -> Workload {
     let mut random = Random::new(8);
     workload("range deletes", replicated(), 220, |n| match n % 44 {
@@ -224,7 +224,8 @@ pub(crate) fn range_deletes() -> Workload {
     })
 }
 
-/// Loads of sorted input between writes, flushes, compactions and restarts, over keys that are there and beside them.
+/// Loads of sorted input between writes, flushes, compactions and restarts, over existing keys and
+/// beside them.
 pub(crate) fn loads() -> Workload {
     let mut random = Random::new(8);
     workload("loads", replicated(), 120, |n| match n % 20 {
@@ -241,8 +242,8 @@ pub(crate) fn loads() -> Workload {
     })
 }
 
-/// Writes past the log among others: MemTables of both, of either, and seals, edits and records behind numbers that no
-/// record has. At last a clear past the log, with nothing in the MemTable.
+/// Writes past the log among others: MemTables of both, of either, and seals, edits and records
+/// behind numbers that no record has. At last a clear past the log, with nothing in the MemTable.
 pub(crate) fn past_the_log() -> Workload {
     let mut random = Random::new(9);
     let mut workload = workload("past the log", replicated(), 260, |n| match n % 65 {
@@ -258,8 +259,9 @@ pub(crate) fn past_the_log() -> Workload {
     workload
 }
 
-/// Keys that expire a while after they are put, soon or after flushes and compactions, over others and under them, and
-/// restarts with a clock that begins anew: until it has caught up, the group's time stands still. All in zstd.
+/// Keys that expire a while after they are put, soon or after flushes and compactions, over others
+/// and under them, and restarts with a clock that begins anew: until it has caught up, the group's
+/// time stands still. All in zstd.
 pub(crate) fn expiries() -> Workload {
     let mut random = Random::new(10);
     let group = group(AckLevel::Replicated, Compression::Zstd { level: 3 });
@@ -306,7 +308,8 @@ pub(crate) fn clears_everywhere() -> Workload {
     everywhere(clears(), "clears everywhere", Compression::Lz4)
 }
 
-/// Few writes and long pauses: what is idle (drains, trims, repairs of books) has its time. LZ4 above zstd.
+/// Few writes and long pauses: idle work (drains, trims, repairs of books) has its time. LZ4 above
+/// zstd.
 pub(crate) fn pauses() -> Workload {
     let mut random = Random::new(6);
     let mut group = group(AckLevel::Replicated, Compression::Lz4);
@@ -317,8 +320,8 @@ pub(crate) fn pauses() -> Workload {
     })
 }
 
-/// As little as has most of it: batches, overwrites, deletes, a clear, seals, flushes, a compaction and a restart.
-/// For tests that take every crash point of every recovery.
+/// The least workload with most of it: batches, overwrites, deletes, a clear, seals, flushes, a
+/// compaction and a restart. For tests that take every crash point of every recovery.
 pub(crate) fn little() -> Workload {
     let group = GroupConfig { segment_len: 16 * 1024, ring_len: 64 * 1024, ..durable() };
     workload("little", group, 24, |n| match n {

@@ -15,11 +15,11 @@ use gabion_node::{
 use gabion_sim::{Options, Outcome, World};
 use std::collections::VecDeque;
 
-/// Time that passes at a step, where the script lets some pass: no member is taken for dead.
+/// Time that passes at a step, where the script lets some pass: no member counts as out.
 const PASSING_MS: u64 = 60;
-/// Steps after which what is waited for should have come about.
+/// Steps within which an awaited event should happen.
 const STEPS_MAX: u64 = 20_000;
-/// Views of now that may end while they are looked at, one after the other.
+/// Current views that may end during a look, one after the other.
 const LOOKS_MAX: u32 = 20;
 
 /// A group and what it did so far.
@@ -31,7 +31,7 @@ pub(super) struct Group {
     epoch: u64,
     /// The end of the last record.
     end: Frontier,
-    /// Views that are held: whose, and what they have to show.
+    /// Held views: the replica, and the expected content.
     held: VecDeque<(usize, ReadView, Model)>,
     answers: usize,
     views_ended: u64,
@@ -39,7 +39,7 @@ pub(super) struct Group {
     past_log: u64,
 }
 
-/// What a group came to.
+/// The result of a group's run.
 pub(super) struct End {
     pub(super) outcome: Outcome,
     pub(super) answers: usize,
@@ -105,7 +105,7 @@ impl Group {
             before.clone_from(model);
         }
         self.held.clear();
-        // What was written in the last epoch may be there until the next one's end.
+        // Values of the last epoch may be there until the next one's end.
         before.retain(|_, (_, until)| until.is_none_or(|at| at > (self.epoch + 1) * EPOCH_MS));
         self.next_epoch()?;
         self.world.finish().map_err(|error| format!("at rest: {error}"))?;
@@ -217,8 +217,8 @@ impl Group {
         Ok(())
     }
 
-    /// Loads pairs, and waits until they are there. Replicas that compact for themselves are
-    /// written to instead.
+    /// Loads pairs, and waits until they are there. Replicas that compact for themselves get writes
+    /// instead.
     fn load(&mut self, pairs: &[Loaded]) -> Result<(), String> {
         self.wait_for_gate()?;
         if self.options.compaction == CompactionMode::EveryReplica {
@@ -308,7 +308,7 @@ impl Group {
         })
     }
 
-    /// Which replica a number means, once it has applied everything.
+    /// The replica with a number, once it has applied everything.
     fn caught_up(&mut self, number: u64) -> Result<usize, String> {
         let replica = number as usize % self.world.len();
         self.wait_for_acknowledgement()?;
@@ -335,7 +335,7 @@ impl Group {
         Err(format!("replica {replica}: {LOOKS_MAX} views were past their budget"))
     }
 
-    /// Looks at a view. False when it was past its budget, where readers may be.
+    /// Looks at a view. False when it was past its budget, if readers may be.
     fn look_at(
         &mut self,
         replica: usize,
@@ -367,15 +367,13 @@ impl Group {
         Ok(())
     }
 
-    /// Has the state captured at the record that is written next, by every replica, and looks at
-    /// each.
+    /// Has every replica's state captured at the next record, and looks at each.
     fn mark(&mut self, at: &Look, model: &Model) -> Result<(), String> {
-        // One that was killed may have no connection yet.
+        // A replica that was killed may have no connection yet.
         for replica in 0..self.world.len() {
             self.caught_up(replica as u64)?;
         }
-        // No step from here until all are armed: an edit that is logged meanwhile would pass the
-        // frontier.
+        // No step from here until all are armed: an edit logged meanwhile would pass the frontier.
         let frontier = self.at_head(|head| Ok(head.log_end().ahead(1)))?;
         let mut marks = Vec::new();
         for replica in 0..self.world.len() {
@@ -408,7 +406,7 @@ impl Group {
         Err(format!("replica {replica} does not come to its mark"))
     }
 
-    /// Copies what the head has, and looks at the copy.
+    /// Copies the head's content, and looks at the copy.
     fn checkpoint(&mut self, at: &Look, model: &Model) -> Result<(), String> {
         self.caught_up(0)?;
         let head = self.world.node(0).ok_or("the head is down")?;
@@ -424,8 +422,8 @@ impl Group {
         Ok(())
     }
 
-    /// Kills, at level `durable` with the power of the machines. What was written past the log has
-    /// to be in files before.
+    /// Kills, at level `durable` with the power of the machines. Writes past the log have to be in
+    /// files before.
     fn kill(&mut self, number: u64) -> Result<(), String> {
         if self.world.node(0).is_some_and(Node::has_unlogged) {
             self.wait_for_gate()?;
@@ -446,14 +444,14 @@ impl Group {
         self.wait_for_gate()
     }
 
-    /// Lets the time of this epoch pass, and has a record say so.
+    /// Lets the time of this epoch pass, and has a record note it.
     fn next_epoch(&mut self) -> Result<(), String> {
         self.epoch += 1;
         while self.world.now_ms() < self.epoch * EPOCH_MS {
             self.world.pass_time(PASSING_MS);
             self.world.advance(1)?;
         }
-        // A key that is never there: what it changes is the time of the log.
+        // A key that is never there: the delete only moves the log's time.
         self.write(&[(KEYS, Change::Delete)], false)
     }
 }

@@ -1,4 +1,4 @@
-//! What a look at a view reads, in every way in which it can be read, and what it has to find.
+//! The reads of a look at a view, in every way of reading, and the expected results.
 
 use super::script::{KEYS, Model, Value, any_range};
 use gabion_base::Error;
@@ -7,15 +7,14 @@ use gabion_sim::Random;
 use gabion_sim::client::{decode_value, engine_keys};
 use std::ops::Range;
 
-/// Keys of which the bounds of files at the limit of their length do not tell one from the next,
-/// but with one byte more.
+/// Keys that differ only in the byte after the limit for bounds of files.
 const LONG_KEYS: Range<u64> = 60..86;
-/// Keys that have many more bytes in common than bounds of files have.
+/// Keys with a far longer common prefix than bounds of files have.
 const LONGER_KEYS: Range<u64> = 130..140;
 /// Most moves of a walk to and fro.
 const MOVES: u64 = 24;
 
-/// A move of an iterator, with the key that is sought.
+/// A move of an iterator, with the key to seek.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     First,
@@ -26,13 +25,13 @@ pub(super) enum Step {
     SeekForPrev(u64),
 }
 
-/// What a look sees.
+/// The parameters of a look.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     pub(super) replica: u64,
     pub(super) keys: Vec<u64>,
     pub(super) range: (u64, u64),
-    /// How it goes to and fro in the range.
+    /// Its moves to and fro in the range.
     pub(super) steps: Vec<Step>,
 }
 
@@ -56,7 +55,7 @@ fn any_step(random: &mut Random) -> Step {
 
 /// The engine key of a number: numbers ascend as keys do.
 pub(super) fn engine_key(key: u64) -> Vec<u8> {
-    /// As many bytes as a bound of a file has.
+    /// The length of a bound of a file.
     const BOUND_LEN: usize = 256;
     let first = |keys: Range<u64>| engine_keys(keys.start).swap_remove(0);
     if LONG_KEYS.contains(&key) {
@@ -84,7 +83,7 @@ pub(super) fn user_key(key: u64) -> Vec<u8> {
 type Pair = (Vec<u8>, Vec<u8>);
 type Found = Option<(Vec<u8>, Option<u64>)>;
 
-/// What a look found.
+/// The findings of a look.
 pub(super) struct Seen {
     found: Vec<Found>,
     /// The same keys, sought at once.
@@ -139,7 +138,7 @@ pub(super) async fn look<S: FileSource + Clone>(
     Ok(Seen { found, found_at_once, forwards, backwards, walk })
 }
 
-/// Where an iterator is.
+/// The place of an iterator.
 enum Place {
     Before,
     At(u64),
@@ -158,7 +157,7 @@ impl Step {
         }
     }
 
-    /// Where an iterator over these keys gets to from a place.
+    /// The place that an iterator over these keys reaches from a place.
     fn from(&self, place: &Place, keys: &[u64]) -> Place {
         let first_of = |from: u64| keys.iter().copied().find(|key| *key >= from);
         let last_of = |to: u64| keys.iter().copied().rev().find(|key| *key <= to);
@@ -191,7 +190,7 @@ fn first_difference(pairs: &[Pair], wanted: &[Pair]) -> String {
     format!("pair {at} is {:?}, wanted {:?}", tell(pairs.get(at)), tell(wanted.get(at)))
 }
 
-/// Checks what was seen against what there is to see. Returns the number of answers.
+/// Compares the findings with the model. Returns the number of answers.
 pub(super) fn compare(seen: &Seen, look: &Look, model: &Model) -> Result<usize, String> {
     for (what, all) in [("", &seen.found), (" of many", &seen.found_at_once)] {
         for (key, found) in look.keys.iter().zip(all) {

@@ -1,4 +1,4 @@
-//! What is done and what reads have to answer: a function of the seed.
+//! The operations, and the expected answers of reads: a function of the seed.
 
 use super::look::{Look, any_look};
 use gabion_engine::{Codecs, Compression};
@@ -6,19 +6,19 @@ use gabion_sim::Random;
 use gabion_sim::client::encode_value;
 use std::collections::BTreeMap;
 
-/// Keys that there may be.
+/// Possible keys.
 pub(super) const KEYS: u64 = 150;
 /// Time from the beginning of an epoch to that of the next.
 pub(super) const EPOCH_MS: u64 = 12_000;
-/// Time from the beginning of an epoch in which its work is done.
+/// The part of an epoch in which its work is done.
 pub(super) const WORK_MS: u64 = 10_000;
-/// What expires in an epoch does so at this time of it.
+/// The time in an epoch when its expiring values expire.
 const EXPIRY_MS: u64 = 11_000;
 const EPOCHS: u64 = 3;
 /// Operations of an epoch.
 const OPERATIONS: u64 = 60;
 
-/// What a key may have.
+/// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// The bytes of a number, which counters do not count with.
@@ -50,21 +50,21 @@ pub(super) enum Change {
     Clear,
 }
 
-/// An option that is changed; none: back to what the set of options says.
+/// A changed option; none: back to the value in the set of options.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tuning {
     Codecs(Option<Codecs>),
-    /// Bytes for blocks and for what open files keep in memory.
+    /// Bytes for blocks and for the memory of open files.
     Cache(Option<(usize, usize)>),
     CompactionsMax(Option<usize>),
-    /// Quarters of a MemTable, and what is said of runs of L0; none: back.
+    /// Quarters of a MemTable, and the limits for runs of L0; none: back.
     Limits(Option<(u64, [u32; 3])>),
 }
 
-/// A key, what it gets, and until when.
+/// A key, its value, and the end of its life.
 pub(super) type Loaded = (u64, Value, Option<u64>);
 
-/// A step. Replicas are numbers of which the remainder by their count is meant.
+/// A step. A replica's number is taken modulo their count.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     /// One record, or none where a group of one writes past its log.
@@ -72,7 +72,8 @@ pub(super) enum Operation {
         changes: Vec<(u64, Change)>,
         is_past_log: bool,
     },
-    /// A bulk load of keys that ascend; what a group writes in which each replica compacts for itself.
+    /// A bulk load of ascending keys. A group in which each replica compacts for itself writes
+    /// them.
     Load(Vec<Loaded>),
     Seal,
     /// Compacts from one key to another, or everything.
@@ -89,7 +90,7 @@ pub(super) enum Operation {
     Checkpoint(Look),
     /// Holds a view of a replica.
     Hold(u64),
-    /// Looks at every view that is held.
+    /// Looks at every held view.
     LookBack(Look),
     /// Gives up the view that was held longest.
     Release,
@@ -97,11 +98,11 @@ pub(super) enum Operation {
     Time,
 }
 
-/// Values by key, and until when they are there.
+/// Values by key, and the ends of their lives.
 pub(super) type Model = BTreeMap<u64, (Value, Option<u64>)>;
 
 pub(super) struct Script {
-    /// Operations, and after each what is there.
+    /// Operations, and the model after each.
     pub(super) steps: Vec<(Operation, Model)>,
 }
 
@@ -112,7 +113,7 @@ impl Script {
         for epoch in 0..EPOCHS {
             for number in 0..OPERATIONS {
                 let operation = match (number, epoch) {
-                    // What chance may leave out.
+                    // Steps that chance may leave out.
                     (20, 1) => {
                         let changes = vec![(0, Change::Clear)];
                         Operation::Write { changes, is_past_log: false }
@@ -134,7 +135,7 @@ impl Script {
         Self { steps }
     }
 
-    /// Checks that nothing that a script may have is left to other seeds.
+    /// Checks that every script has all kinds of steps.
     pub(super) fn has_everything(&self) {
         let has =
             |is: fn(&Operation) -> bool| self.steps.iter().any(|(operation, _)| is(operation));
@@ -195,7 +196,7 @@ fn change_model(key: u64, change: Change, model: &mut Model, now_ms: u64) {
         Change::Put(value) => _ = model.insert(key, (value, None)),
         Change::PutExpiring(value, at) if at > now_ms => _ = model.insert(key, (value, Some(at))),
         Change::PutExpiring(..) | Change::Delete => _ = model.remove(&key),
-        // A counter keeps its time, and what is no number stays as it is.
+        // A counter keeps its time, and a value that is no number stays as it is.
         Change::Add(delta) => {
             if let (Value::Counter(number), _) =
                 model.entry(key).or_insert((Value::Counter(0), None))
@@ -264,7 +265,7 @@ fn any_value(random: &mut Random, next_value: &mut u64) -> Value {
     }
 }
 
-/// When a value is gone that is written in an epoch: with that, or with the next.
+/// The end of life of a value written in an epoch: with that, or with the next.
 fn any_expiry(random: &mut Random, epoch: u64) -> u64 {
     (epoch + random.below(2)) * EPOCH_MS + EXPIRY_MS
 }

@@ -1,4 +1,4 @@
-//! Options under which the same operations have to give the same history.
+//! Options under which the same operations must give the same history.
 
 use gabion_base::units::{KIB, MIB};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
@@ -9,11 +9,11 @@ use gabion_sim::{Faults, Options};
 pub(super) struct Set {
     pub(super) name: &'static str,
     pub(super) options: Options,
-    /// Whether readers are past their budget before they are given up.
+    /// Whether readers go past their budget before they are given up.
     pub(super) ends_readers: bool,
 }
 
-/// Three replicas, of which nothing breaks but what the script says.
+/// Three replicas with no faults but the script's.
 fn base() -> Options {
     Options {
         replicas: 3,
