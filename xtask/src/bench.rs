@@ -1,13 +1,13 @@
-//! The figures of docs/benchmarks.md, in parts that can be chosen: `gabion bench` with the commands
-//! that stand there, then the page of all that is in the directory.
+//! The figures of docs/benchmarks.md, in parts that can be chosen: `gabion bench` with the page's
+//! commands, then the page of everything in the directory.
 //!
 //! ```text
 //!   LINES ─► gabion bench engine, replication ─► DIRECTORY/*.json ─► gabion bench report ─► report.html, report.md
 //! ```
 //!
-//! A machine that does nothing else is needed, and the peers have to be built. What one command
-//! made stays when a later one fails, and what was measured before is on the page too: a command
-//! that is run again makes rounds more.
+//! The machine must do nothing else, and the peers must be built. The results of a command stay
+//! when a later one fails, and earlier measurements are on the page too: a command that is run
+//! again adds rounds.
 
 use crate::steps::{Step, head_commit, run, target_directory};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// A command: its part, the name of the file that it writes, its words behind `gabion bench`.
 type Line = (&'static str, &'static str, &'static str);
 
-/// Medians of three rounds where a ratio is aimed at, one round of the rest.
+/// Medians of three rounds for ratios with a target, one round for the rest.
 const LINES: [Line; 7] = [
     (
         "engine",
@@ -32,8 +32,8 @@ const LINES: [Line; 7] = [
     (
         "engine",
         "engine-synced",
-        // With MemTables of 1 MiB a run has a dozen of them and more, so that RocksDB's logs come
-        // around, as in one that goes on; of 16 MiB it would not fill one with values of 100 bytes.
+        // MemTables of 1 MiB give a run a dozen of them and more, so that RocksDB's logs come
+        // around, as in a long run. A MemTable of 16 MiB would not fill with values of 100 bytes.
         "engine --vs rocksdb --value-sizes 100,1000 --log synced --rounds 3 --quick --workloads fillrandom \
          --memtable-size 1MiB",
     ),
@@ -59,8 +59,8 @@ const LINES: [Line; 7] = [
 const PEERS: [(&str, &str); 3] =
     [("engine", "engine-rocksdb"), ("engine", "engine-fjall"), ("replication", "replica-rocksdb")];
 
-/// Runs a part, or `all`, and draws the page of what is in `directory` then; without one it is
-/// below the system's directory for temporary files, named by the commit.
+/// Runs a part, or `all`, and then draws the page of `directory`. Without one, a directory below
+/// the system's for temporary files, named by the commit.
 pub(crate) fn bench(part: &str, directory: Option<&str>) -> Step {
     let lines = lines(part)?;
     let directory = match directory {
@@ -95,7 +95,7 @@ fn path(directory: &Path, name: &str, ending: &str) -> String {
     directory.join(format!("{name}.{ending}")).display().to_string()
 }
 
-/// A file of a command that is not there yet: what was measured before is another round.
+/// The name of a new file for a command: an earlier measurement is another round.
 fn free(directory: &Path, name: &str) -> String {
     let mut number = 1;
     loop {
@@ -107,7 +107,7 @@ fn free(directory: &Path, name: &str) -> String {
     }
 }
 
-/// All that was measured, now and before.
+/// All measurements, from now and before.
 fn measured(directory: &Path) -> Result<Vec<String>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut files = Vec::new();
@@ -134,7 +134,7 @@ fn lines(part: &str) -> Result<Vec<Line>, String> {
     }
 }
 
-/// The programs that a part needs and that are in none of these directories.
+/// The programs that a part needs and that none of these directories has.
 fn lacking(part: &str, directories: &[PathBuf]) -> Vec<&'static str> {
     let needed = PEERS.into_iter().filter(|peer| ["all", peer.0].contains(&part));
     let is_there = |name: &str| directories.iter().any(|directory| directory.join(name).is_file());
@@ -180,7 +180,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// What the document says was run is what is run.
+    /// The runs in the document are the runs made here.
     #[test]
     fn the_commands_stand_in_the_document() {
         let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");

@@ -1,10 +1,9 @@
 //! Client libraries of Redis in their own languages, with their defaults, against a real cluster:
-//! each connects, pipelines, transacts, scans, locks, and goes on after the node that it talks to
-//! was killed and came back.
+//! each connects, pipelines, transacts, scans, locks, and goes on after its node was killed and
+//! came back.
 //!
-//! Each has one script in `xtask/clients`, which is given a port and ends with 0 or says what went
-//! wrong. The script kills the node itself, by the `process_id` of INFO; `gabion up` starts it
-//! again.
+//! Each has one script in `xtask/clients`. It gets a port and ends with 0 or prints the failure.
+//! The script kills the node itself, by the `process_id` of INFO; `gabion up` starts it again.
 
 use crate::cluster::{Cluster, need, program, run, said};
 use crate::python;
@@ -21,8 +20,7 @@ const REDIS_PY: &str = "redis==8.1.0";
 /// Seconds that a script may take; a node is back within a few.
 const PATIENCE: &str = "120";
 
-/// A library: its name, and the command that runs its script, which is prepared (installed, built)
-/// by then.
+/// A library: its name, and the command that runs its prepared (installed, built) script.
 type Library = (&'static str, fn() -> Result<Command, String>);
 
 const LIBRARIES: [Library; 6] = [
@@ -34,7 +32,7 @@ const LIBRARIES: [Library; 6] = [
     ("lettuce", || java("LettuceCheck.java")),
 ];
 
-/// The check; of the libraries named, or of all.
+/// The check for the named libraries, or for all.
 pub(crate) fn check(names: &[&str]) -> Step {
     if let Some(unknown) = names.iter().find(|name| LIBRARIES.iter().all(|(n, _)| n != *name)) {
         let known = LIBRARIES.map(|(name, _)| name).join(", ");
@@ -60,7 +58,7 @@ pub(crate) fn check(names: &[&str]) -> Step {
             let said = said(&ended);
             return Err(format!("{name}: {}: {said}\n{}", ended.status, cluster.logs()));
         }
-        // Some libraries also write of each lost connection, to the standard error.
+        // Some libraries also report each lost connection, on the standard error.
         print!("{}", String::from_utf8_lossy(&ended.stdout));
     }
     cluster.wait_ready()?;
@@ -70,7 +68,7 @@ pub(crate) fn check(names: &[&str]) -> Step {
 }
 
 /// Copies files of `xtask/clients` to a directory below cargo's target directory, where their tools
-/// put what they build.
+/// build.
 fn place(name: &str, files: &[&str]) -> Result<PathBuf, String> {
     let directory = Path::new(&target_directory()?).join("clients").join(name);
     fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -82,7 +80,7 @@ fn place(name: &str, files: &[&str]) -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// A command with the most time that it may take.
+/// A command with a time limit.
 fn patient(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new("timeout");
     command.arg(PATIENCE).arg(program.as_ref());
@@ -116,7 +114,7 @@ fn go_redis() -> Result<Command, String> {
     Ok(patient(directory.join("go-redis")))
 }
 
-/// Java runs a program that is one source file; Maven says where the libraries are.
+/// Java runs a program that is one source file; Maven knows where the libraries are.
 fn java(script: &str) -> Result<Command, String> {
     need("java", "default-jdk-headless")?;
     need("mvn", "maven")?;

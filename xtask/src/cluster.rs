@@ -1,5 +1,5 @@
 //! A real cluster for a check: `gabion up` with its processes, ports and directory, and a client
-//! that is just enough RESP. Whatever happens, its end leaves no process and no directory.
+//! with just enough RESP. However the check ends, no process and no directory stays.
 
 use crate::steps::{Step, target_directory};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) const REPLICAS: u16 = 3;
 /// How long the group may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// How long processes may take to end once they were told to.
+/// How long processes may take to end after the order to.
 const STOP_MAX: Duration = Duration::from_secs(20);
 /// How long the replicas may take to have nothing left to flush, compact or ship.
 const QUIET_MAX: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const QUIET_MAX: Duration = Duration::from_secs(60);
 const QUIET_FOR: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The program under test: what `GABION_BIN` names, or a release build.
+/// The program under test: the one in `GABION_BIN`, or a release build.
 pub(crate) fn program() -> Result<PathBuf, String> {
     if let Ok(path) = std::env::var("GABION_BIN") {
         return Ok(PathBuf::from(path));
@@ -39,7 +39,7 @@ pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// Makes sure that a check has room where its directory is made; `what` says which check needs it.
+/// Checks that there is space where a check's directory is made; `what` names the check.
 pub(crate) fn need_space(what: &str, needed: u64) -> Step {
     let dir = target_directory()?;
     let said = output(Command::new("df").args(["-B1", "--output=avail"]).arg(&dir))?;
@@ -67,7 +67,7 @@ pub(crate) fn run(command: &mut Command) -> Step {
     if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
 }
 
-/// Runs a program to its end and returns what it printed; an exit code other than 0 is an error.
+/// Runs a program to its end and returns its output; an exit code other than 0 is an error.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let line = line_of(command);
     let output = command.output().map_err(|error| format!("{line}: {error}"))?;
@@ -89,7 +89,7 @@ fn line_of(command: &Command) -> String {
     format!("{} {}", command.get_program().to_string_lossy(), args.join(" "))
 }
 
-/// Makes sure that a program is there: installs its package where it is missing.
+/// Checks that a program is there: installs its package if it is missing.
 pub(crate) fn need(program: &str, package: &str) -> Step {
     let is_there = || Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
     if is_there() {
@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// The end of what `up` and the replicas said.
+    /// The end of the output of `up` and the replicas.
     pub(crate) fn logs(&self) -> String {
         let mut logs = vec![self.dir.join("up.log")];
         logs.extend((1..=REPLICAS).map(|n| self.data().join(format!("replica-{n}/log"))));
@@ -196,7 +196,7 @@ impl Cluster {
         logs.iter().map(tail).collect()
     }
 
-    /// What a replica, counted from 1, says of itself.
+    /// The status of a replica, counted from 1.
     pub(crate) fn status(&self, replica: u16) -> Result<Value, String> {
         self.ask(replica, "STATUS")
     }
@@ -210,7 +210,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until nothing is flushed, compacted, shipped or applied any more; the last status.
+    /// Waits until nothing is flushed, compacted, shipped or applied any more. Returns the last
+    /// status.
     pub(crate) fn wait_quiet(&mut self) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         let (mut last, mut since) = (String::new(), Instant::now());
@@ -245,8 +246,8 @@ impl Cluster {
     /// `kill -9` of some replicas (their process ids), or of all and `up` itself.
     pub(crate) fn kill(&mut self, pids: &[u32], with_up: bool) -> Step {
         if with_up && let Some(mut up) = self.up.take() {
-            // Stopped, it starts no replica that nobody would wait for and that holds ports and
-            // data.
+            // While it is stopped, it starts no replica that nobody would wait for and that would
+            // hold ports and data.
             signal("-STOP", &[up.id()]);
             let mut all = children(up.id());
             all.extend(pids);
@@ -274,7 +275,7 @@ impl Cluster {
         wait_gone(&pids)
     }
 
-    /// `gabion verify`; its exit code and what it said.
+    /// `gabion verify`. Returns its exit code and output.
     pub(crate) fn verify(&self, options: &[&str]) -> Result<(i32, String), String> {
         let mut command = Command::new(&self.program);
         command.arg("verify").arg("--data").arg(self.data()).args(options);
@@ -306,13 +307,13 @@ impl Drop for Cluster {
     }
 }
 
-/// Sends a signal to processes. One may have ended by itself: not an error.
+/// Sends a signal to processes. A process that has ended by itself is no error.
 fn signal(signal: &str, pids: &[u32]) {
     let pids = pids.iter().map(u32::to_string);
     let _ = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
 }
 
-/// Processes whose parent is the one named.
+/// The children of a process.
 fn children(parent: u32) -> Vec<u32> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let ids = processes.flatten().filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
@@ -338,7 +339,7 @@ fn wait_gone(pids: &[u32]) -> Step {
     Ok(())
 }
 
-/// A first port such that all that a cluster needs are free.
+/// The first of enough free ports for a cluster.
 fn free_ports() -> Result<u16, String> {
     let first = 20_000 + (std::process::id() % 100) as u16 * 100;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
@@ -374,7 +375,7 @@ impl Client {
         Ok(Self { input: BufReader::with_capacity(1 << 16, stream), buffer: Vec::new() })
     }
 
-    /// Adds a command to those that [`Self::flush`] sends.
+    /// Adds a command to the next [`Self::flush`].
     pub(crate) fn push(&mut self, words: &[&[u8]]) {
         self.buffer.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {
@@ -457,7 +458,7 @@ pub(crate) fn value_of(key: &str, len: usize) -> Vec<u8> {
     (0..len).map(|_| b'a' + (random.next() >> 32) as u8 % 26).collect()
 }
 
-/// SplitMix64: a seed says everything.
+/// SplitMix64: the seed decides everything.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

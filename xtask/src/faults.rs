@@ -1,4 +1,4 @@
-//! Which tests stand for which fault: collected from the sources, written into docs/faults.md.
+//! The tests that stand for each fault: collected from the sources, written into docs/faults.md.
 //!
 //! ```text
 //! /// docs/faults.md: E4, E5      above a test's attributes: this test
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each row of the page that begins with a fault's number ends with the cell of its tests. The
-//! command writes that cell; everything else in the page is written by hand, and so is what
-//! follows `also: ` in the cell, as rigs and suites are no functions.
+//! command writes that cell. Everything else in the page is written by hand, and so is the text
+//! after `also: ` in the cell, as rigs and suites are no functions.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 
 const PAGE: &str = "docs/faults.md";
 
-/// Where tests are that can stand for a fault. Not this crate: its tests quote lines of the form.
+/// The directories of tests that can stand for a fault. Not this crate: its tests quote lines of
+/// the form.
 const SOURCES: [&str; 3] = ["crates", "baseline", "peers"];
 
 /// The beginning of a line that names faults, behind the marks of its comment.
@@ -81,11 +82,11 @@ impl Tests {
     }
 }
 
-/// Holds the page against the sources; writes it anew when asked to.
+/// Compares the page with the sources; writes it anew when asked to.
 ///
 /// # Errors
-/// When a line of the sources is malformed or names a fault that the page has not, and when the
-/// page differs and is not to be written.
+/// When a line of the sources is malformed or names a fault that the page lacks, and when the page
+/// differs and is not to be written.
 pub(crate) fn check(rewrite: bool) -> Step {
     println!("\n── tests by fault");
     let tests = of_sources()?;
@@ -101,7 +102,7 @@ pub(crate) fn check(rewrite: bool) -> Step {
     Err(difference(&page, &wanted))
 }
 
-/// The message about a page that is not as wanted, with its first line that differs.
+/// The message about a page that differs from the wanted one, with the first line that differs.
 fn difference(page: &str, wanted: &str) -> String {
     let same = page.lines().zip(wanted.lines()).take_while(|(is, wanted)| is == wanted).count();
     format!(
@@ -126,7 +127,7 @@ fn of_sources() -> Result<Tests, String> {
     Ok(tests)
 }
 
-/// Every file below a directory that may name faults; not what was built there.
+/// Every file below a directory that may name faults; not build output.
 fn collect(directory: &Path, paths: &mut Vec<PathBuf>) -> Step {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -174,14 +175,14 @@ fn of_file(path: &Path, text: &str, tests: &mut Tests) -> Step {
     Ok(())
 }
 
-/// The marks of the comment and the faults that a line names; nothing when it has not the form.
+/// The marks of the comment and the faults that a line names; nothing when it lacks the form.
 fn named(line: &str) -> Result<Option<(&str, Vec<Fault>)>, String> {
     let line = line.trim();
     let Some((mark, list)) = line.split_once(FORM) else { return Ok(None) };
     let mark = mark.trim_end();
     let list = list.strip_prefix(' ').unwrap_or(list);
     if !mark.chars().all(|character| "/!#".contains(character)) {
-        // A comment that was wrapped anew would otherwise take the test from the page unseen.
+        // Otherwise a rewrapped comment would take the test off the page unseen.
         if mark.starts_with("//") && list.split(", ").all(|text| Fault::parse(text).is_some()) {
             return Err(format!("'{FORM} {list}' stands behind words: it takes a line of its own"));
         }
@@ -194,12 +195,12 @@ fn named(line: &str) -> Result<Option<(&str, Vec<Fault>)>, String> {
     Ok(Some((mark, faults)))
 }
 
-/// The name of the test that a line above it belongs to, and whether `cargo test` leaves it out.
+/// The name of the test below a line, and whether `cargo test` leaves it out.
 fn test_below(lines: &[&str], index: usize) -> Result<String, String> {
     let (mut has_attribute, mut is_ignored) = (false, false);
     for line in lines[index + 1..].iter().map(|line| line.trim()) {
         if let Some(name) = function(line) {
-            // A test program that has a harness of its own runs functions by their names.
+            // A test program with its own harness runs functions by their names.
             let quoted = format!("\"{name}\"");
             if has_attribute || lines.iter().any(|line| line.contains(&quoted)) {
                 return Ok(if is_ignored { format!("{name} (ignored)") } else { name.to_owned() });
@@ -253,7 +254,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The page with the cells of its rows as the tests have it.
+/// The page with the tests in the cells of its rows.
 fn fill(page: &str, tests: &Tests) -> Result<String, String> {
     let mut rows = BTreeSet::new();
     let mut filled = String::new();

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Kills of every process in a run, unless it is told another number; about as many of one or two
+/// Kills of every process in a run, unless another number is given; about as many of one or two
 /// replicas come in between.
 const KILLS: u32 = 20;
 /// Kills of the second run of the suite.
 const KILLS_SHORT: u32 = 5;
-/// What `gabion up` is told besides sizes: the defaults, and each option that takes another way.
-/// The seed of a run picks one.
+/// Options of `gabion up` besides sizes: the defaults, and each option with another code path. The
+/// seed of a run picks one.
 const CONFIGURATIONS: [&[&str]; 6] = [
     &[],
     &["--ack", "durable"],
@@ -34,11 +34,11 @@ const CONFIGURATIONS: [&[&str]; 6] = [
 const LOADERS: u16 = 4;
 /// Keys of one round trip of a loader.
 const BATCH: u64 = 32;
-/// A loader's pause after a batch: the load is to last, not to fill the pool.
+/// A loader's pause after a batch: the load should last, not fill the pool.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long a loader waits for a reply before it takes the connection for lost.
+/// How long a loader waits for a reply before it counts the connection as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a group that is ready may acknowledge nothing.
+/// How long a ready group may acknowledge nothing.
 const PROGRESS_MAX: Duration = Duration::from_secs(20);
 /// How long all the kills and recoveries may take.
 const KILLS_MAX: Duration = Duration::from_secs(360);
@@ -182,7 +182,7 @@ struct Load {
     threads: Vec<JoinHandle<Result<Loaded, String>>>,
 }
 
-/// What one loader wrote.
+/// The writes of one loader.
 struct Loaded {
     loader: u16,
     /// Numbers of the acknowledged keys, a line each.
@@ -219,7 +219,7 @@ fn key_of(loader: u16, number: u64) -> String {
     format!("load:{loader}:{number:08}")
 }
 
-/// Values differ in length too.
+/// Values differ in length, too.
 fn expected(key: &str, number: u64) -> Vec<u8> {
     value_of(key, 300 + (number % 7) as usize * 100)
 }
@@ -257,7 +257,7 @@ impl Loaded {
         Ok(self)
     }
 
-    /// Sends keys and one INCR, and notes what is acknowledged.
+    /// Sends keys and one INCR, and notes the acknowledged ones.
     fn batch(
         &mut self,
         client: &mut Client,
@@ -309,7 +309,7 @@ enum Lost {
     Wrong(String),
 }
 
-/// Errors that docs/redis.md has for a group that lost a member.
+/// Errors that docs/redis.md lists for a group that lost a member.
 fn expected_error(error: &str) -> Result<(), Lost> {
     let is_expected = ["TRYAGAIN", "UNKNOWN", "READONLY"].iter().any(|it| error.starts_with(it));
     if is_expected { Ok(()) } else { Err(Lost::Wrong(format!("an error of a write: {error}"))) }
@@ -365,7 +365,7 @@ fn read_back_some(client: &mut Client, loader: u16, numbers: &[u64], port: u16) 
     if values.len() == keys.len() { Ok(()) } else { Err(format!("MGET: {} values", values.len())) }
 }
 
-/// A secondary that was killed and comes back is not sent what it has.
+/// A secondary that was killed and comes back does not get files that it has.
 fn comes_back_cheaply(program: &Path) -> Step {
     println!(
         "\n── kill -9 of one secondary: it comes back by shipping less than 1 % of the live bytes"

@@ -19,7 +19,7 @@ pub(crate) fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, Stri
     need("python3", "python3-venv")?;
     let make = || run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
     if make().is_err() {
-        // Debian's Python comes without what makes environments.
+        // Debian's Python comes without the modules that make environments.
         let apt = ["install", "-y", "-qq", "--no-install-recommends", "python3-venv"];
         run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(apt))?;
         make()?;

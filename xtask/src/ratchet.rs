@@ -1,4 +1,4 @@
-//! Numbers of the sources that only become better.
+//! Numbers of the sources that may only improve.
 //!
 //! ```text
 //! git ls-files ── sources ── code ──┬── functions, assertions ──┐
@@ -38,13 +38,13 @@ const SHORT_FUNCTION: usize = 10;
 /// How many places a failure shows.
 const SHOWN: usize = 8;
 
-/// Texts that a test writes by `GABION_REWRITE`: whole files, or what is between two lines.
+/// Texts that a test writes by `GABION_REWRITE`: whole files, or the text between two lines.
 const GENERATED: &[(&str, Option<(&str, &str)>)] = &[
     ("crates/gabion-bench/src/page/samples/summary.md", None),
     ("docs/redis.md", Some(("<!-- table: begin -->", "<!-- table: end -->"))),
 ];
 
-/// A part of a file that makes a number what it is.
+/// A part of a file that counts into a number.
 #[derive(Debug)]
 struct Place {
     path: String,
@@ -53,11 +53,11 @@ struct Place {
     what: String,
 }
 
-/// The numbers of the sources as they are.
+/// The current numbers of the sources.
 #[derive(Debug, Default)]
 struct Measured {
     record: Record,
-    /// Of each number, the worst first.
+    /// The places of each number, the worst first.
     places: BTreeMap<(String, Measure), Vec<Place>>,
     /// By core: the assertions within functions, and the functions over ten lines.
     functions: BTreeMap<String, (usize, usize)>,
@@ -73,7 +73,7 @@ impl Measured {
     }
 }
 
-/// Lines that are not as they were when the numbers were recorded, by path; `None` for a new file.
+/// Lines that changed since the numbers were recorded, by path; `None` for a new file.
 type Changed = BTreeMap<String, Option<Vec<(usize, usize)>>>;
 
 /// Fails where a number is worse than its record.
@@ -92,7 +92,7 @@ pub(crate) fn check() -> Step {
     refuse_worse(&measured, &record)
 }
 
-/// Writes the numbers where none is worse than its record. The first record is what is there.
+/// Writes the numbers if none is worse than its record. The first record has the current ones.
 pub(crate) fn tighten() -> Step {
     let measured = measure(&sources::texts()?)?;
     print!("{}", table(&measured));
@@ -108,7 +108,7 @@ pub(crate) fn tighten() -> Step {
 }
 
 fn refuse_worse(measured: &Measured, record: &Record) -> Step {
-    // Where it cannot be told what changed, the worst places are shown.
+    // If the changes are unknown, the worst places are shown.
     let worse = worse(measured, record, &changed().unwrap_or_default());
     if worse.is_empty() {
         return Ok(());
@@ -167,7 +167,7 @@ fn measure_core(
         functions(files, |function| function.lines() > SHORT_FUNCTION && function.assertions == 0);
     measured.set(owner, Measure::Assertions, assertions, bare);
     let all = functions(files, |function| function.lines() > SHORT_FUNCTION).len();
-    // Those outside functions hold or fail when the crate is compiled.
+    // Assertions outside functions hold or fail when the crate is compiled.
     let functions = files.values().flat_map(|code| &code.functions);
     let within = functions.map(|function| function.assertions).sum();
     measured.functions.insert(owner.to_owned(), (within, all));
@@ -198,7 +198,7 @@ fn measure_core(
     }
 }
 
-/// The functions that are as asked for, the longest first.
+/// The functions that `which` accepts, the longest first.
 fn functions(files: &BTreeMap<&str, &Code>, which: impl Fn(&code::Function) -> bool) -> Vec<Place> {
     let all = files
         .iter()

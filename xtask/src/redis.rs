@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const REDIS_PY: &str = "redis==6.4.0";
 const SCRIPT: &str = include_str!("redis.py");
-/// Requests of a run of redis-benchmark; a multiple of what it pipelines, so that it sends as many.
+/// Requests of a run of redis-benchmark; a multiple of its pipeline, so that it sends as many.
 const REQUESTS: u64 = 16 * 1250;
 /// Commands given to redis-cli's pipe mode.
 const PIPED: usize = 20_000;
@@ -33,7 +33,7 @@ pub(crate) fn check() -> Step {
     cluster.stop()
 }
 
-/// redis-benchmark, and then the counter must be what it counted to.
+/// redis-benchmark; afterwards the counter must equal its count.
 fn benchmark(cluster: &Cluster) -> Step {
     let mut increments = 0;
     for port in cluster.ports() {

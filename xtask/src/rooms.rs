@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// What each room may depend on directly; the arrows of docs/architecture.md, closed under
+/// The allowed direct dependencies of each room: the arrows of docs/architecture.md, closed under
 /// transitivity by hand so that a new arrow is a change that a reviewer sees.
 pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ("gabion-base", &[]),
@@ -27,8 +27,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
-    // What the kernel says of a process, of Gabion's and of those that it is measured beside, and
-    // what it is told.
+    // The kernel's data on a process, on Gabion's and on those that it is measured beside, and
+    // orders to the kernel.
     ("gabion-proc", &[]),
     ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
     (
@@ -108,8 +108,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ),
     // Built into the programs of other engines too, so it knows nothing of Gabion's.
     ("gabion-workload", &["gabion-base", "gabion-proc"]),
-    // What Gabion is measured beside; it shares the codec of clients and nothing that replicates or
-    // stores.
+    // The system that Gabion is measured beside. It shares the codec of clients and nothing that
+    // replicates or stores.
     ("gabion-baseline", &["gabion-base", "gabion-resp", "gabion-proc", "gabion-workload"]),
 ];
 
@@ -141,7 +141,7 @@ const LICENCES: &[&str] = &[
     "MIT-0",
 ];
 
-/// The workspaces; that of the peers is looked at, not built.
+/// The workspaces; the peers' one is checked, not built.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "peers/Cargo.toml"];
 
 /// Every package that a workspace depends on, by its lock.

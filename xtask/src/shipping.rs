@@ -1,4 +1,4 @@
-//! What shipping promises, seen from outside: from the kernel's counters, from the wire and from
+//! The promises of shipping, seen from outside: from the kernel's counters, from the wire and from
 //! the pools.
 //!
 //! ```text
@@ -22,15 +22,15 @@ use std::time::{Duration, Instant};
 const VALUE_LEN: usize = 1000;
 /// Keys written while packets are captured.
 const CAPTURED_KEYS: u64 = 20_000;
-/// Keys of the load, unless `GABION_SHIPPING_KEYS` says how many.
+/// Keys of the load, unless `GABION_SHIPPING_KEYS` gives another number.
 const KEYS: u64 = 100_000;
 /// Bytes that a check takes beside the pools: rings, logs, the capture.
 const OTHER_LEN: u64 = 512 << 20;
 const SECONDARIES: [u16; 2] = [2, 3];
-/// Bytes that a secondary may read from devices beyond what it itemises: programs and libraries
+/// Bytes that a secondary may read from devices beyond its itemised reads: programs and libraries
 /// that the page cache had dropped. Far less than the load.
 const READ_NOISE: u64 = 4 << 20;
-/// What the secondaries itemise of the file data that they read.
+/// The secondaries' items of read file data.
 const ITEMISED: [&str; 5] = [
     "verified_read_bytes",
     "reship_read_bytes",
@@ -38,14 +38,14 @@ const ITEMISED: [&str; 5] = [
     "client_read_bytes",
     "warm_read_bytes",
 ];
-/// How an SST's footer begins: magic, version 1, no flags (`gabion-engine/src/sst/mod.rs`).
+/// The begin of an SST's footer: magic, version 1, no flags (`gabion-engine/src/sst/mod.rs`).
 const FOOTER: &[u8; 12] = b"GABIONST\x01\0\0\0";
 const FOOTER_LEN: usize = 64;
 const SLOT_LEN: u64 = 2 << 20;
 const H2C_DATA: u8 = 6;
-/// Clusters that are captured until no packet is lost.
+/// Most clusters to capture until no packet is lost.
 const CAPTURES_MAX: u32 = 3;
-/// How the error begins of a capture that is not whole.
+/// The begin of the error of a capture that is not whole.
 const LOST: &str = "the capture lost packets";
 
 /// The check.
@@ -65,8 +65,8 @@ pub(crate) fn check() -> Step {
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
 }
 
-/// A cluster all of whose files were seen on the wire. A machine that is busy may lose packets of
-/// the capture, which says nothing of Gabion: then another cluster is captured.
+/// A cluster whose files were all seen on the wire. A busy machine may lose packets of the capture,
+/// which is no fault of Gabion: then another cluster is captured.
 fn seen_on_the_wire(options: &[&str]) -> Result<Cluster, String> {
     for tries_left in (0..CAPTURES_MAX).rev() {
         let mut cluster = Cluster::new("shipping", &program()?, options)?;
@@ -81,18 +81,18 @@ fn seen_on_the_wire(options: &[&str]) -> Result<Cluster, String> {
     Err("no capture was made".into())
 }
 
-/// Room for four times the records: compaction writes new files before old ones go.
+/// Space for four times the records: compaction writes new files before old ones go.
 fn pool_len_mib(keys: u64) -> u64 {
     1024.max(keys.saturating_mul(4 * VALUE_LEN as u64) >> 20)
 }
 
-/// Whether the pools of a load fit on the disk, said before anything is built or written.
+/// Whether the pools of a load fit on the disk, checked before anything is built or written.
 pub(crate) fn is_there_room(keys: u64) -> Step {
     let pools = pool_len_mib(keys).saturating_mul(u64::from(REPLICAS) << 20);
     need_space(&format!("shipping of {keys} keys"), pools.saturating_add(OTHER_LEN))
 }
 
-/// Where the targets of the secondaries listen.
+/// The ports of the secondaries' targets.
 fn target_ports(cluster: &Cluster) -> [u16; 2] {
     SECONDARIES.map(|replica| cluster.port + 200 + replica - 1)
 }
@@ -104,7 +104,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Captures what is sent to ports of this machine.
+    /// Captures packets to ports of this machine.
     fn start(dir: &Path, ports: &[u16]) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("tshark: {error}");
         let (path, said) = (dir.join("wire.pcap"), dir.join("tshark.log"));
@@ -131,7 +131,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Ends it as Ctrl-C does, so that what it holds is written.
+    /// Ends it as Ctrl-C does, so that it writes its buffer.
     fn finish(mut self) -> Result<PathBuf, String> {
         let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         let begun = Instant::now();
@@ -171,7 +171,7 @@ fn on_the_wire(cluster: &mut Cluster) -> Step {
         return Err("no live file after the load".into());
     }
 
-    // What a foreign hand makes of it.
+    // A foreign program's view of it.
     let mut command = Command::new("tshark");
     command.arg("-r").arg(&path).args(["-Y", &format!("nvme-tcp.type == {H2C_DATA}")]);
     for port in ports {
@@ -240,15 +240,15 @@ fn streams(pcap: &[u8]) -> Result<BTreeMap<(u16, u16), Vec<u8>>, String> {
     streams.into_iter().map(whole).collect()
 }
 
-/// One direction of a TCP connection, put together as its receiver does it: a sender that moves to
-/// another CPU has its segments overtake each other even on the loopback, and what a full queue
-/// dropped comes once more.
+/// One direction of a TCP connection, put together as its receiver does it. A sender that moves to
+/// another CPU has its segments overtake each other even on the loopback, and packets that a full
+/// queue dropped come once more.
 #[derive(Default)]
 struct Stream {
     /// Sequence number of the byte behind `bytes`.
     next: u32,
     bytes: Vec<u8>,
-    /// What came before bytes that precede it, by where it begins in the connection.
+    /// Segments that came before their predecessors, by the begin of each in the connection.
     ahead: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -332,13 +332,13 @@ fn h2c_data(stream: &[u8], data: &mut Vec<u8>) -> Step {
     Ok(())
 }
 
-/// What is needed of a footer of an SST.
+/// The needed fields of an SST's footer.
 struct Footer {
     file: u64,
     offset: u64,
 }
 
-/// Footers in a run of bytes, and where.
+/// Footers in a run of bytes, and their places.
 fn footers(bytes: &[u8]) -> impl Iterator<Item = (usize, Footer)> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -371,7 +371,7 @@ fn live_files(answer: &Value) -> BTreeMap<u64, u64> {
     files.iter().map(|file| (number(&file["file"]), number(&file["len"]))).collect()
 }
 
-/// Bytes that the kernel says a process made the devices read.
+/// Bytes that a process made the devices read, by the kernel's count.
 fn kernel_reads(status: &Value) -> Result<u64, String> {
     let path = format!("/proc/{}/io", status["pid"]);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -420,7 +420,7 @@ fn secondaries_do_not_compact(cluster: &mut Cluster, keys: u64) -> Step {
     }
     let reads = after.iter().map(kernel_reads).collect::<Result<Vec<_>, _>>()?;
     cluster.verify_same(&[])?;
-    // The control: a read of every live byte, which is what `verify` does, shows in that count.
+    // The control: a read of every live byte, as in `verify`, shows in that count.
     let live = after[0]["live_bytes"].as_u64().unwrap_or(0);
     for replica in SECONDARIES {
         let i = usize::from(replica) - 1;
@@ -486,8 +486,8 @@ fn expect_difference(cluster: &Cluster, options: &[&str], named: &str) -> Step {
     }
 }
 
-/// Of live files that stand in a pool once: number, offset of the footer in the file, and where in
-/// the pool the slot with the footer begins.
+/// Live files that stand in a pool once: number, offset of the footer in the file, and the begin of
+/// the slot with the footer in the pool.
 fn places(pool: &Path, live: &BTreeMap<u64, u64>) -> Result<Vec<(u64, u64, u64)>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", pool.display());
     let file = File::open(pool).map_err(failed)?;

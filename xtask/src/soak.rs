@@ -1,6 +1,5 @@
-//! Everything at length, in shards: a shard that ended well is written down under the target
-//! directory for its commit, and not run again, so that a soak that was cut short goes on where it
-//! was.
+//! Everything at length, in shards. A shard that ended well is recorded under the target directory
+//! for its commit, and not run again, so that an interrupted soak resumes.
 
 use crate::cluster::need_space;
 use crate::shipping;
@@ -14,14 +13,14 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
-/// The shard that loads many records into a store within 2 GiB of memory, how many, and bytes of
-/// disk that it needs.
+/// The shard that loads many records into a store within 2 GiB of memory, their number, and the
+/// bytes of disk that it needs.
 const MEMORY: &str = "memory";
 const MANY: u64 = 100_000_000;
 const MANY_DISK: u64 = 40 << 30;
-/// How many times as many hostile inputs as `cargo test` takes.
+/// The multiple of `cargo test`'s hostile inputs.
 const HOSTILE: &str = "300";
-/// How many times as many runs under other options.
+/// The multiple of its runs under other options.
 const OPTIONS: &str = "100";
 
 /// The tests of whole clusters.
@@ -142,8 +141,8 @@ fn run_shard(shard: &str) -> Step {
     }
 }
 
-/// Many records, every one of which is read and compared behind the load, in a process that may
-/// have 2 GiB resident. The cache is filled by then, and every file is open.
+/// Many records, each of which is read and compared after the load, in a process that may have 2
+/// GiB resident. The cache is filled by then, and every file is open.
 fn many_records() -> Step {
     is_there_room_for_many()?;
     let directory = many_directory()?;
@@ -154,12 +153,12 @@ fn many_records() -> Step {
     run("cargo", &[&gabion[..], &load, &store].concat(), &[])
 }
 
-/// Where they are stored.
+/// The directory of their store.
 fn many_directory() -> Result<String, String> {
     Ok(format!("{}/soak/{MEMORY}", target_directory()?))
 }
 
-/// Whether they fit on the disk, without what a run that was cut short left of them, which goes.
+/// Whether they fit on the disk; first removes the remains of an interrupted run.
 fn is_there_room_for_many() -> Step {
     let directory = many_directory()?;
     match fs::remove_dir_all(&directory) {

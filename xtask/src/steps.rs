@@ -1,4 +1,4 @@
-//! The steps of the suites. Each prints what it runs; the first that fails ends the suite.
+//! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
 use crate::{clients, faults, kills, ratchet, redis, rooms, shipping, suites};
 use serde_json::Value;
@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Result of a step: nothing, or the sentence that says what failed.
+/// Result of a step: nothing, or a sentence about the failure.
 pub(crate) type Step = Result<(), String>;
 
-/// Runs a program to its end; fails with the command line when it does.
+/// Runs a program to its end; fails with the command line when the program does.
 pub(crate) fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Step {
     let line = format!("{program} {}", args.join(" "));
     println!("\n── {line}");
@@ -25,19 +25,19 @@ fn cargo(args: &[&str]) -> Step {
     run("cargo", args, &[])
 }
 
-/// Has tests with optimisations check what steps of cores leave (`CHECKED` there), as others do.
+/// Has tests with optimisations check the results of the cores' steps (`CHECKED` there), as others
+/// do.
 pub(crate) const CHECKED: (&str, &str) = ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
 
-/// Runs tests, and shows what they say. That none failed is not enough: one has to have run.
+/// Runs tests, and shows their output. No failure is not enough: at least one must have run.
 pub(crate) fn test(args: &[&str], env: &[(&str, &str)]) -> Step {
     tests_of("cargo", &[&["test"], args].concat(), &[&[CHECKED], env].concat()).map(drop)
 }
 
 /// How many tests passed in a program that runs some.
 ///
-/// # Errors
-/// When one failed, and when none ran: `cargo test` ends well where a filter fits no test, as after
-/// it was renamed.
+/// When one failed, and when none ran: `cargo test` ends well if a filter fits no test, as after a
+/// rename.
 fn tests_of(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<u64, String> {
     let line = format!("{program} {}", args.join(" "));
     println!("\n── {line}");
@@ -63,8 +63,8 @@ fn tests_of(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<u64, S
     }
 }
 
-/// How many tests passed by the line with which a program of tests ends (`test result: ok. 3
-/// passed; 0 failed; …`); 0 for any other line.
+/// How many tests passed by the last line of a test program
+/// (`test result: ok. 3 passed; 0 failed; …`); 0 for any other line.
 fn passed_in(line: &str) -> u64 {
     let result =
         line.strip_prefix("test result: ").and_then(|result| result.split_once(" passed;"));
@@ -72,14 +72,14 @@ fn passed_in(line: &str) -> u64 {
     count.unwrap_or(0)
 }
 
-/// Format, numbers that only become better, lints, links of documentation, licences, the arrows
+/// Format, numbers that may only improve, lints, links of documentation, licences, the arrows
 /// between rooms, tests by fault.
 pub(crate) fn check() -> Step {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["fmt", "--all", "--check", "--manifest-path", "peers/Cargo.toml"])?;
     ratchet::check()?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    // Links of what is public lead to what is public; those of the rest lead somewhere.
+    // Links of public items lead to public items; those of the rest lead somewhere.
     let doc = ["doc", "--workspace", "--no-deps", "--keep-going"];
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     run("cargo", &doc, &strict)?;
@@ -88,11 +88,11 @@ pub(crate) fn check() -> Step {
     faults::check(std::env::var_os("GABION_REWRITE").is_some())
 }
 
-/// What `.ci/run` runs.
+/// The steps of `.ci/run`.
 pub(crate) fn ci() -> Step {
-    // The README's own command first: it is what a newcomer meets.
+    // The README's own command first: a newcomer meets it first.
     test(&[], &[])?;
-    // No default members: a newcomer's test command is not to build them.
+    // No default members: a newcomer's test command should not build them.
     for package in ["xtask", "gabion-baseline"] {
         test(&["-p", package], &[])?;
     }
@@ -108,17 +108,17 @@ pub(crate) fn ci() -> Step {
     guest()
 }
 
-/// Defects, of the prototypes among others, planted in the node: each must be caught by a checker,
-/// of whole clusters or of crash points.
+/// Defects, of the prototypes among others, planted in the node: a checker of whole clusters or of
+/// crash points must catch each.
 pub(crate) fn planted() -> Step {
     let sim = ["-p", "gabion-sim", "--features", "planted", "--test"];
     test(&[&sim[..], &["planted"]].concat(), &[])?;
     test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
 }
 
-/// The skip list's readers beside its writer, wakers of tasks, and what else threads share without
-/// a lock, in every order of their steps: a build of its own, as its atomics are other ones, and
-/// beside the usual one, which would have to be made again.
+/// The skip list's readers beside its writer, wakers of tasks, and everything else that threads
+/// share without a lock, in every order of their steps. It is a build of its own, as its atomics
+/// are other ones. It lies beside the usual build, which would have to be made again otherwise.
 pub(crate) fn interleavings() -> Step {
     let target = format!("{}/loom", target_directory()?);
     let lib = ["-p", "gabion-engine", "-p", "gabion-media", "-p", "gabion-db", "--lib"];
@@ -126,7 +126,7 @@ pub(crate) fn interleavings() -> Step {
     test(&[&lib[..], &only].concat(), &[("RUSTFLAGS", "--cfg loom")])
 }
 
-/// The commit that is checked out.
+/// The checked-out commit.
 pub(crate) fn head_commit() -> Result<String, String> {
     let output = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let commit = output.map_err(|error| format!("git rev-parse: {error}"))?;
@@ -151,8 +151,8 @@ pub(crate) fn some_seeds(first: u64, count: u64) -> Step {
     run_covering("seeds", &env)
 }
 
-/// Runs tests of the simulator and shows what they covered, each of which is a line that they say.
-/// What else they say is shown when they fail. One that says nothing of the kind proves nothing.
+/// Runs tests of the simulator and shows their coverage: each test prints a line of it. The rest of
+/// their output is shown when they fail. A test without such a line proves nothing.
 fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
     let args = ["test", "-p", "gabion-sim", "--test", test, "--", "--nocapture"];
     let line = format!("cargo {}", args.join(" "));
@@ -186,7 +186,7 @@ fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
     Ok(())
 }
 
-/// Our initiator against a target that another hand wrote, and our target against its initiator.
+/// Our initiator against a foreign target, and our target against its initiator.
 pub(crate) fn guest() -> Step {
     let examples = ["--example", "foreign_target", "--example", "foreign_host"];
     cargo(&[&["build", "--release", "-p", "gabion-fabric"][..], &examples].concat())?;
@@ -195,7 +195,7 @@ pub(crate) fn guest() -> Step {
     run(&format!("{built}/foreign_host"), &[".ci/nvmet-guest", "--host"], &[])
 }
 
-/// Where cargo builds to, whatever the environment or its configuration say about it.
+/// Cargo's build directory, whatever the environment or its configuration say about it.
 pub(crate) fn target_directory() -> Result<String, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])

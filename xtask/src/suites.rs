@@ -8,9 +8,9 @@
 //!                              xtask/suites/*.txt: each test that fails, and why ─────┘
 //! ```
 //!
-//! Nothing of the suites is changed or kept here. Lists only shrink: a listed test that passes
-//! fails the step as well as one that fails and is not listed, and so does a number of tests other
-//! than the one recorded.
+//! Nothing of the suites is changed or kept here. Lists only shrink: the step fails on a listed
+//! test that passes, on an unlisted one that fails, and on a number of tests other than the
+//! recorded one.
 
 mod list;
 mod redis_py;
@@ -37,7 +37,7 @@ pub(crate) fn check(only: Option<&str>) -> Step {
         problems.extend(redis_py::check(cluster.port)?);
     }
     // A replica that ended amid a suite, or one that differs, fails the step whatever the tests
-    // say.
+    // report.
     cluster.wait_ready()?;
     cluster.verify_same(&[])?;
     cluster.stop()?;
@@ -50,7 +50,7 @@ pub(crate) fn check(only: Option<&str>) -> Step {
     Err(format!("{}\n{what_to_do} {}", problems.join("\n"), place.display()))
 }
 
-/// Where downloads and what the suites said are, so that later runs find them.
+/// The directory of downloads and of the suites' outputs, so that later runs find them.
 fn directory() -> Result<PathBuf, String> {
     let directory = Path::new(&target_directory()?).join("suites");
     std::fs::create_dir_all(&directory)
@@ -58,13 +58,13 @@ fn directory() -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Keeps what a suite said.
+/// Keeps a suite's output.
 fn keep(name: &str, said: &str) -> Step {
     let path = directory()?.join(name);
     std::fs::write(&path, said).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Prints the counts of a run and returns what contradicts its list.
+/// Prints the counts of a run and returns the contradictions to its list.
 fn judge(suite: &str, list: &List, outcomes: Vec<Outcome>) -> Vec<String> {
     let outcomes = list::numbered(outcomes);
     let passed = outcomes.iter().filter(|outcome| outcome.failure.is_none()).count();

@@ -1,7 +1,7 @@
 //! Reads one source file: its functions, assertions, names and calls, all of it outside tests.
 //!
-//! The text of a macro's definition is no syntax tree, so functions and assertions in one are not
-//! seen. Arguments of a macro are read where they are expressions, as those of `assert!` are.
+//! The text of a macro's definition is no syntax tree, so its functions and assertions are not
+//! seen. Arguments of a macro are read if they are expressions, like those of `assert!`.
 
 use std::collections::BTreeSet;
 use syn::punctuated::Punctuated;
@@ -17,7 +17,7 @@ pub(super) struct Function {
     pub(super) name: String,
     pub(super) first: usize,
     pub(super) last: usize,
-    /// Those of a function within it do not count.
+    /// Assertions of a function within it do not count.
     pub(super) assertions: usize,
 }
 
@@ -27,7 +27,7 @@ impl Function {
     }
 }
 
-/// A function's name where it is defined, for those who call it.
+/// A function's name at its definition, for the matching of calls.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Definition {
     pub(super) name: String,
@@ -35,11 +35,11 @@ pub(super) struct Definition {
     pub(super) method: bool,
     /// It implements a trait, so that a call of this name may be one of any type.
     pub(super) of_trait: bool,
-    /// Other crates may call it, should its type be theirs to name.
+    /// Other crates may call it, if they can name its type.
     pub(super) public: bool,
 }
 
-/// How a call names what it calls.
+/// The form of a call's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Callee {
     /// `value.name(…)`.
@@ -50,7 +50,7 @@ pub(super) enum Callee {
     Imported,
 }
 
-/// A call, or a function's path that is handed on.
+/// A call, or a function's path as a value.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) name: String,
@@ -71,19 +71,19 @@ pub(super) struct Module {
 #[derive(Debug, Default)]
 pub(super) struct Code {
     pub(super) functions: Vec<Function>,
-    /// Also those outside functions: `const _: () = assert!(…)`.
+    /// Including those outside functions: `const _: () = assert!(…)`.
     pub(super) assertions: usize,
-    /// Lines that are not of tests.
+    /// Lines outside tests.
     pub(super) lines: usize,
     pub(super) definitions: BTreeSet<Definition>,
     /// Types, traits and modules.
     pub(super) types: BTreeSet<String>,
     pub(super) calls: Vec<Call>,
-    /// Modules whose files are not of tests.
+    /// Modules whose files are no test files.
     pub(super) modules: Vec<Module>,
     imports: BTreeSet<String>,
     test_lines: usize,
-    /// Functions around what is being visited, as indices of `functions`.
+    /// Functions around the visited item, as indices of `functions`.
     around: Vec<usize>,
     /// Modules around it.
     inside: Vec<String>,
@@ -109,7 +109,7 @@ impl Code {
         Ok(code)
     }
 
-    /// Whether it is of a test, whose lines are then counted and whose inside is not visited.
+    /// Whether an item belongs to a test: then its lines are counted and its inside is not visited.
     fn skips(&mut self, attributes: &[Attribute], whole: &impl Spanned) -> bool {
         let test = is_test(attributes);
         if test {
@@ -120,7 +120,7 @@ impl Code {
     }
 
     fn define(&mut self, sig: &Signature, of_trait: bool, public: bool) {
-        // One in another function has no callers elsewhere.
+        // A function within another has no callers elsewhere.
         if self.around.is_empty() {
             let (name, method) = (sig.ident.to_string(), sig.receiver().is_some());
             self.definitions.insert(Definition { name, method, of_trait, public });
@@ -141,7 +141,7 @@ impl Code {
         match tree {
             UseTree::Path(path) => self.import(&path.tree),
             UseTree::Name(name) => drop(self.imports.insert(name.ident.to_string())),
-            // The new name is not the one by which it is defined, and a glob brings no names.
+            // The new name is not the one of the definition, and a glob brings no names.
             UseTree::Rename(_) | UseTree::Glob(_) => {}
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.import(tree)),
         }
@@ -228,7 +228,7 @@ impl<'ast> Visit<'ast> for Code {
             Stmt::Expr(syn::Expr::Block(block), _) => &block.attrs,
             Stmt::Expr(syn::Expr::MethodCall(call), _) => &call.attrs,
             Stmt::Expr(syn::Expr::Assign(assign), _) => &assign.attrs,
-            // An item is looked at when it is visited.
+            // An item is checked when it is visited.
             _ => &[],
         };
         if !self.skips(attributes, statement) {
@@ -272,7 +272,7 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
-/// `unreachable!` is none: it says where nothing comes, not what holds.
+/// `unreachable!` is none: it marks a place that is never reached, and checks nothing.
 fn is_assertion(name: &str) -> bool {
     let name = name.strip_prefix("debug_").unwrap_or(name);
     ["assert", "assert_eq", "assert_ne"].contains(&name)
@@ -299,7 +299,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether one of them is `#[test]`, or a `#[cfg]` that only a build of tests fulfils.
+/// Whether one of them is `#[test]`, or a `#[cfg]` that only a test build fulfils.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let inside = || attribute.parse_args::<Meta>();

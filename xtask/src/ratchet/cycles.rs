@@ -2,13 +2,13 @@
 //!
 //! A call is matched by its name alone. So a name leads to a file only when that file alone of the
 //! crate defines it, and for no trait. A method's name leads nowhere when a type of the standard
-//! library has it too, or one of another crate. Calls of `new`, for one, are not seen: a crate may
-//! have more cycles than are counted, and hardly fewer.
+//! library has it too, or one of another crate. Calls of `new`, for example, are not seen. A crate
+//! may have more cycles than are counted, and hardly fewer.
 
 use super::code::{Callee, Code};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Methods of the standard library, which a call of that name mostly means.
+/// Methods of the standard library: a call of such a name mostly means those.
 const STANDARD: &str = "\
     abs all and_then any append as_bytes as_mut as_ref as_slice as_str borrow bytes chain chars \
     chunks clear clone cloned cmp collect concat contains contains_key copied count drain entry \
@@ -32,7 +32,7 @@ pub(super) struct Edge<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Cycles<'a> {
     pub(super) files: Vec<Vec<&'a str>>,
-    /// Those calls first of which the pair of files has the fewest.
+    /// The calls of the pairs of files with the fewest come first.
     pub(super) calls: Vec<Edge<'a>>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Cycles<'a> {
         }
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             files.keys().map(|file| (*file, reached(file, &next))).collect();
-        // Two files are of one cycle when each reaches the other.
+        // Two files are in one cycle when each reaches the other.
         let together =
             |one: &str, other: &str| reached[one].contains(other) && reached[other].contains(one);
         let mut cycles: Vec<Vec<&str>> = Vec::new();
@@ -88,7 +88,8 @@ fn edges<'a>(files: &BTreeMap<&'a str, &'a Code>, foreign: &BTreeSet<&str>) -> B
     };
     let types: BTreeSet<&str> =
         files.values().flat_map(|code| &code.types).map(|name| &**name).collect();
-    // Where a name is defined; nowhere when that is not sure. And whether it is a method.
+    // The file that defines a name, nowhere when that is not sure; and whether the name is a
+    // method.
     let mut defined: BTreeMap<&str, Option<(&str, bool)>> = BTreeMap::new();
     for (file, code) in files {
         for one in &code.definitions {

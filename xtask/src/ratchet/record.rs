@@ -1,4 +1,4 @@
-//! The file of recorded numbers, which people read and the command writes.
+//! The file of recorded numbers. People read it, and the command writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) const MEASURES: [Measure; 5] = [
     Measure::LongLines,
 ];
 
-/// Before the path of a file that is too long.
+/// The words before the path of a file that is too long.
 const LONG_FILE: &str = "over 800 lines:";
 
 impl Measure {
@@ -79,7 +79,7 @@ impl Record {
     }
 
     /// # Errors
-    /// The line that is none of a record, by its number.
+    /// The number of the line that is no line of a record.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut record = Self::default();
         let mut owner = None;

@@ -1,4 +1,4 @@
-//! Which files there are, whose each is, and which of a crate's are not of tests.
+//! The files, the crate of each, and whether it is a test file.
 
 use super::code::{Code, Module};
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ pub(super) fn git(args: &[&str]) -> Result<Vec<String>, String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// All that git has or would take.
+/// All files that git has or would take.
 pub(super) fn texts() -> Result<Texts, String> {
     let kinds = ["*.rs", "*.md", "*Cargo.toml"];
     let listing = ["ls-files", "--cached", "--others", "--exclude-standard", "--"];
     let mut texts = Texts::new();
     for path in git(&[&listing[..], &kinds].concat())? {
-        // One that was removed is still listed until that is committed.
+        // A removed file is still listed until the removal is committed.
         if !std::path::Path::new(&path).exists() {
             continue;
         }
@@ -44,7 +44,7 @@ pub(super) fn directory_of<'a>(path: &'a str, texts: &Texts) -> &'a str {
     ends.into_iter().find(has).unwrap_or("")
 }
 
-/// By what name the crate in a directory is recorded.
+/// The recorded name of the crate in a directory.
 pub(super) fn name_of(directory: &str) -> &str {
     match directory {
         "" => DOCUMENTS,
@@ -52,8 +52,8 @@ pub(super) fn name_of(directory: &str) -> &str {
     }
 }
 
-/// The code of every crate's files that are not of tests. Modules are followed from the files at
-/// which the compiler begins, so that a file is of tests exactly where its module is.
+/// The code of every crate's non-test files. Modules are followed from the files at which the
+/// compiler begins, so that a file is a test file exactly if its module is.
 ///
 /// # Errors
 /// The file that is no Rust, or whose module has no file.
@@ -90,7 +90,7 @@ fn is_root(path: &str, texts: &Texts) -> bool {
     }
 }
 
-/// Where the file of a module may be.
+/// The possible places of a module's file.
 fn places(path: &str, module: &Module, root: bool) -> Vec<String> {
     let (directory, file) = path.rsplit_once('/').unwrap_or(("", path));
     if let Some(path) = &module.path {

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a test ended.
+/// The end of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) name: String,
-    /// What it said when it failed, in a line.
+    /// Its message when it failed, in a line.
     pub(crate) failure: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl List {
     }
 }
 
-/// The same outcomes, in which a name that comes again has its number behind it.
+/// The same outcomes, with a number behind each repeated name.
 pub(crate) fn numbered(outcomes: Vec<Outcome>) -> Vec<Outcome> {
     let mut seen = BTreeMap::new();
     let number = |mut outcome: Outcome| {
@@ -84,7 +84,7 @@ pub(crate) fn numbered(outcomes: Vec<Outcome>) -> Vec<Outcome> {
     outcomes.into_iter().map(number).collect()
 }
 
-/// What contradicts the list, a line each.
+/// The contradictions to the list, a line each.
 pub(crate) fn contradictions(list: &List, outcomes: &[Outcome]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ran = BTreeSet::new();

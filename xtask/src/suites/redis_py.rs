@@ -10,7 +10,7 @@ use std::process::Command;
 const VERSION: &str = "8.1.0";
 const LIST: &str = include_str!("../../suites/redis-py.txt");
 
-/// What the tests need beside redis-py itself.
+/// The packages that the tests need beside redis-py itself.
 const PACKAGES: [&str; 5] = [
     "pytest==9.2.0",
     "pytest-asyncio==1.5.0",
@@ -38,10 +38,10 @@ const FILES: [&str; 15] = [
     "scripting",
 ];
 
-/// The library's own way to name what is for another server than a single one.
+/// The library's own marks of tests for another server than a single one.
 const MARKS: &str = "not onlycluster and not redismod and not ssl";
 
-/// Runs the tests at a port; what contradicts the list.
+/// Runs the tests at a port. Returns the contradictions to the list.
 pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     let source = source()?;
     let python = python::environment("suites/redis-py", &PACKAGES)?;
@@ -52,19 +52,19 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
         let list = list.map_err(|error| format!("xtask/suites/redis-py.txt: {error}"))?;
         let mut command = Command::new("timeout");
         command.arg("600").arg(&python).args(["-m", "pytest", "-q", "--tb=native", "--color=no"]);
-        // `addopts` of the suite show what tests print; `-r` asks for a line of each test at the
+        // `addopts` of the suite show the tests' output; `-r` asks for a line of each test at the
         // end.
         command.args(["-rfEpxX", "-p", "no:cacheprovider", "-W", "ignore", "-o", "addopts="]);
         command.args(["--timeout", "30", "-m", MARKS, "--protocol", protocol]);
         command.arg(format!("--redis-url=redis://127.0.0.1:{port}/0"));
         command.args(FILES.map(|file| format!("tests/test_{file}.py")));
         command.args(list.skips.keys().map(|name| format!("--deselect=tests/{name}")));
-        // Or else pytest cuts the lines of its summary at the width of a terminal.
+        // Otherwise pytest cuts the lines of its summary at the width of a terminal.
         let ended = command.env("COLUMNS", "300").current_dir(&source).output();
         let ended = ended.map_err(|error| format!("pytest: {error}"))?;
         let text = said(&ended);
         keep(&format!("redis-py-{run}.log"), &text)?;
-        // 1: some tests failed. What is above is the suite's own end.
+        // 1: some tests failed. Larger codes are the suite's own end.
         if !matches!(ended.status.code(), Some(0 | 1)) {
             return Err(format!("redis-py, {run}: pytest: {}\n{}", ended.status, tail(&text)));
         }
@@ -78,15 +78,15 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// How each test ended, by pytest's summary. One that fails and whose teardown does as well has two
-/// lines.
+/// How each test ended, by pytest's summary. A test that fails and whose teardown fails as well has
+/// two lines.
 fn outcomes_of(text: &str) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for line in text.lines() {
         let Some((word, rest)) = line.split_once(" tests/test_") else { continue };
         let (name, why) = rest.split_once(" - ").unwrap_or((rest, ""));
         let failure = match word {
-            // What the suite itself expects to fail says nothing, whichever way it ends.
+            // A test that the suite itself expects to fail proves nothing, whichever way it ends.
             "PASSED" | "XFAIL" | "XPASS" => None,
             "FAILED" | "ERROR" => Some(format!("{word} {why}")),
             _ => continue,

@@ -11,7 +11,7 @@ use std::process::Command;
 const VERSION: &str = "7.0.15";
 const LIST: &str = include_str!("../../suites/tcl.txt");
 
-/// Those that a store of strings can be asked.
+/// The units that apply to a store of strings.
 const UNITS: [&str; 13] = [
     "unit/type/string",
     "unit/type/incr",
@@ -28,12 +28,12 @@ const UNITS: [&str; 13] = [
     "unit/bitfield",
 ];
 
-/// Tests with these marks need DEBUG, Redis's stream of replication, SAVE, or a bound of memory
-/// that is set at run time. The suite leaves out by itself those that it marks as not for an
-/// external server and, with `--singledb`, those that need a second database.
+/// Tests with these marks need DEBUG, Redis's stream of replication, SAVE, or a memory limit that
+/// is set at run time. The suite itself leaves out the tests marked as not for an external server
+/// and, with `--singledb`, those that need a second database.
 const LEFT_OUT: &str = "-needs:debug -needs:repl -needs:config-maxmemory -needs:save";
 
-/// Runs the units at a port; what contradicts the list.
+/// Runs the units at a port. Returns the contradictions to the list.
 pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     need("tclsh", "tcl")?;
     let source = source()?;
@@ -42,7 +42,7 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     for unit in UNITS {
         let mut command = Command::new("timeout");
         command.args(["900", "./runtest", "--host", "127.0.0.1", "--port", &port.to_string()]);
-        // `--durable`: a test that breaks off has failed, and the next one is run. Its limit is for
+        // `--durable`: a test that breaks off has failed, and the next one runs. The timeout is for
         // a hang: one test pipelines 100,000 times a GET behind a SET, each of which waits for the
         // acknowledgement before it.
         command.args(["--singledb", "--durable", "--timeout", "600", "--tags", LEFT_OUT]);
@@ -61,10 +61,10 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     Ok(judge("Redis's suite", &list, outcomes))
 }
 
-/// How each test of a unit ended, by what the suite said.
+/// How each test of a unit ended, by the suite's output.
 fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
     let (tests, _) = text.split_once("                   The End\n").ok_or_else(|| {
-        // What broke off and, in lines behind it, where.
+        // The exception and, in the lines behind it, its place.
         let why = text.find("[exception]").map_or("without a word", |at| &text[at..]);
         format!("it broke off: {}", why.lines().take(6).collect::<Vec<_>>().join("\n"))
     })?;
@@ -77,7 +77,7 @@ fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
             outcomes.push(Outcome { name: format!("{unit}: {name}"), failure: None });
         } else if let Some(failed) = line.strip_prefix("[err]: ") {
             let (name, why) = match failed.rsplit_once(" in tests/") {
-                // What was expected, or what broke off and, in the line behind, all of it.
+                // The expected value, or the exception and, in the line behind, all of it.
                 Some((name, _)) => (name, [lines.next(), lines.peek().copied()]),
                 None => ("between its tests", [Some(failed), lines.peek().copied()]),
             };
@@ -94,7 +94,7 @@ fn without_colours(text: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
 }
 
-/// The directory of Redis's source, which Debian's package of it holds as it was published.
+/// The directory of Redis's source; Debian's package of it holds it as it was published.
 fn source() -> Result<PathBuf, String> {
     let directory = directory()?;
     let source = directory.join(format!("redis-{VERSION}"));
@@ -124,8 +124,8 @@ fn source() -> Result<PathBuf, String> {
     Ok(source)
 }
 
-/// Options with which apt reads source packages from where the system reads its packages. The
-/// system's own configuration and lists are not touched.
+/// Options with which apt reads source packages from the system's package sources. They leave the
+/// system's own configuration and lists alone.
 fn sources_of_packages(apt: &Path) -> Result<Vec<String>, String> {
     let _ = fs::remove_dir_all(apt);
     for part in ["sources", "lists/partial", "cache/archives/partial"] {
