@@ -38,14 +38,14 @@ const ITEMISED: [&str; 5] = [
     "client_read_bytes",
     "warm_read_bytes",
 ];
-/// The begin of an SST's footer: magic, version 1, no flags (`gabion-engine/src/sst/mod.rs`).
+/// The start of an SST's footer: magic, version 1, no flags (`gabion-engine/src/sst/mod.rs`).
 const FOOTER: &[u8; 12] = b"GABIONST\x01\0\0\0";
 const FOOTER_LEN: usize = 64;
 const SLOT_LEN: u64 = 2 << 20;
 const H2C_DATA: u8 = 6;
 /// Most clusters to capture until no packet is lost.
 const CAPTURES_MAX: u32 = 3;
-/// The begin of the error of a capture that is not whole.
+/// The start of the error of a capture that is not whole.
 const LOST: &str = "the capture lost packets";
 
 /// The check.
@@ -248,7 +248,7 @@ struct Stream {
     /// Sequence number of the byte behind `bytes`.
     next: u32,
     bytes: Vec<u8>,
-    /// Segments that came before their predecessors, by the begin of each in the connection.
+    /// Segments that came before their predecessors, by the start of each in the connection.
     ahead: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -486,7 +486,7 @@ fn expect_difference(cluster: &Cluster, options: &[&str], named: &str) -> Step {
     }
 }
 
-/// Live files that stand in a pool once: number, offset of the footer in the file, and the begin of
+/// Live files that stand in a pool once: number, offset of the footer in the file, and the start of
 /// the slot with the footer in the pool.
 fn places(pool: &Path, live: &BTreeMap<u64, u64>) -> Result<Vec<(u64, u64, u64)>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", pool.display());

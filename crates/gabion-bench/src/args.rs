@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Who flushes and compacts in the clusters that are measured.
+/// The side that flushes and compacts in the measured clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompactionChoice {
     /// The primary alone; finished files are shipped (RubbleDB).
@@ -32,7 +32,7 @@ pub fn parse_codec(text: &str) -> Result<Compression, String> {
     text.parse::<Compression>().map_err(|error| error.message().to_owned())
 }
 
-/// What an acknowledgement means.
+/// The meaning of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AckChoice {
     /// The write is in the log's ring of every replica.

@@ -41,7 +41,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// As it is named on the command line and in rows.
+    /// The name on the command line and in rows.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct ClusterSpec {
     /// Number of replicas, at least one.
     pub replicas: u32,
-    /// Who flushes and compacts.
+    /// The members that flush and compact.
     pub compaction: CompactionMode,
-    /// What an acknowledgement means.
+    /// The meaning of an acknowledgement.
     pub ack: AckLevel,
     /// Bytes of each replica's pool.
     pub pool_len: u64,

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What is measured.
+/// The measured systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum System {
     /// RubbleDB's baseline: each replica has a RocksDB, which flushes and compacts for itself.

@@ -61,7 +61,7 @@ pub(crate) const STOLEN_MAX: f64 = 0.03;
 pub(crate) struct Run {
     /// Options and properties of the cluster, by name.
     pub(crate) config: Map<String, Value>,
-    /// Who compacts, by the replicas' own report.
+    /// The compacting side, by the replicas' own report.
     pub(crate) compaction: String,
     pub(crate) phases: Vec<Phase>,
 }

@@ -696,7 +696,7 @@ impl Db {
         let (wish, operands_len) = check_batch(batch)?;
         let bytes = batch.byte_len() + operands_len;
         self.apply(durability, batch.len(), bytes, wish, |core| {
-            // The time of the write, not of the begin of its wait.
+            // The time of the write, not of the start of its wait.
             let now_ms = self.0.shared.clock_ms();
             batch.operations().try_for_each(|op| match op {
                 Op::Put(key, value) => core.node.put(Keyspace::User, key, value),

@@ -51,7 +51,7 @@ pub enum DirectIo {
     Never,
 }
 
-/// Which backend a medium uses.
+/// The choice of a medium's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BackendChoice {
     /// io_uring, or threads where the kernel refuses it (the default).
@@ -247,7 +247,7 @@ impl PoolFile {
         remove_mark(&self.0.path)
     }
 
-    /// Where it was opened.
+    /// The path that it was opened with, absolute.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
@@ -357,7 +357,7 @@ pub struct FileMedium {
     in_flight: usize,
     scratch: Vec<Ended>,
     flushes: Flushes,
-    /// Where the thread is to flush by itself.
+    /// The descriptor with which the thread flushes by itself, if it does.
     flush_here: Option<Arc<File>>,
 }
 

@@ -24,7 +24,7 @@ pub fn free_space(path: &Path) -> Result<u64> {
 /// Bytes that a file holds before it has a name. They identify its maker, whenever a crash comes.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark<'a> {
-    /// Where they begin.
+    /// Their start in the file.
     pub at: u64,
     /// The bytes.
     pub bytes: &'a [u8],

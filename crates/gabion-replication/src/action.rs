@@ -24,8 +24,8 @@ pub struct LocalState {
     pub oldest: LogPosition,
     /// The checksum that the last record's header states; 0 for an empty log.
     pub last_crc: u32,
-    /// Where its log ends and how much of it is durable, applied and flushed. A log that lost
-    /// records may end before what is flushed.
+    /// The end of its log, and how much of it is durable, applied and flushed. A log that lost
+    /// records may end before its flushed mark.
     pub progress: Progress,
     /// The records that the log lost, remembered durably until the log reaches them again.
     pub lost: Option<Lost>,
@@ -51,7 +51,7 @@ pub enum Whole {
 /// The last known state of a member, for status pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Which member.
+    /// The member's number.
     pub id: ReplicaId,
     /// Whether there is a connection to it (for this replica itself: always).
     pub is_connected: bool,
@@ -80,9 +80,9 @@ pub enum Action {
     },
     /// Close this connection (and call `handle_disconnected`).
     Disconnect {
-        /// Whose connection.
+        /// The other end of the connection.
         peer: ReplicaId,
-        /// Which one.
+        /// Its number at this side.
         connection: u64,
         /// Why, for the log.
         reason: String,
@@ -144,7 +144,7 @@ pub enum Action {
         term: Term,
         /// All spans of the log; the last one is open.
         spans: Spans,
-        /// Where this replica's next record begins.
+        /// The start of this replica's next record.
         end: LogPosition,
     },
     /// Grants between this replica and `peer` are void: the connection that carried them is gone.

@@ -92,7 +92,7 @@ use gabion_base::{
 use peer::{Link, Peer};
 use recent::Recent;
 
-/// Where a member stands in the start of a term.
+/// A member's phase in the start of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Head: not every member said Hello. Others: no NewTerm in the life of this process.

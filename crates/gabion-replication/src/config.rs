@@ -13,7 +13,7 @@ use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL
 pub struct Config {
     /// The group, its members and their order.
     pub view: GroupView,
-    /// Which of them this is.
+    /// This member.
     pub me: ReplicaId,
     /// A connection on which nothing was sent for this long gets a heartbeat, in milliseconds.
     pub heartbeat_ms: u64,

@@ -85,7 +85,7 @@ impl Progress {
     }
 }
 
-/// What holds at every member: the least of their [`Progress`]. Never falls.
+/// The marks that hold at every member: the least of their [`Progress`]. They never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
     /// Every member has acknowledged the log below this.
@@ -132,9 +132,9 @@ pub struct Lease {
 /// (docs/faults.md E4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Where the first of them begins.
+    /// The start of the first of them.
     pub from: LogPosition,
-    /// Where the last of them ends.
+    /// The end of the last of them.
     pub to: LogPosition,
     /// The term of the last.
     pub term: Term,
@@ -195,7 +195,7 @@ pub enum Message {
         end: LogPosition,
         /// The checksum of the head's last record.
         last_crc: u32,
-        /// What holds everywhere.
+        /// The marks that hold at every member.
         marks: Watermarks,
         /// The spans of the log; the last is open.
         spans: Spans,
@@ -214,7 +214,7 @@ pub enum Message {
         from: LogPosition,
         /// Term of all of them.
         term: Term,
-        /// What holds everywhere, as far as the sender knows.
+        /// The marks that hold at every member, as far as the sender knows.
         marks: Watermarks,
         /// The records, back to back.
         bytes: Vec<Bytes>,

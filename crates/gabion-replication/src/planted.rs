@@ -26,7 +26,7 @@ pub(crate) enum Mutant {
     OldConnectionCounts,
 }
 
-/// What is planted in one chain.
+/// The planted defect of one chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Planted {
     #[cfg(test)]

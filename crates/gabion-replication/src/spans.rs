@@ -116,7 +116,7 @@ impl Spans {
         self.0.iter().rev().find(|s| s.start <= position && position < s.end).copied()
     }
 
-    /// Where the record after `position` begins: the end of a span is the start of the next.
+    /// The start of the record after `position`: the end of a span is the start of the next.
     #[must_use]
     pub fn after(&self, position: LogPosition) -> LogPosition {
         if self.at(position).is_some() {

@@ -25,8 +25,8 @@ const FLAG_FULL: u32 = 1;
 /// Bytes of a member without its addresses.
 const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
 
-/// Where a member can be reached: IP address and port as text. Each process uses the address from
-/// its own settings where the text is empty or no IP address: names are not resolved.
+/// A member's addresses: IP address and port as text. Each process uses the address from its own
+/// settings where the text is empty or no IP address: names are not resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// For the protocol of the group.
@@ -59,7 +59,7 @@ impl Addresses {
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which replica.
+    /// Its number.
     pub replica: ReplicaId,
     /// Whether it has all that the group has. A member that is not full is being filled, and only
     /// receives.
@@ -70,7 +70,7 @@ pub struct Member {
     pub incarnation: u64,
     /// Its pool; zeros if unknown.
     pub pool_id: [u8; 16],
-    /// Where it can be reached.
+    /// Its addresses.
     pub addresses: Addresses,
 }
 

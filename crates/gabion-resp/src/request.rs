@@ -312,7 +312,7 @@ impl RequestParser {
     }
 }
 
-/// The text between the type byte at `from` and CR LF, and the begin of the next line.
+/// The text between the type byte at `from` and CR LF, and the start of the next line.
 #[inline]
 fn header(
     buffer: &[u8],

@@ -123,7 +123,7 @@ pub fn slots(node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// The segments reach from the log's begin to its end. A log that a crash shortened may have some
+/// The segments reach from the log's start to its end. A log that a crash shortened may have some
 /// beyond its end, as far as the ring reached then; it will reach them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();

@@ -43,7 +43,7 @@ pub struct Format {
     pub name: &'static str,
     /// Valid inputs.
     pub samples: Vec<Vec<u8>>,
-    /// The begin of the typed fields in each, if there are any.
+    /// The start of the typed fields in each, if there are any.
     pub fields_at: Option<usize>,
     /// Whether inputs keep their length, as it gives the places in them.
     pub keeps_len: bool,

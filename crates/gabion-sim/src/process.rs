@@ -37,9 +37,9 @@ pub enum Event {
     Done(WorkId, Done),
     /// The target's operation ended.
     TargetIo {
-        /// Which connection.
+        /// The connection.
         connection: u64,
-        /// Which operation of it.
+        /// The operation's number on it.
         id: u64,
         /// The session in which it came.
         session: u64,

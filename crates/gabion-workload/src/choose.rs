@@ -6,7 +6,7 @@ use crate::key::Permutation;
 use crate::random::Random;
 use clap::ValueEnum;
 
-/// Which records are asked for.
+/// The distribution of requests over records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
     /// A few records get most requests, spread over all of them (YCSB's default; θ = 0.99).

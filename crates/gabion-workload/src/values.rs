@@ -140,7 +140,7 @@ impl Values {
         Err(Wrong::Content(self.random_len + same))
     }
 
-    /// The begin of a value's random bytes in the pool, and their mask.
+    /// The start of a value's random bytes in the pool, and their mask.
     fn stretch(&self, record: u64, version: u64) -> (usize, u64) {
         let place = mix(mix(self.seed ^ STEP).wrapping_add(record)).wrapping_add(mix(version));
         let mask = mix(place);

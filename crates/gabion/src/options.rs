@@ -1,4 +1,4 @@
-//! What can be typed. Every option says what happens without it.
+//! The command line. Every option says what happens without it.
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -433,7 +433,7 @@ impl Io {
     }
 }
 
-/// Who flushes and compacts.
+/// The members that flush and compact.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compaction {
     /// The primary, which ships finished files to the others
@@ -451,7 +451,7 @@ impl Compaction {
     }
 }
 
-/// What an acknowledgement means.
+/// The meaning of an acknowledgement.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ack {
     /// In the ring of every replica: survives the kill of every process

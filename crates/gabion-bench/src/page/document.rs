@@ -40,7 +40,7 @@ pub(super) enum Block {
     },
 }
 
-/// Who is ahead of whom, by how much, and at what cost.
+/// A verdict: the side that is ahead, by how much, and at what cost.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
     /// The two sides, as `a ÷ b`.

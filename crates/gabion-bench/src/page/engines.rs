@@ -309,7 +309,7 @@ fn named(engine: &Engine) -> String {
     format!("{} {}", engine.0, engine.1)
 }
 
-/// Who is ahead of each other engine, by the means over workloads.
+/// The verdicts against each other engine, by the means over workloads.
 pub(super) fn verdicts(group: &Group<'_>) -> Vec<Verdict> {
     let verdict = |pair: (&Engine, &Engine)| {
         let count = group.ratios(pair, SPEED[0].of).len();

@@ -15,7 +15,7 @@ const COUNT_MAX: u64 = 1 << 53;
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
-    /// File and line of the begin of its run.
+    /// File and line of the start of its run.
     place: &'a str,
     /// Names and indexes from there, such as `operations[0].count`.
     path: String,

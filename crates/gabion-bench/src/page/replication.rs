@@ -72,7 +72,7 @@ fn cpu(phase: &Phase, work: usize) -> f64 {
     sum(&phase.replicas).cpu_of(WORK[work].1)
 }
 
-/// Who is ahead at each number of replicas: in the workload whose costs are reported in full.
+/// The verdicts at each number of replicas: in the workload whose costs are reported in full.
 pub(super) fn verdicts(experiment: &Experiment<'_>) -> Vec<Verdict> {
     let workload = experiment.costed();
     let verdict = |pair: Pair, shape: Shape| Verdict {

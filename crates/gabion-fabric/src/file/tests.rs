@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const FILE_LEN: usize = 8 * BLOCK_LEN;
 
-/// What the system does with one attempt.
+/// The system's answer to one attempt.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// It transfers at most this many bytes.

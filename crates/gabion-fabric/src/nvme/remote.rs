@@ -34,7 +34,7 @@ const WAKER: Token = Token(usize::MAX);
 pub struct Remote {
     namespace: Rc<RefCell<Namespace>>,
     handle: MediumHandle,
-    /// Of the admin connection; the I/O connection has the next one.
+    /// The token of the admin connection; the I/O connection has the next one.
     first_token: usize,
 }
 

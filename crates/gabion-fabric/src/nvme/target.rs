@@ -53,11 +53,11 @@ const MEDIUM: Token = Token(usize::MAX - 2);
 
 /// The region that a target serves, and its options.
 pub struct TargetOptions {
-    /// Where it listens.
+    /// Its listening socket.
     pub listener: std::net::TcpListener,
     /// The medium it serves from, made with `notify`.
     pub medium: FileMedium,
-    /// Where the namespace lies on the medium.
+    /// The place of the namespace on the medium.
     pub backing: Backing,
     /// All but the names, which [`TargetCommand::Open`] gives. The namespace has the bytes of
     /// `backing`.
@@ -165,7 +165,7 @@ impl TargetServer {
         Ok(Self { messages, waker, thread: Some(thread), address, wire_bytes })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

@@ -103,7 +103,7 @@ mod tests {
         vec![Bytes::from(vec![0; len])]
     }
 
-    /// Begin and end of the taken part.
+    /// Start and end of the taken part.
     fn take(recent: &mut Recent, from: u64, until: u64, max: u64) -> Option<(u64, u64)> {
         let ready = recent.take(at(from), at(until), (max, 500))?;
         let len = ready.bytes.iter().map(Bytes::len).sum::<usize>() as u64;
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(take(&mut recent, 0, 1_000, 250), None, "they are gone");
         assert_eq!(take(&mut recent, 200, 250, 250), None, "it is not placed");
         assert_eq!(take(&mut recent, 200, 300, 10), Some((200, 300)), "one, if that is longer");
-        // Of two terms, with the gap between their spans.
+        // Records of two terms, with the gap between their spans.
         recent.push(at(4_096), Term(2), bytes(100));
         assert_eq!(take(&mut recent, 300, 9_000, 1_000), Some((300, 400)));
         assert_eq!(take(&mut recent, 400, 9_000, 1_000), None, "the span ends");

@@ -201,7 +201,7 @@ impl Node {
     }
 
     /// Records that were durable at every member, or that this one needs no more: the end of the
-    /// log without them, and their begin.
+    /// log without them, and their start.
     pub(crate) fn can_rot(&self) -> Vec<(u64, u64)> {
         let ends = self.records.values().map(Record::end);
         let before = core::iter::once(self.oldest).chain(ends);

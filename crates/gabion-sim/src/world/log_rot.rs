@@ -16,7 +16,7 @@ const POSITION_AT: usize = 48;
 
 /// The log of a stopped replica.
 pub struct StoppedLog {
-    /// Begin and end of each record with a long header, from the begin of the kept log.
+    /// Start and end of each record with a long header, from the start of the kept log.
     pub records: Vec<(LogPosition, LogPosition)>,
     /// Records that end here or before were durable, and are known to have been.
     pub watermark: LogPosition,
@@ -25,7 +25,7 @@ pub struct StoppedLog {
 }
 
 impl StoppedLog {
-    /// The begins of the records that must be whole.
+    /// The starts of the records that must be whole.
     pub fn durable(&self) -> impl Iterator<Item = LogPosition> + '_ {
         self.records.iter().filter(|(_, end)| *end <= self.watermark).map(|(at, _)| *at)
     }

@@ -70,9 +70,9 @@ pub struct Options {
     pub keys: u64,
     /// Faults.
     pub faults: Faults,
-    /// Who compacts.
+    /// The members that compact.
     pub compaction: CompactionMode,
-    /// What an acknowledgement means.
+    /// The meaning of an acknowledgement.
     pub ack: AckLevel,
     /// How files are compressed; with LZ4, in every other seed those at the bottom with zstd.
     pub compression: Compression,

@@ -134,7 +134,7 @@ fn seal_snapshot(bytes: &mut [u8]) {
     }
 }
 
-/// The begin of the typed fields of an edit and of a recipe.
+/// The start of the typed fields of an edit and of a recipe.
 const EDIT_FIELDS_AT: usize = 32;
 const RECIPE_FIELDS_AT: usize = 56;
 

@@ -240,7 +240,7 @@ fn is_allowed(models: &[Records], found: &Records, bounds: Bounds) -> Result<(),
 
 /// Calls of a workload without a failure.
 struct Calls {
-    /// The disk's counts at its begin and at its end.
+    /// The disk's counts at its start and at its end.
     all: [DiskStats; 2],
     /// The same of each restart until the replica was open.
     openings: Vec<[DiskStats; 2]>,

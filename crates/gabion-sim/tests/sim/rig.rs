@@ -57,7 +57,7 @@ pub(crate) fn is_state(model: &Records, found: &Records, now_ms: u64) -> bool {
 /// The first of the registers that are written past the log.
 const UNLOGGED: u64 = 1_000_000;
 
-/// The begin of the error of a replica that could not be opened.
+/// The start of the error of a replica that could not be opened.
 pub(crate) const NOT_OPENED: &str = "the replica was not opened";
 /// Steps after which a replica that still takes no write counts as stuck.
 const WAIT_STEPS_MAX: u32 = 100_000;

@@ -137,7 +137,7 @@ fn files(
     Ok(())
 }
 
-/// The first block that is not whole in the chunk at `chunk`: its begin and its bytes. Nothing when
+/// The first block that is not whole in the chunk at `chunk`: its start and its bytes. Nothing when
 /// the file's own parts are whole, or too damaged to tell.
 fn bad_block(pool: &AtRest, source: &Source, meta: &FileMeta, chunk: u64) -> Option<(u64, u32)> {
     let group = source.store.group;

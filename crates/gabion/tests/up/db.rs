@@ -22,7 +22,7 @@ impl Place {
         self.run(&[&["db"], words].concat())
     }
 
-    /// What a command that finds nothing wrong says.
+    /// The output of a command that finds nothing wrong.
     fn clean(&self, words: &[&str]) -> String {
         let output = self.db(words);
         assert!(output.status.success(), "{words:?}: {}", said(&output));
