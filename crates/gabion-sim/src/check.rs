@@ -123,8 +123,9 @@ pub fn slots(node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// The segments reach from the log's start to its end. A log that a crash shortened may have some
-/// beyond its end, as far as the ring reached then; it will reach them.
+/// The segments reach from the log's start to its end, and files of the tree may reference earlier
+/// ones. A log that a crash shortened may have some beyond its end, as far as the ring reached then;
+/// it will reach them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let log = node.log_config();
@@ -136,8 +137,10 @@ fn segments(node: &Node) -> Result<(), String> {
     }
     let of = |position: u64| position / config.segment_len;
     let used = of(begin.get())..=of(end.get() + config.ring_len);
+    let referenced = node.tree().version().referenced();
     let files = node.pool().files().map(|placement| placement.file);
-    for file in files.filter(|file| file.kind == FileKind::LogSegment) {
+    let segments = files.filter(|file| file.kind == FileKind::LogSegment);
+    for file in segments.filter(|file| !referenced.contains_key(file)) {
         if log.check_segment(file).is_err() || !used.contains(&file.ordinal()) {
             return Err(format!(
                 "{file} lies in slots, the log begins at {begin} and ends at {end}"

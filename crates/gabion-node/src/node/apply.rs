@@ -361,6 +361,9 @@ impl Node {
     /// slots of removed files are used again, when the placement commit is durable.
     pub(super) fn apply_edits(&mut self) {
         while let Some(count) = self.edits_ready() {
+            if let Err(error) = self.enter_files(count) {
+                return self.failed(Failed::Apply, error);
+            }
             for _ in 0..count {
                 let Some(first) = self.apply.waiting.pop_front() else { return };
                 if let Err(error) = self.apply_edit(first) {
@@ -409,6 +412,14 @@ impl Node {
         self.grants.is_arriving(file) || self.pool.placement(file).is_some()
     }
 
+    /// Has files enter the tree that the first edits in line add. All of them do before any leaves:
+    /// what a file references that the last of these edits adds must not go with an earlier one.
+    fn enter_files(&mut self, edits: usize) -> gabion_base::Result<()> {
+        let edits = self.apply.waiting.iter().take(edits).map(|waiting| &waiting.edit);
+        let mut added = edits.flat_map(|edit| &edit.added);
+        added.try_for_each(|(_, meta)| self.files.enter_tree(meta))
+    }
+
     fn apply_edit(&mut self, waiting: Waiting) -> gabion_base::Result<()> {
         let edit = waiting.edit;
         self.check_added(&edit)?;
@@ -422,7 +433,7 @@ impl Node {
                 self.grants.note_unneeded(*file);
                 continue;
             }
-            self.pool.retire_file(*file)?;
+            self.files.leave_tree(&mut self.pool, *file)?;
             if self.repairs.may_come(*file) {
                 self.grants.note_unneeded(*file);
             }
@@ -572,9 +583,7 @@ impl Node {
 
     /// A file that was shipped here has its place: an edit may now name it.
     pub(super) fn file_placed(&mut self, file: FileId, tell: bool) {
-        let Some(placement) = self.pool.placement(file) else { return };
-        self.files.insert(placement);
-        if tell {
+        if self.files.placed(&self.pool, file) && tell {
             let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }

@@ -108,9 +108,8 @@ impl Node {
             return Ok(LoadGate::Wait("secondaries have yet to take files"));
         }
         let slots = (self.loads.slots(), len.div_ceil(SLOT_LEN));
-        let segments = self.drain.segments.len() as u64;
         let (facts, tree, pool) = (facts!(self), &self.tree, &self.pool);
-        match self.room.has_room_for_load(&facts, tree, pool, segments, slots) {
+        match self.room.has_room_for_load(&facts, tree, pool, slots) {
             Ok(()) => Ok(LoadGate::Open),
             Err(_) if self.makes_room() => Ok(LoadGate::Wait("compaction makes room")),
             Err(error) => Err(error),

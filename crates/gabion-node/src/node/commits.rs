@@ -7,7 +7,7 @@ use super::{Mutant, Node, Order, Output};
 use crate::state::{Snapshot, opaque};
 use crate::work::Work;
 use alloc::vec::Vec;
-use gabion_base::{Failed, FileId};
+use gabion_base::Failed;
 
 /// The steps that follow when placement commits are durable: the staged one, and the one that is
 /// being written.
@@ -84,21 +84,15 @@ impl Node {
     /// Gives back slots and log that nobody needs anymore.
     pub(super) fn reclaim(&mut self) {
         self.tree.limit_readers(self.now_ms, self.options.pin_budget);
-        self.obsolete.extend(self.tree.obsolete_files());
+        let mut unread = self.tree.obsolete_files();
         if self.has(Mutant::ReadUnderWayNotWaitedFor) {
-            self.obsolete.extend(self.tree.leaving_files().iter().map(|file| file.id));
+            unread.extend(self.tree.leaving_files().iter().map(|file| file.id));
         }
-        let obsolete = core::mem::take(&mut self.obsolete);
-        // Skipped files were never here.
-        let obsolete = obsolete.into_iter().filter(|file| self.files.get(*file).is_some());
-        let (kept, gone): (Vec<FileId>, Vec<FileId>) =
-            obsolete.partition(|file| self.ship.is_to_be_read(*file));
-        self.obsolete = kept;
+        let gone = self.files.unread(unread, |file| self.ship.is_to_be_read(file));
         if !gone.is_empty() {
             self.due.mark_all(&Step::FREED);
             for file in &gone {
-                self.files.remove(*file);
-                if let Err(error) = self.pool.free_file(*file)
+                if let Err(error) = self.files.free_unread(&mut self.pool, *file)
                     && !self.has(Mutant::SlotFreedUnderReader)
                 {
                     return self.failed(Failed::Accounts, error);

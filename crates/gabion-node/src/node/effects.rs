@@ -21,6 +21,10 @@ pub(super) enum Effect {
     Order(Order, Work),
     /// A message to a member, if it is connected.
     Tell(ReplicaId, NodeMessage),
+    /// Files are here in slots of the pool: that is made durable, and then the step follows.
+    Place(Vec<Arc<FilePlacement>>, After),
+    /// A damaged file is whole at another place, which is made its own.
+    Replace(Arc<FilePlacement>),
     /// A step that follows on the next placement commit.
     Stage(After),
     /// The replica's counters on the next placement commit, and a step that follows on it.
@@ -104,6 +108,15 @@ impl Effects {
 
     pub(super) fn tell_member(&mut self, to: ReplicaId, message: NodeMessage) {
         self.queue.push_back(Effect::Tell(to, message));
+    }
+
+    /// Has the places of files made durable; the step follows then.
+    pub(super) fn place(&mut self, places: Vec<Arc<FilePlacement>>, after: After) {
+        self.queue.push_back(Effect::Place(places, after));
+    }
+
+    pub(super) fn replace(&mut self, place: Arc<FilePlacement>) {
+        self.queue.push_back(Effect::Replace(place));
     }
 
     pub(super) fn stage(&mut self, after: After) {

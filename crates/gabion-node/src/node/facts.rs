@@ -6,8 +6,8 @@
 //!   Node ── Facts, and values of other machines ──► machine ── Effects ──► Node (route.rs)
 //! ```
 
+use super::file_table::FileTable;
 use super::planted::{Mutant, is_planted};
-use crate::files::FileMap;
 use crate::state::ReplicaState;
 use crate::view::View;
 use crate::{GroupConfig, NodeOptions};
@@ -28,7 +28,7 @@ pub(super) struct Facts<'a> {
     pub(super) me: ReplicaId,
     pub(super) now_ms: u64,
     pub(super) log: &'a Log,
-    pub(super) files: &'a FileMap,
+    pub(super) files: &'a FileTable,
     pub(super) protocol: &'a dyn Protocol,
 }
 

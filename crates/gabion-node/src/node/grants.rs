@@ -19,10 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::units::{BLOCK_LEN, CHUNK_LEN, SLOT_LEN};
-use gabion_base::{
-    Error, FileId, FileKind, HashMap, LogPosition, ReplicaId, Result, SlotIndex, Term,
-};
-use gabion_engine::Tree;
+use gabion_base::{Error, FileId, HashMap, LogPosition, ReplicaId, Result, SlotIndex, Term};
 use gabion_media::nvme::TargetCommand;
 use gabion_pool::{Drained, FilePlacement, Placed, Pool, SlotState};
 
@@ -297,7 +294,7 @@ impl Grants {
             effects.signal(Signal::RepairArrives(id));
         }
         if seen {
-            return self.place_arrived(facts, effects, pool, id);
+            return self.place_arrived(effects, id);
         }
         self.verified_read_bytes += placement.len;
         let order = VerifyOrder { placement: placement.clone(), chunk_crcs: file.chunk_crcs };
@@ -342,7 +339,6 @@ impl Grants {
         &mut self,
         facts: &Facts,
         effects: &mut Effects,
-        pool: &mut Pool,
         at: &Arc<FilePlacement>,
         result: Result<()>,
     ) {
@@ -350,7 +346,7 @@ impl Grants {
             return;
         }
         match result {
-            Ok(()) => self.place_arrived(facts, effects, pool, at.file),
+            Ok(()) => self.place_arrived(effects, at.file),
             // The connection ends, and with it the session; the file is shipped again into other
             // slots.
             Err(error) => {
@@ -361,20 +357,14 @@ impl Grants {
     }
 
     /// An arrived file is whole: its place is made durable.
-    fn place_arrived(
-        &mut self,
-        facts: &Facts,
-        effects: &mut Effects,
-        pool: &mut Pool,
-        file: FileId,
-    ) {
+    fn place_arrived(&mut self, effects: &mut Effects, file: FileId) {
         let Some(Arriving { placement, repairs }) = self.arriving.remove(&file) else { return };
-        if repairs {
-            return effects.signal(Signal::RepairArrived(placement));
-        }
-        match pool.add_file((*placement).clone()) {
-            Ok(()) => effects.stage(After::FilePlaced { file, tell: true }),
-            Err(error) => effects.disconnect(facts.writer(), error),
+        match repairs {
+            true => effects.signal(Signal::RepairArrived(placement)),
+            false => {
+                let after = After::FilePlaced { file, tell: true };
+                effects.place(alloc::vec![placement], after);
+            }
         }
     }
 
@@ -396,21 +386,13 @@ impl Grants {
 
     /// The primary gave up the job that made these files. Files that an edit on its way names stay.
     pub(super) fn discarded(
-        &self,
         facts: &Facts,
         effects: &mut Effects,
-        tree: &Tree,
         files: &[FileId],
         is_named: impl Fn(FileId) -> bool,
     ) {
-        let mut placed = files.iter().filter(|file| facts.place(**file).is_some()).peekable();
-        if placed.peek().is_none() {
-            return;
-        }
-        let live = live_files(tree);
-        for file in placed.filter(|file| !live.contains(*file) && !is_named(**file)) {
-            effects.signal(Signal::Orphan(*file));
-        }
+        let unnamed = |file: &&FileId| facts.files.is_unnamed(**file) && !is_named(**file);
+        files.iter().filter(unnamed).for_each(|file| effects.signal(Signal::Orphan(*file)));
     }
 
     /// Forgets files of older terms once the log is here up to the start of the current one: by
@@ -419,7 +401,6 @@ impl Grants {
         &mut self,
         facts: &Facts,
         effects: &mut Effects,
-        tree: &Tree,
         pool: &Pool,
         is_named: impl Fn(FileId) -> bool,
     ) {
@@ -428,34 +409,27 @@ impl Grants {
             && facts.group_term() == term
         {
             self.orphans_of = None;
-            drop_orphans(effects, tree, pool, Some(term), is_named);
+            drop_orphans(facts, effects, pool, Some(term), is_named);
         }
     }
 }
 
-/// Forgets files, made before a term if one is given, that are neither in the tree nor named by
-/// anything else: their job died with its primary.
+/// Forgets files, made before a term if one is given, that no edit has named and nothing else
+/// names: their job died with its primary.
 pub(super) fn drop_orphans(
+    facts: &Facts,
     effects: &mut Effects,
-    tree: &Tree,
     pool: &Pool,
     before: Option<Term>,
     is_named: impl Fn(FileId) -> bool,
 ) {
-    let live = live_files(tree);
-    let files = pool
-        .files()
-        .filter(|placement| before.is_none_or(|term| placement.term < term))
-        .map(|placement| placement.file)
-        .filter(|file| file.kind == FileKind::Sst);
-    for file in files.filter(|file| !live.contains(file) && !is_named(*file)) {
+    let is_old = |file: FileId| {
+        let term = pool.placement(file).map(|placement| placement.term);
+        before.is_none_or(|before| term.is_some_and(|term| term < before))
+    };
+    for file in facts.files.unnamed().filter(|file| is_old(*file) && !is_named(*file)) {
         effects.signal(Signal::Orphan(file));
     }
-}
-
-/// The files of the tree's current version, as a set: it is asked of as many files as the pool has.
-fn live_files(tree: &Tree) -> BTreeSet<FileId> {
-    tree.version().files().map(|(_, meta)| meta.id).collect()
 }
 
 fn subsystem(facts: &Facts, pool: &Pool) -> String {
@@ -554,11 +528,11 @@ mod tests {
             panic!("the target refuses both, one is placed and one is read");
         };
         let after = After::FilePlaced { file: FileId::sst(0), tell: true };
-        assert!(matches!(placed, Effect::Stage(step) if *step == after));
+        assert!(matches!(placed, Effect::Place(_, step) if *step == after));
         let Effect::Order(Order::Verify(at), _) = read else { panic!("it is not read") };
-        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
-        assert!(matches!(effects(&mut asked)[..], [Effect::Stage(After::FilePlaced { .. })]));
-        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
+        grants.verified(&facts!(node), &mut asked, at, Ok(()));
+        assert!(matches!(effects(&mut asked)[..], [Effect::Place(_, After::FilePlaced { .. })]));
+        grants.verified(&facts!(node), &mut asked, at, Ok(()));
         assert!(effects(&mut asked).is_empty(), "it is placed once");
     }
 
@@ -587,11 +561,11 @@ mod tests {
         else {
             panic!("it arrives and is read");
         };
-        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, Ok(()));
+        grants.verified(&facts!(node), &mut asked, at, Ok(()));
         let asked_for = effects(&mut asked);
         assert!(matches!(asked_for[..], [Effect::Signal(Signal::RepairArrived(_))]));
         let rotten = Err(Error::corruption("a bit flipped"));
-        grants.verified(&facts!(node), &mut asked, &mut node.pool, at, rotten);
+        grants.verified(&facts!(node), &mut asked, at, rotten);
         assert!(effects(&mut asked).is_empty(), "it is the repairer's by now");
     }
 }

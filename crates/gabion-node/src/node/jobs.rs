@@ -413,16 +413,11 @@ impl Jobs {
             JobKind::Compaction => self.counted.compactions += 1,
             _ => self.counted.trivial_moves += 1,
         }
-        for placement in &job.built {
-            if let Err(error) = pool.add_file((**placement).clone()) {
-                return effects.failed(Failed::Accounts, error);
-            }
-        }
         job.output = Some(done.output);
         if job.built.is_empty() {
             job.placed = true;
         } else {
-            effects.stage(After::BuiltPlaced(number));
+            effects.place(job.built.clone(), After::BuiltPlaced(number));
         }
         self.running.insert(number, job);
     }

@@ -474,7 +474,7 @@ impl Loads {
         let is_settled = |below| given.flushed_below >= below && given.no_compaction;
         match load.stage {
             Stage::Ending if load.writing == 0 => {
-                place(effects, pool, id, load);
+                place(effects, id, load);
                 None
             }
             Stage::Placed => {
@@ -571,14 +571,10 @@ impl Loads {
 }
 
 /// Has the places of a load's files made durable.
-fn place(effects: &mut Effects, pool: &mut Pool, id: LoadId, load: &mut Load) {
+fn place(effects: &mut Effects, id: LoadId, load: &mut Load) {
     load.stage = Stage::Placing;
-    for (_, placement) in &load.files {
-        if let Err(error) = pool.add_file((**placement).clone()) {
-            return effects.failed(Failed::Accounts, error);
-        }
-    }
-    effects.stage(After::LoadPlaced(id));
+    let places = load.files.iter().map(|(_, placement)| placement.clone()).collect();
+    effects.place(places, After::LoadPlaced(id));
 }
 
 #[cfg(test)]

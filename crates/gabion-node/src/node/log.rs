@@ -1,5 +1,6 @@
 //! The node's side of the log: appending, draining the ring into segments, trimming.
 
+use super::file_table::{FileTable, SegmentOrder};
 use super::orders::DrainInFlight;
 use super::planted::Mutant;
 use super::steps::Step;
@@ -7,9 +8,10 @@ use super::writes::Unlogged;
 use super::{After, Node, Order};
 use crate::AckLevel;
 use crate::work::{DrainOrder, Work};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::RangeInclusive;
+use bytes::Bytes;
 use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId};
 use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal};
@@ -25,8 +27,6 @@ const LOG_AGE_MS: u64 = 5_000;
 /// Segments, and what is on its way into them.
 #[derive(Default)]
 pub(super) struct Draining {
-    /// Segments that have slots, by ordinal, and whether that is durable.
-    pub(super) segments: BTreeMap<u64, bool>,
     in_flight: bool,
     /// There were too few free slots for the next segment when it was last tried.
     lacks_slots: bool,
@@ -38,10 +38,6 @@ pub(super) struct Draining {
     trimmed: Option<LogPosition>,
     /// In a group of one: where the log ended then, in ms.
     aging: Option<(LogPosition, u64)>,
-    /// The ordinals of the segments that may be under the reads for members, by ticket.
-    reads: BTreeMap<u64, RangeInclusive<u64>>,
-    /// Segments that the log does not have any more, but a read does.
-    leaving: BTreeSet<u64>,
 }
 
 impl Node {
@@ -191,7 +187,8 @@ impl Node {
         if !self.place_segments() {
             return; // no slot for the next segment: tried again when some are free
         }
-        let (mut writes, mut ends) = (Vec::new(), Vec::new());
+        let mut writes: Vec<(Arc<FilePlacement>, u64, Bytes)> = Vec::new();
+        let mut ends = Vec::new();
         while ends.len() < DRAINS_MAX {
             let Some(drain) = self.next_drain(wanted) else { break };
             let Some(placement) = self.pool.placement(drain.segment) else {
@@ -212,6 +209,10 @@ impl Node {
         }
         let end = ends.last().copied().unwrap_or(self.log.drained_end());
         self.drain.in_flight = true;
+        if let (Some(first), Some(last)) = (writes.first(), writes.last()) {
+            let segments = first.0.file..=last.0.file;
+            self.files.begin_order(&self.pool, SegmentOrder::Drain, segments);
+        }
         let covered = if flush { self.log.drained_end().max(end) } else { LogPosition::ZERO };
         let order = DrainOrder { writes, flush, end };
         self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
@@ -288,19 +289,16 @@ impl Node {
     /// some.
     fn place_segments(&mut self) -> bool {
         self.drain.lacks_slots = false;
-        let segment_len = self.config.segment_len;
-        let first = self.log.durable_end().get() / segment_len;
-        let last = self.log.end().get() / segment_len;
-        (first..=last).all(|ordinal| self.place_segment(ordinal))
-    }
-
-    /// The segment of this log with that ordinal.
-    fn segment(&self, ordinal: u64) -> FileId {
-        self.log.config().segment(ordinal)
+        let config = self.log.config();
+        let first = config.segment_at(self.log.durable_end().get());
+        let last = config.segment_at(self.log.end().get());
+        self.files.has_all(first..=last)
+            || (first.ordinal()..=last.ordinal()).all(|ordinal| self.place_segment(ordinal))
     }
 
     fn place_segment(&mut self, ordinal: u64) -> bool {
-        if self.drain.segments.contains_key(&ordinal) {
+        let file = self.log.config().segment(ordinal);
+        if self.files.has_all(file..=file) {
             return true;
         }
         let len = self.config.segment_len;
@@ -308,14 +306,13 @@ impl Node {
         let allocated = self.pool.allocate(count);
         self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
         let Ok(slots) = allocated else { return false };
-        let (file, term) = (self.segment(ordinal), self.state.term());
+        let term = self.state.term();
         let placement = FilePlacement { file, term, len, checksum: 0, slots };
-        if let Err(error) = self.pool.add_file(placement) {
+        if let Err(error) = self.files.add(&mut self.pool, placement) {
             self.failed(Failed::Accounts, error);
             return false;
         }
-        self.drain.segments.insert(ordinal, false);
-        self.commits.staged.push(After::SegmentPlaced(ordinal));
+        self.commits.staged.push(After::SegmentPlaced(file));
         true
     }
 
@@ -343,25 +340,24 @@ impl Node {
     #[must_use]
     pub fn drain_status(&self) -> alloc::string::String {
         alloc::format!(
-            "durable {} drained {} flushed {} in flight {} segments {:?}",
+            "durable {} drained {} flushed {} in flight {} {:?}",
             self.log.durable_end(),
             self.log.drained_end(),
             self.drain.flushed,
             self.drain.in_flight,
-            self.drain.segments
+            self.files.segments()
         )
     }
 
-    pub(super) fn segment_placed(&mut self, segment: u64) {
-        // Unless the log begins behind it by now.
-        if let Some(is_durable) = self.drain.segments.get_mut(&segment) {
-            *is_durable = true;
-        }
+    pub(super) fn segment_placed(&mut self, segment: FileId) {
+        // It may have left by now, as the log begins behind it.
+        self.files.placed(&self.pool, segment);
         self.count_flushed();
     }
 
     pub(super) fn drain_done(&mut self, drain: DrainInFlight, result: Result<()>) {
         self.drain.in_flight = false;
+        self.end_order(SegmentOrder::Drain);
         if let Err(error) = result {
             return self.failed(Failed::Log, error.within("draining the log"));
         }
@@ -378,8 +374,8 @@ impl Node {
     /// Flushed bytes count once the place of their segment is durable too.
     fn count_flushed(&mut self) {
         let segment_len = self.config.segment_len;
-        let missing = self.drain.segments.iter().find(|(_, durable)| !**durable);
-        let limit = missing.map_or(u64::MAX, |(segment, _)| *segment * segment_len);
+        let missing = self.files.first_not_durable();
+        let limit = missing.map_or(u64::MAX, |segment| segment.ordinal() * segment_len);
         let end = LogPosition(self.drain.flushed.get().min(limit));
         if end > self.log.durable_end() {
             self.log.flushed(end);
@@ -421,10 +417,9 @@ impl Node {
             self.drain.trimmed = Some(at);
             return;
         }
-        let gone = match self.log.trim(at) {
-            Ok(gone) => gone,
-            Err(error) => return self.failed(Failed::Log, error),
-        };
+        if let Err(error) = self.log.trim(at) {
+            return self.failed(Failed::Log, error);
+        }
         self.drain.flushed = self.drain.flushed.max(at);
         self.protocol.handle_durable(Frontier::of(self.log.durable_end()));
         self.end_repair();
@@ -435,74 +430,47 @@ impl Node {
             self.state.spans = self.log.spans().to_vec();
             self.stage_state(None);
         }
-        if let Err(error) = self.let_go(gone) {
+        let first = self.log.config().segment_at(at.get());
+        if let Err(error) = self.files.begin_log(&mut self.pool, first) {
             self.failed(Failed::Accounts, error);
         }
     }
 
-    /// Takes segments from the log. Their slots are not to be written again under a read.
-    fn let_go(&mut self, gone: impl IntoIterator<Item = u64>) -> Result<()> {
-        for ordinal in gone {
-            if self.drain.segments.remove(&ordinal).is_some() {
-                self.drain.leaving.insert(ordinal);
-                self.pool.retire_file(self.segment(ordinal))?;
-            }
-        }
-        self.free_segments()
-    }
-
-    /// A read for a member is under way, of records that begin at `from`.
-    pub(super) fn pin_segments(&mut self, ticket: u64, from: LogPosition, bytes_max: usize) {
-        let segment_len = self.config.segment_len;
+    /// A read for a member begins, of records from `from` on. Returns where the segments lie that
+    /// may be under it.
+    pub(super) fn begin_log_read(
+        &mut self,
+        ticket: u64,
+        from: LogPosition,
+        bytes_max: usize,
+    ) -> BTreeMap<FileId, Arc<FilePlacement>> {
+        let config = self.log.config();
         // One record is read also where it is longer, and has a segment at most; a gap before it
         // has a block.
-        let most = segment_len.max(bytes_max as u64) + segment_len;
+        let most = config.segment_len.max(bytes_max as u64) + config.segment_len;
         let to = from.get().saturating_add(most);
-        self.drain.reads.insert(ticket, from.get() / segment_len..=to / segment_len);
+        let segments = config.segment_at(from.get())..=config.segment_at(to);
+        self.files.begin_order(&self.pool, SegmentOrder::Read(ticket), segments)
     }
 
-    pub(super) fn unpin_segments(&mut self, ticket: u64) {
-        self.drain.reads.remove(&ticket);
-        if let Err(error) = self.free_segments() {
+    pub(super) fn end_log_read(&mut self, ticket: u64) {
+        self.end_order(SegmentOrder::Read(ticket));
+    }
+
+    fn end_order(&mut self, order: SegmentOrder) {
+        if let Err(error) = self.files.end_order(&mut self.pool, order) {
             self.failed(Failed::Accounts, error);
         }
     }
 
-    /// Gives back the segments that neither the log nor a read has.
-    fn free_segments(&mut self) -> Result<()> {
-        let reads = &self.drain.reads;
-        let is_read = |ordinal: &u64| reads.values().any(|segments| segments.contains(ordinal));
-        let (kept, gone) = core::mem::take(&mut self.drain.leaving).into_iter().partition(is_read);
-        self.drain.leaving = kept;
-        let gone: BTreeSet<u64> = gone;
-        gone.into_iter().try_for_each(|ordinal| self.pool.free_file(self.segment(ordinal)))
-    }
-
-    fn give_back_segment(&mut self, ordinal: u64) -> Result<()> {
-        let file = self.segment(ordinal);
-        self.pool.retire_file(file)?;
-        self.pool.free_file(file)
-    }
-
-    /// Takes over the segments that the pool holds, at start. Those below the log's beginning go:
-    /// the process ended between the commit with that beginning and the one that would have retired
-    /// them, and no later trim comes to them. Those beyond its end, which a power cut may leave,
-    /// stay, as the log comes to them again.
+    /// Takes over the files that the pool holds, at start.
     ///
     /// # Errors
-    /// Not found when a segment is not live in the pool.
-    pub(super) fn adopt_segments(&mut self) -> Result<()> {
-        let first = self.state.trimmed.position.get() / self.config.segment_len;
-        let files = self.pool.files().map(|placement| placement.file);
-        let segments = files.filter(|file| file.kind == gabion_base::FileKind::LogSegment);
-        let mut old: BTreeMap<u64, bool> = segments.map(|file| (file.ordinal(), true)).collect();
-        self.drain.segments = old.split_off(&first);
-        if self.has(Mutant::SegmentsKept) {
-            old.clear();
-        }
-        for ordinal in old.into_keys() {
-            self.give_back_segment(ordinal)?;
-        }
+    /// As [`FileTable::open`].
+    pub(super) fn adopt_files(&mut self) -> Result<()> {
+        let first = self.log.config().segment_at(self.state.trimmed.position.get());
+        let keeps_old = self.has(Mutant::SegmentsKept);
+        self.files = FileTable::open(&mut self.pool, self.tree.version(), first, keeps_old)?;
         self.drain.flushed = self.log.durable_end();
         Ok(())
     }
@@ -527,8 +495,10 @@ mod tests {
         let placed = node.pool.counts().free;
         assert!(placed < free);
         // One that begins in the second, whose last record may end in the third.
-        node.pin_segments(7, LogPosition(segment_len + 8), 1_000);
-        node.let_go([0, 1, 2]).unwrap();
+        let read = node.begin_log_read(7, LogPosition(segment_len + 8), 1_000);
+        assert_eq!(read.len(), 2);
+        let behind = node.log.config().segment(3);
+        node.files.begin_log(&mut node.pool, behind).unwrap();
         commit(&mut node);
         assert!(node.pool.counts().free > placed, "the first is read by nobody");
         assert!(node.pool.counts().free < free, "the second may be under the read");

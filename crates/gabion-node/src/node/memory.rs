@@ -9,7 +9,8 @@ use gabion_engine::TreeMemory;
 pub struct NodeMemory {
     /// MemTables and descriptions of files.
     pub tree: TreeMemory,
-    /// Places of files, states of slots, and changes that wait for the placement log.
+    /// Places of files and references to them, states of slots, and changes that wait for the
+    /// placement log.
     pub pool: u64,
     /// The record under way, records that came too early, blocks on their way to segments, and ends
     /// of records.

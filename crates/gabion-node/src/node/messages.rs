@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, Failed, FileKind, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_base::{Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_log::{Resend, Span};
 use gabion_replication::{Action, Message, Spans};
 
@@ -220,11 +220,9 @@ impl Node {
                 self.protocol.handle_log_read(ticket, Ok(alloc::vec![bytes]));
             }
             Ok(Resend::InSegments(_)) => {
-                let segments = self.pool.files().filter(|f| f.file.kind == FileKind::LogSegment);
-                let files = segments.map(|placement| (placement.file, placement.clone())).collect();
+                let files = self.begin_log_read(ticket, from, bytes_max);
                 let reader = self.log.segment_reader();
                 let order = ReadLogOrder { reader, from, bytes_max, files };
-                self.pin_segments(ticket, from, bytes_max);
                 self.order(Order::ReadLog { ticket }, Work::ReadLog(Box::new(order)));
             }
             Ok(Resend::TooOld) => {
@@ -236,7 +234,7 @@ impl Node {
     }
 
     pub(super) fn log_read(&mut self, ticket: u64, result: Result<Bytes>) {
-        self.unpin_segments(ticket);
+        self.end_log_read(ticket);
         self.protocol.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
     }
 }

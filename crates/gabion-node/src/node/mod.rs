@@ -12,6 +12,7 @@ mod commits;
 mod counters;
 mod effects;
 mod facts;
+mod file_table;
 mod grants;
 mod held;
 mod jobs;
@@ -57,6 +58,7 @@ use bytes::Bytes;
 use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
+use file_table::FileTable;
 use gabion_base::{Ends, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
@@ -93,12 +95,10 @@ pub struct Node {
     tree: Tree,
     pool: Pool,
     protocol: Box<dyn Protocol>,
-    files: FileMap,
+    files: FileTable,
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
     now_ms: u64,
-    /// Files that no reader here needs any more.
-    obsolete: Vec<FileId>,
     /// Why writes are refused, as the protocol last said.
     refused: Option<String>,
     /// Whether reads are answered here.
@@ -159,6 +159,7 @@ impl Node {
         Self {
             ship: shipping::Shipping::to_members_of(&view),
             apply: apply::Applying::new(tree.floor()),
+            files: FileTable::new(log.config().segment(0)),
             config,
             view,
             options,
@@ -169,10 +170,8 @@ impl Node {
             tree,
             pool,
             protocol,
-            files: FileMap::default(),
             damaged: DamageList::default(),
             now_ms,
-            obsolete: Vec::new(),
             refused: Some("the group is starting".into()),
             readable: false,
             readable_from: 0,
@@ -209,12 +208,7 @@ impl Node {
         report: &RecoveryReport,
         lost: Option<Lost>,
     ) -> gabion_base::Result<()> {
-        for placement in self.pool.files() {
-            if placement.file.kind == FileKind::Sst {
-                self.files.insert(placement.clone());
-            }
-        }
-        self.adopt_segments()?;
+        self.adopt_files()?;
         self.begin_replay(edits);
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
@@ -297,7 +291,7 @@ impl Node {
     /// Where files lie now.
     #[must_use]
     pub const fn file_map(&self) -> &FileMap {
-        &self.files
+        self.files.readable()
     }
 
     /// A read of the file met damage: it is repaired where it can be.
@@ -550,9 +544,8 @@ impl Node {
             "{}",
             format!("commit {} beyond the log's end {}", self.protocol.commit(), self.log.end())
         );
-        for ordinal in self.drain.segments.keys() {
-            let file = self.log.config().segment(*ordinal);
-            assert!(self.pool.placement(file).is_some(), "{file} is the log's and in no slot");
+        if !self.has_wrong_files() {
+            self.files.check(&self.pool, self.tree.version());
         }
     }
 }

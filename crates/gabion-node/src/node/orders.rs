@@ -52,7 +52,7 @@ pub(super) struct DrainInFlight {
 pub(super) enum After {
     EditApplied { edit: u64, flushed: Flushed },
     FilePlaced { file: FileId, tell: bool },
-    SegmentPlaced(u64),
+    SegmentPlaced(FileId),
     TermAdopted(Term),
     ViewKept(ConfigNumber),
     Trimmed(LogPosition),

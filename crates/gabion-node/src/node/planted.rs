@@ -66,4 +66,16 @@ impl super::Node {
     pub(crate) fn has(&self, mutant: Mutant) -> bool {
         is_planted(&self.options, mutant)
     }
+
+    /// Whether a defect is planted that the owner of files would notice at once: readers and
+    /// checkers are to.
+    pub(super) fn has_wrong_files(&self) -> bool {
+        let wrong = [
+            Mutant::SlotFreedUnderReader,
+            Mutant::ReadUnderWayNotWaitedFor,
+            Mutant::EditBeforeFiles,
+            Mutant::SegmentsKept,
+        ];
+        wrong.into_iter().any(|mutant| self.has(mutant))
+    }
 }

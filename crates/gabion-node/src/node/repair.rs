@@ -18,7 +18,7 @@
 
 use super::effects::{Effects, Signal};
 use super::facts::{Facts, MetaOf};
-use super::orders::{After, Order};
+use super::orders::Order;
 use super::{Counters, Output};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::work::{FetchOrder, Fetched, RewriteOrder, VerifyOrder, Work};
@@ -583,14 +583,12 @@ impl Repairs {
         facts: &Facts,
         effects: &mut Effects,
         pool: &mut Pool,
-        placement: &FilePlacement,
+        placement: &Arc<FilePlacement>,
         result: Result<()>,
     ) {
         let file = placement.file;
         match result {
-            Ok(()) if self.is_arriving(file) => {
-                return self.replace(effects, pool, placement.clone());
-            }
+            Ok(()) if self.is_arriving(file) => return self.replace(effects, placement),
             Err(error) if Failed::RepairWrite.ends(&error) == Ends::Process => {
                 let error = error.within(format!("{file}, to be repaired"));
                 return effects.failed(Failed::RepairWrite, error);
@@ -604,21 +602,13 @@ impl Repairs {
     }
 
     /// Swaps the place of a damaged file for one that holds it whole.
-    pub(super) fn replace(
-        &mut self,
-        effects: &mut Effects,
-        pool: &mut Pool,
-        placement: FilePlacement,
-    ) {
+    pub(super) fn replace(&mut self, effects: &mut Effects, placement: &Arc<FilePlacement>) {
         let file = placement.file;
         assert!(self.is_arriving(file), "{file} has a new place and did not arrive");
-        if let Err(error) = pool.replace_file(placement) {
-            return effects.failed(Failed::Accounts, error);
-        }
         if let Some(damaged) = self.files.get_mut(&file) {
             damaged.step = Step::Placing;
         }
-        effects.stage(After::FileRepaired(file));
+        effects.replace(placement.clone());
     }
 
     /// The swap is durable, and reads go to the new place from here on.
@@ -645,7 +635,7 @@ mod tests {
     use crate::NodeOptions;
     use crate::node::effects::Effect;
     use crate::node::facts::facts;
-    use crate::node::testing::{HEAD, TAIL, built, one_of_two};
+    use crate::node::testing::{HEAD, TAIL, built, one_of_two, placed};
     use gabion_base::Term;
 
     fn effects(effects: &mut Effects) -> Vec<Effect> {
@@ -659,9 +649,10 @@ mod tests {
     #[test]
     fn a_file_is_compared_before_anybody_is_asked_and_forgotten_where_it_is_whole() {
         let mut node = one_of_two(HEAD, NodeOptions::default());
-        let file = built(FileId::sst(1), Term(1), Vec::new(), 4_096);
+        let slots = node.pool.allocate(1).unwrap();
+        let file = built(FileId::sst(1), Term(1), slots, 4_096);
         let (id, meta) = (file.meta.id, file.meta.clone());
-        node.files.insert(file.placement);
+        placed(&mut node, &file);
         let (mut repairs, mut asked) = (Repairs::default(), Effects::default());
         repairs.note(&mut asked, &|_| None, id, rot(), false);
         assert!(effects(&mut asked).is_empty(), "it has left the tree");

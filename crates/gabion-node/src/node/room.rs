@@ -80,8 +80,6 @@ pub(super) struct Room {
 
 /// The state of log and jobs, as far as room is judged by it.
 pub(super) struct RoomGiven {
-    /// Segments of the log that have slots.
-    pub(super) segments: u64,
     /// Where the last seal of the log lies, or else its beginning.
     pub(super) sealed: LogPosition,
     /// No job is under way, and no edit.
@@ -139,10 +137,9 @@ impl Room {
         facts: &Facts,
         tree: &Tree,
         pool: &Pool,
-        segments: u64,
         (taken, wanted): (u64, u64),
     ) -> Result<()> {
-        let mine = self.spare(facts, tree, pool, segments);
+        let mine = self.spare(facts, tree, pool);
         let others = facts.view.others();
         let said = others.map(|member| (member, self.members.get(&member).copied()));
         let all = said.chain([(facts.me, Some(mine))]);
@@ -233,7 +230,7 @@ impl Room {
         pool: &Pool,
         given: &RoomGiven,
     ) -> Option<SealWish> {
-        let mine = self.spare(facts, tree, pool, given.segments);
+        let mine = self.spare(facts, tree, pool);
         self.tell_head(facts, effects, mine);
         let all = self.members.iter().map(|(member, spare)| (*member, *spare));
         let least = all.chain([(facts.me, mine)]).min_by_key(|(_, spare)| spare.above());
@@ -269,7 +266,7 @@ impl Room {
         }
     }
 
-    fn spare(&mut self, facts: &Facts, tree: &Tree, pool: &Pool, segments: u64) -> Spare {
+    fn spare(&mut self, facts: &Facts, tree: &Tree, pool: &Pool) -> Spare {
         let edit = tree.last_edit();
         let for_jobs = match self.for_jobs {
             Some((of, slots)) if of == edit => slots,
@@ -279,7 +276,8 @@ impl Room {
         let (memory, tables) = tree.unflushed();
         let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
         let counts = pool.counts();
-        let log = segments * segment_slots(facts);
+        let segments = facts.files.segments();
+        let log = (segments.of_log + segments.referenced) * segment_slots(facts);
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
         let taken = u64::from(lost) + log + tree.version().slots();
         let slots = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
@@ -287,7 +285,7 @@ impl Room {
             total,
             available: slots(u64::from(total).saturating_sub(taken)),
             for_jobs: slots(for_jobs),
-            for_log: slots(slots_for_log(facts, tree, pool, segments)),
+            for_log: slots(slots_for_log(facts, tree, pool)),
         }
     }
 
@@ -362,7 +360,8 @@ fn log_segments_max(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
 }
 
 /// Slots that the log may still take before it is trimmed.
-pub(super) fn slots_for_log(facts: &Facts, tree: &Tree, pool: &Pool, segments: u64) -> u64 {
+pub(super) fn slots_for_log(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
+    let segments = facts.files.segments().of_log;
     log_segments_max(facts, tree, pool).saturating_sub(segments) * segment_slots(facts)
 }
 
@@ -390,7 +389,7 @@ mod tests {
     /// Judges in a turn in which nothing is under way and something waits. Returns whether a
     /// MemTable is to be sealed.
     fn judge(room: &mut Room, node: &Node) -> bool {
-        let given = RoomGiven { segments: 0, sealed: node.log.end(), is_idle: true, moved: 0 };
+        let given = RoomGiven { sealed: node.log.end(), is_idle: true, moved: 0 };
         let mut asked = Effects::default();
         let wish = room.judge(&facts!(node), &mut asked, &node.tree, &node.pool, &given);
         room.note_stuck(room.is_short(), node.now_ms);
@@ -419,7 +418,7 @@ mod tests {
         node.now_ms += SEAL_EVERY_MS;
         assert!(judge(&mut room, &node));
         let (facts, tree, pool) = (facts!(node), &node.tree, &node.pool);
-        assert!(room.has_room_for_load(&facts, tree, pool, 0, (0, 1)).is_err());
+        assert!(room.has_room_for_load(&facts, tree, pool, (0, 1)).is_err());
         room.heard(TAIL, Spare { available: 6, ..spare });
         judge(&mut room, &node);
         assert!(!room.is_short() && !room.waits_in_vain(u64::MAX));

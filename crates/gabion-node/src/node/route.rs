@@ -14,11 +14,12 @@
 use super::apply::Applying;
 use super::effects::{Effect, Signal};
 use super::facts::{Unshipped, facts};
-use super::grants::{self, RepairOfFile};
+use super::file_table::FileTable;
+use super::grants::{self, Grants, RepairOfFile};
 use super::held::Held;
 use super::jobs::{JobsGiven, SlotsForJobs};
 use super::marks::AtEnd;
-use super::orders::Order;
+use super::orders::{After, Order};
 use super::planted::{Mutant, is_planted};
 use super::room::RoomGiven;
 use super::shipping::Granted;
@@ -79,6 +80,8 @@ impl Node {
                 Effect::Output(output) => self.outputs.push_back(output),
                 Effect::Order(order, work) => self.order(order, work),
                 Effect::Tell(to, message) => self.tell(to, &message),
+                Effect::Place(places, after) => self.place_files(places, after),
+                Effect::Replace(place) => self.replace_file(&place),
                 Effect::Stage(after) => self.commits.staged.push(after),
                 Effect::StageState(after) => self.stage_state(after),
                 Effect::Signal(signal) => self.route(signal),
@@ -118,6 +121,7 @@ impl Node {
         self.repairs.invariants();
         self.ship.invariants();
         self.grants.invariants(self.state.session);
+        self.files.invariants();
         self.marks.invariants();
         self.loads.invariants();
         self.jobs.invariants();
@@ -194,7 +198,7 @@ impl Node {
         self.settle();
     }
 
-    pub(super) fn rewrite_done(&mut self, placement: &FilePlacement, result: Result<()>) {
+    pub(super) fn rewrite_done(&mut self, placement: &Arc<FilePlacement>, result: Result<()>) {
         let (facts, pool) = (facts!(self), &mut self.pool);
         self.repairs.rewrite_done(&facts, &mut self.effects, pool, placement, result);
         self.settle();
@@ -202,9 +206,9 @@ impl Node {
 
     /// A shipment of a file that was damaged here is whole. Its place becomes the file's, unless an
     /// edit removed it meanwhile.
-    fn take_repaired(&mut self, placement: &FilePlacement) {
+    fn take_repaired(&mut self, placement: &Arc<FilePlacement>) {
         if self.repairs.is_arriving(placement.file) {
-            self.repairs.replace(&mut self.effects, &mut self.pool, placement.clone());
+            self.repairs.replace(&mut self.effects, placement);
         } else {
             self.grants.give_back(&facts!(self), &mut self.effects, &self.pool, placement);
         }
@@ -218,15 +222,37 @@ impl Node {
             let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }
-        let Some(placement) = self.pool.placement(file) else { return };
         if self.files.get(file).is_none() {
             return;
         }
         // Reads of the old place may have said what they met there since the last turn.
         self.take_damage();
-        self.files.insert(placement);
+        self.files.placed(&self.pool, file);
         self.repairs.repaired(&mut self.effects, file);
         self.settle();
+    }
+
+    // ---- files
+
+    fn place_files(&mut self, places: Vec<Arc<FilePlacement>>, after: After) {
+        for place in places {
+            let Err(error) = self.files.add(&mut self.pool, FilePlacement::clone(&place)) else {
+                continue;
+            };
+            // A member that ships into slots that it does not hold is not to be heard.
+            return match after {
+                After::FilePlaced { .. } => self.effects.disconnect(self.view.writer(), error),
+                _ => self.failed(Failed::Accounts, error),
+            };
+        }
+        self.commits.staged.push(after);
+    }
+
+    fn replace_file(&mut self, place: &Arc<FilePlacement>) {
+        match FileTable::replace(&mut self.pool, FilePlacement::clone(place)) {
+            Ok(()) => self.commits.staged.push(After::FileRepaired(place.file)),
+            Err(error) => self.failed(Failed::Accounts, error),
+        }
     }
 
     // ---- the shipper
@@ -354,14 +380,13 @@ impl Node {
     }
 
     pub(super) fn verify_done(&mut self, at: &Arc<FilePlacement>, result: Result<()>) {
-        let (facts, pool) = (facts!(self), &mut self.pool);
-        self.grants.verified(&facts, &mut self.effects, pool, at, result);
+        self.grants.verified(&facts!(self), &mut self.effects, at, result);
         self.settle();
     }
 
     pub(super) fn handle_discard(&mut self, files: &[FileId]) {
         let names = |file| self.apply.names(file);
-        self.grants.discarded(&facts!(self), &mut self.effects, &self.tree, files, names);
+        Grants::discarded(&facts!(self), &mut self.effects, files, names);
         self.settle();
     }
 
@@ -370,15 +395,15 @@ impl Node {
             return;
         }
         let names = |file| self.apply.names(file) || self.jobs.build(file) || self.loads.made(file);
-        let (facts, tree) = (facts!(self), &self.tree);
-        self.grants.drop_old_orphans(&facts, &mut self.effects, tree, &self.pool, names);
+        let (facts, effects) = (facts!(self), &mut self.effects);
+        self.grants.drop_old_orphans(&facts, effects, &self.pool, names);
         self.settle();
     }
 
     /// Forgets files that no edit, applied or waiting, names.
     pub(super) fn drop_orphans(&mut self) {
         let names = |file| self.apply.names(file);
-        grants::drop_orphans(&mut self.effects, &self.tree, &self.pool, None, names);
+        grants::drop_orphans(&facts!(self), &mut self.effects, &self.pool, None, names);
         self.settle();
     }
 
@@ -386,11 +411,7 @@ impl Node {
     pub(super) fn drop_orphan(&mut self, file: FileId) {
         self.ship.forget(file);
         self.repairs.forget(file);
-        if let Err(error) = self.pool.retire_file(file) {
-            return self.failed(Failed::Accounts, error);
-        }
-        self.files.remove(file);
-        if let Err(error) = self.pool.free_file(file) {
+        if let Err(error) = self.files.forget(&mut self.pool, file) {
             self.failed(Failed::Accounts, error);
         }
     }
@@ -536,7 +557,6 @@ impl Node {
     pub(super) fn judge_room(&mut self) {
         let last_seal = self.apply.seals.back().map(|(seal, _)| seal.position);
         let given = RoomGiven {
-            segments: self.drain.segments.len() as u64,
             sealed: last_seal.unwrap_or(self.state.trimmed.position),
             is_idle: self.is_idle(),
             moved: self.ship.shipped_files() + self.jobs.written_bytes(),

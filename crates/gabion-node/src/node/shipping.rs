@@ -528,7 +528,7 @@ mod tests {
     use crate::node::Node;
     use crate::node::effects::Effect;
     use crate::node::facts::facts;
-    use crate::node::testing::{self, HEAD, TAIL, one_of_two, ordered};
+    use crate::node::testing::{self, HEAD, TAIL, one_of_two, ordered, placed};
     use crate::work::{Done, WorkId, run_ship};
     use gabion_base::units::MIB;
     use gabion_base::{Generation, GroupId, SlotIndex, Term, crc};
@@ -541,6 +541,12 @@ mod tests {
 
     fn built(number: u64, memory: u64) -> BuiltFile {
         BuiltFile { memory, ..testing::built(FileId::sst(number), Term(1), Vec::new(), 10) }
+    }
+
+    /// A file that was built into a slot of the pool.
+    fn built_here(node: &mut Node, number: u64, memory: u64) -> BuiltFile {
+        let slots = node.pool.allocate(1).unwrap();
+        BuiltFile { memory, ..testing::built(FileId::sst(number), Term(1), slots, 4_096) }
     }
 
     fn queue(node: &Node) -> Vec<u64> {
@@ -583,7 +589,7 @@ mod tests {
     #[test]
     fn what_goes_again_is_compared_and_what_rotted_is_read_back_once_it_has_its_place() {
         let mut node = primary(100);
-        let file = built(1, 4_096);
+        let file = built_here(&mut node, 1, 8_192);
         node.ship.ship(&file, true);
         grant(&mut node, 1, 0..3);
         let (id, order) = shipment(&mut node);
@@ -601,11 +607,11 @@ mod tests {
         node.schedule_shipping();
         let said: Vec<Output> = core::iter::from_fn(|| node.poll_output()).collect();
         assert!(matches!(said[..], [Output::Notice(_)]), "no order, and the session stays");
-        node.files.insert(file.placement.clone());
+        placed(&mut node, &file);
         let Some((id, Work::ReadFile(place))) = work(&mut node) else { panic!("it is not read") };
         assert_eq!(place, file.placement);
         node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
-        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (10, 10));
+        assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (4_096, 4_096));
         let (id, order) = shipment(&mut node);
         assert!(order.is_again);
         assert_eq!(order.placement.slots, slots[..1]);
@@ -620,7 +626,7 @@ mod tests {
     #[test]
     fn what_waits_for_its_place_to_be_read_back_holds_up_nothing_behind_it() {
         let mut node = primary(100);
-        let (first, second) = (built(1, 60), built(2, 60));
+        let (first, second) = (built_here(&mut node, 1, 60), built(2, 60));
         node.ship.ship(&first, false);
         node.ship.ship(&second, false);
         node.ship.files.change(first.meta.id, |outgoing| outgoing.bytes = None);
@@ -628,7 +634,7 @@ mod tests {
         let (_, order) = shipment(&mut node);
         assert_eq!(order.placement.file, second.meta.id);
         assert_eq!(queue(&node), [1]);
-        node.files.insert(first.placement.clone());
+        placed(&mut node, &first);
         assert!(matches!(work(&mut node), Some((_, Work::ReadFile(_)))));
     }
 

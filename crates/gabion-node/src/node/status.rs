@@ -127,8 +127,7 @@ impl Node {
 
     /// Slots that the log may still take before it is trimmed.
     pub(super) fn slots_for_log(&self) -> u64 {
-        let segments = self.drain.segments.len() as u64;
-        room::slots_for_log(&facts!(self), &self.tree, &self.pool, segments)
+        room::slots_for_log(&facts!(self), &self.tree, &self.pool)
     }
 
     /// Whether the log has to be trimmed before it may grow.

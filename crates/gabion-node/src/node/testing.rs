@@ -69,6 +69,13 @@ pub(super) fn built(file: FileId, term: Term, slots: Vec<Placed>, len: usize) ->
     BuiltFile { meta, bytes: Bytes::from(vec![0; len]), placement, memory: of }
 }
 
+/// Makes the place of a file durable that was built.
+pub(super) fn placed(node: &mut Node, file: &BuiltFile) {
+    node.files.add(&mut node.pool, FilePlacement::clone(&file.placement)).unwrap();
+    commit(node);
+    assert!(node.files.placed(&node.pool, file.meta.id));
+}
+
 /// A member of a group of two, on a disk of its own, that was never connected with the other one.
 pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
     let group = GroupConfig {
