@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Ends, Error, Failed, FileId, ReplicaId, SlotIndex};
+use gabion_base::{Ends, Error, Failed, FileId, LogPosition, ReplicaId, SlotIndex};
 use gabion_pool::FilePlacement;
 
 /// Something that a machine asks for.
@@ -57,6 +57,10 @@ pub(super) enum Signal {
     Compacted { bytes: u64, took_ms: u64 },
     /// A file has a place here, but nothing names it or ever will.
     Orphan(FileId),
+    /// The log is durable further than before.
+    LogDurable,
+    /// The log begins there by now.
+    LogTrimmed(LogPosition),
     /// The connection for files to a member failed, in this session.
     RemoteFailed { of: ReplicaId, session: u64, reason: Error },
 }

@@ -1,44 +1,20 @@
-//! The node's side of the log: appending, draining the ring into segments, trimming.
+//! The node's side of the log: appending, the drainer's and the log repairer's calls, trimming.
 
+use super::Node;
+use super::drain::{DrainGiven, RingRules};
 use super::file_table::{FileTable, SegmentOrder};
-use super::orders::DrainInFlight;
+use super::orders::{After, DrainInFlight};
 use super::planted::Mutant;
 use super::steps::Step;
 use super::writes::Unlogged;
-use super::{After, Node, Order};
 use crate::AckLevel;
-use crate::work::{DrainOrder, Work};
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bytes::Bytes;
-use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId};
-use gabion_log::{Appended, Drain, RecordBuilder, RecordFlags, RecordKind, Seal};
+use gabion_log::{Appended, RecordBuilder, RecordFlags, RecordKind, Seal};
 use gabion_pool::FilePlacement;
-
-/// Drains that one order may carry.
-const DRAINS_MAX: usize = 4;
-/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush
-/// comes first where much is written, and Linux keeps what others write to their logs in its page
-/// cache for as long.
-const LOG_AGE_MS: u64 = 5_000;
-
-/// Segments, and what is on its way into them.
-#[derive(Default)]
-pub(super) struct Draining {
-    in_flight: bool,
-    /// There were too few free slots for the next segment when it was last tried.
-    lacks_slots: bool,
-    /// Somebody waits until the log is durable here up to this.
-    wanted: LogPosition,
-    /// Drained and flushed up to here, but a segment's place may not be durable yet.
-    flushed: LogPosition,
-    /// Where the log begins by its durable state, until no drain is under way below.
-    trimmed: Option<LogPosition>,
-    /// In a group of one: where the log ended then, in ms.
-    aging: Option<(LogPosition, u64)>,
-}
 
 impl Node {
     /// Appends a record at the head and tells the protocol.
@@ -139,7 +115,7 @@ impl Node {
     pub fn make_durable(&mut self) -> Result<Frontier> {
         let frontier = self.end_turn_at(AckLevel::Durable)?;
         let end = frontier.only();
-        if self.drain.wanted >= end || self.log.durable_end() >= end {
+        if self.drain.is_wanted(end) || self.log.durable_end() >= end {
             return Ok(frontier);
         }
         // The block in which the log ends is drained when it is whole: this record makes it so.
@@ -152,100 +128,7 @@ impl Node {
 
     /// Somebody waits until the log is durable up to `position`, here and elsewhere.
     pub(super) fn want_durable(&mut self, position: LogPosition) {
-        self.drain.wanted = self.drain.wanted.max(position);
-    }
-
-    /// How far the log must be flushed, at least, for something that waits.
-    fn durable_wanted(&self) -> LogPosition {
-        if self.is_stopping() {
-            return self.log.end();
-        }
-        let edit = self.apply.wants_durable().unwrap_or_default();
-        let acks = match self.config.ack {
-            AckLevel::Durable => self.log.end(),
-            AckLevel::Replicated => LogPosition::ZERO,
-        };
-        edit.max(acks).max(self.repair_end().max(self.drain.wanted).min(self.log.end()))
-    }
-
-    /// Orders the ring's next blocks to be written, and flushed when something waits for it or half
-    /// of the ring is not safe to overwrite.
-    pub(super) fn schedule_drains(&mut self) {
-        // What the chain wants done to the log at the end is left to the next start.
-        if self.drain.in_flight || (self.held.is_some() && !self.is_stopping()) {
-            return;
-        }
-        let durable = self.log.durable_end();
-        let wanted_end = self.durable_wanted();
-        let (wanted, pressure) = (wanted_end > durable, self.ring_room() < self.drain_below());
-        // What the log is about to begin behind needs not be written, and its segments must not be
-        // placed again.
-        let is_trimmed = self.state.trimmed.position > durable;
-        if is_trimmed || (self.drains_late() && !wanted && !pressure) {
-            return;
-        }
-        if !self.place_segments() {
-            return; // no slot for the next segment: tried again when some are free
-        }
-        let mut writes: Vec<(Arc<FilePlacement>, u64, Bytes)> = Vec::new();
-        let mut ends = Vec::new();
-        while ends.len() < DRAINS_MAX {
-            let Some(drain) = self.next_drain(wanted) else { break };
-            let Some(placement) = self.pool.placement(drain.segment) else {
-                let error = Error::not_found(alloc::format!("{} has no place", drain.segment));
-                return self.failed(Failed::Accounts, error);
-            };
-            self.counters.log_written_bytes += drain.data.len() as u64;
-            writes.push((placement, drain.offset_in_segment, drain.data));
-            ends.push(drain.end);
-        }
-        // Of a series of orders that somebody waits for the last one flushes.
-        let goes_on = ends.len() == DRAINS_MAX && ends.last().is_some_and(|end| *end < wanted_end);
-        let flush = (wanted && !goes_on) || pressure;
-        let unflushed = self.log.drained_end() > self.log.durable_end();
-        if writes.is_empty() && !(flush && unflushed && self.drain.flushed < self.log.drained_end())
-        {
-            return;
-        }
-        let end = ends.last().copied().unwrap_or(self.log.drained_end());
-        self.drain.in_flight = true;
-        if let (Some(first), Some(last)) = (writes.first(), writes.last()) {
-            let segments = first.0.file..=last.0.file;
-            self.files.begin_order(&self.pool, SegmentOrder::Drain, segments);
-        }
-        let covered = if flush { self.log.drained_end().max(end) } else { LogPosition::ZERO };
-        let order = DrainOrder { writes, flush, end };
-        self.order(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
-    }
-
-    fn next_drain(&mut self, wanted: bool) -> Option<Drain> {
-        let drain = self.log.next_drain(wanted);
-        drain.or_else(|| self.is_stopping().then(|| self.log.next_last_drain()).flatten())
-    }
-
-    /// Room in the ring below which what is drained is flushed; where that is done late, nothing is
-    /// drained before.
-    fn drain_below(&self) -> u64 {
-        let (ring_len, stops_below) = (self.config.ring_len, self.ring_reserve());
-        match self.drains_late() {
-            true => stops_below + (ring_len - stops_below) / 4,
-            false => ring_len / 4 * 3,
-        }
-    }
-
-    /// Whether the log stays in the ring until somebody wants it durable: in a group of one as a
-    /// rule a flush takes it off before, where the ring is long enough for all MemTables that may
-    /// wait for theirs.
-    fn drains_late(&self) -> bool {
-        let tables = self.options.sealed_max as u64 + 1;
-        let in_ring = self.config.ring_len - self.ring_reserve();
-        self.view.log_is_private() && in_ring >= tables * self.tree.config().memtable_len
-    }
-
-    /// Room in the ring below which writes wait: the last is for edits and seals, which make room
-    /// in it.
-    pub(super) fn ring_reserve(&self) -> u64 {
-        2 * self.config.segment_len
+        self.drain.want(position);
     }
 
     /// In a group of one: has what has been in the log for a while made durable.
@@ -253,67 +136,94 @@ impl Node {
         if !self.view.log_is_private() {
             return;
         }
-        let (durable, end) = (self.log.durable_end(), self.log.end());
-        match self.drain.aging {
-            Some((_, since_ms)) if self.now_ms < since_ms.saturating_add(LOG_AGE_MS) => {}
-            Some((aged, _)) if aged > durable => {
-                // Where a turn is under way its record may come first.
-                if self.is_in_turn() || self.not_writing().is_some() {
-                    return;
-                }
-                // Only whole blocks are drained; a record that fills the last is needed where
-                // nothing came behind.
-                let is_whole = end.get() - end.get() % BLOCK_LEN as u64 >= aged.get();
-                let wanted = if is_whole {
-                    self.want_durable(aged);
-                    Ok(())
-                } else {
-                    self.make_durable().map(drop)
-                };
-                match wanted {
-                    Ok(()) => self.drain.aging = None,
-                    Err(error) => self.failed(Failed::Append, error),
-                }
-            }
-            _ => self.drain.aging = (end > durable).then_some((end, self.now_ms)),
+        let Some(aged) = self.drain.aged(&self.log, self.now_ms) else { return };
+        // Where a turn is under way its record may come first.
+        if self.is_in_turn() || self.not_writing().is_some() {
+            return;
+        }
+        // A record that fills the last block is needed where nothing came behind.
+        let wanted = if aged.is_whole {
+            self.want_durable(aged.end);
+            Ok(())
+        } else {
+            self.make_durable().map(drop)
+        };
+        match wanted {
+            Ok(()) => self.drain.note_aged(),
+            Err(error) => self.failed(Failed::Append, error),
         }
     }
 
-    /// Bytes that can be appended before the ring has to overwrite what is not flushed.
-    pub(super) fn ring_room(&self) -> u64 {
-        let kept = self.log.end().get() - self.log.durable_end().get().min(self.log.end().get());
-        self.config.ring_len.saturating_sub(kept)
+    // ---- the drainer
+
+    fn ring_rules(&self) -> RingRules {
+        let (len, reserve) = (self.config.ring_len, 2 * self.config.segment_len);
+        let tables = self.options.sealed_max as u64 + 1;
+        let has_room = len - reserve >= tables * self.tree.config().memtable_len;
+        RingRules { len, reserve, drains_late: self.view.log_is_private() && has_room }
     }
 
-    /// Gives slots to every segment that the ring may be drained into. Returns whether all have
-    /// some.
-    fn place_segments(&mut self) -> bool {
-        self.drain.lacks_slots = false;
-        let config = self.log.config();
-        let first = config.segment_at(self.log.durable_end().get());
-        let last = config.segment_at(self.log.end().get());
-        self.files.has_all(first..=last)
-            || (first.ordinal()..=last.ordinal()).all(|ordinal| self.place_segment(ordinal))
+    /// Whether writes wait for room in the ring.
+    pub(super) fn ring_is_full(&self) -> bool {
+        let rules = self.ring_rules();
+        rules.room(&self.log) < rules.reserve
     }
 
-    fn place_segment(&mut self, ordinal: u64) -> bool {
-        let file = self.log.config().segment(ordinal);
-        if self.files.has_all(file..=file) {
-            return true;
+    pub(super) fn schedule_drains(&mut self) {
+        // What the protocol wants done to the log at the end is left to the next start.
+        let is_held = self.held.is_some() && !self.is_stopping();
+        if self.drain.is_under_way() || is_held {
+            return;
         }
-        let len = self.config.segment_len;
-        let count = len.div_ceil(gabion_base::units::SLOT_LEN) as u32;
-        let allocated = self.pool.allocate(count);
-        self.drain.lacks_slots = allocated.is_err() && self.pool.counts().free < count;
-        let Ok(slots) = allocated else { return false };
-        let term = self.state.term();
-        let placement = FilePlacement { file, term, len, checksum: 0, slots };
-        if let Err(error) = self.files.add(&mut self.pool, placement) {
-            self.failed(Failed::Accounts, error);
-            return false;
+        let given = DrainGiven {
+            ring: self.ring_rules(),
+            ack: self.config.ack,
+            term: self.state.term(),
+            begin: self.state.trimmed.position,
+            edits: self.apply.wants_durable().unwrap_or_default(),
+            repair: self.log_repair.end(),
+            is_stopping: self.is_stopping(),
+        };
+        let (effects, log) = (&mut self.effects, &mut self.log);
+        self.drain.schedule(effects, &given, log, &mut self.pool, &mut self.files);
+        self.settle();
+    }
+
+    pub(super) fn drain_done(&mut self, drain: DrainInFlight, result: Result<()>) {
+        let (effects, log) = (&mut self.effects, &mut self.log);
+        self.drain.done(effects, log, &mut self.pool, &mut self.files, (drain, result));
+        self.settle();
+    }
+
+    pub(super) fn segment_placed(&mut self, segment: FileId) {
+        let (effects, log) = (&mut self.effects, &mut self.log);
+        self.drain.segment_placed(effects, log, &self.pool, &mut self.files, segment);
+        self.settle();
+    }
+
+    /// The log's new beginning is durable.
+    pub(super) fn trimmed(&mut self, at: LogPosition) {
+        let (effects, log) = (&mut self.effects, &mut self.log);
+        self.drain.begins(effects, log, &mut self.pool, &mut self.files, at);
+        self.settle();
+    }
+
+    /// The log is durable further than before.
+    pub(super) fn log_durable(&mut self) {
+        let durable = self.log.durable_end();
+        self.protocol.handle_durable(Frontier::of(durable));
+        self.log_repair.durable(&mut self.effects, durable);
+    }
+
+    /// The log begins there.
+    pub(super) fn log_trimmed(&mut self, at: LogPosition) {
+        self.protocol.handle_trimmed(Frontier::of(at));
+        // Spans of terms that wrote nothing behind it are not to be read, and added to, by each
+        // start from here on.
+        if self.log.spans().len() < self.state.spans.len() {
+            self.state.spans = self.log.spans().to_vec();
+            self.stage_state(None);
         }
-        self.commits.staged.push(After::SegmentPlaced(file));
-        true
     }
 
     /// What keeps the log from becoming durable, if nothing that is under way will change that: its
@@ -321,68 +231,33 @@ impl Node {
     #[must_use]
     pub fn log_waits_in_vain(&self) -> Option<Error> {
         let rests = self.orders.is_empty() && self.apply.waiting_count() == 0;
-        let counts = self.pool.counts();
-        (self.drain.lacks_slots && rests).then(|| {
-            Error::no_space(alloc::format!(
-                "the log needs slots for its next {} bytes, {} of {} are free",
-                self.config.segment_len,
-                counts.free,
-                counts.total
-            ))
-        })
+        self.drain.lacks_slots(&self.log, &self.pool).filter(|_| rests)
     }
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.drain.in_flight
+    pub(super) const fn is_draining(&self) -> bool {
+        self.drain.is_under_way()
     }
 
     /// How far the ring is drained, in words, for reports.
     #[must_use]
-    pub fn drain_status(&self) -> alloc::string::String {
-        alloc::format!(
-            "durable {} drained {} flushed {} in flight {} {:?}",
-            self.log.durable_end(),
-            self.log.drained_end(),
-            self.drain.flushed,
-            self.drain.in_flight,
-            self.files.segments()
-        )
+    pub fn drain_status(&self) -> String {
+        self.drain.status(&self.log, &self.files)
     }
 
-    pub(super) fn segment_placed(&mut self, segment: FileId) {
-        // It may have left by now, as the log begins behind it.
-        self.files.placed(&self.pool, segment);
-        self.count_flushed();
+    // ---- the log's repairer
+
+    /// Whether records have to wait for what a start noted to be durable.
+    pub(super) fn awaits_note(&self) -> bool {
+        self.stopping.awaits_note() || self.log_repair.awaits_note()
     }
 
-    pub(super) fn drain_done(&mut self, drain: DrainInFlight, result: Result<()>) {
-        self.drain.in_flight = false;
-        self.end_order(SegmentOrder::Drain);
-        if let Err(error) = result {
-            return self.failed(Failed::Log, error.within("draining the log"));
-        }
-        for end in drain.ends {
-            self.log.drained(end);
-        }
-        if let Some(at) = self.drain.trimmed.take() {
-            self.trimmed(at);
-        }
-        self.drain.flushed = self.drain.flushed.max(drain.covered.min(self.log.drained_end()));
-        self.count_flushed();
+    /// Records come from a member.
+    pub(super) fn log_filled(&mut self, from: LogPosition) {
+        self.log_repair.filled(&mut self.effects, from, self.protocol.source());
+        self.settle();
     }
 
-    /// Flushed bytes count once the place of their segment is durable too.
-    fn count_flushed(&mut self) {
-        let segment_len = self.config.segment_len;
-        let missing = self.files.first_not_durable();
-        let limit = missing.map_or(u64::MAX, |segment| segment.ordinal() * segment_len);
-        let end = LogPosition(self.drain.flushed.get().min(limit));
-        if end > self.log.durable_end() {
-            self.log.flushed(end);
-            self.protocol.handle_durable(Frontier::of(self.log.durable_end()));
-            self.end_repair();
-        }
-    }
+    // ---- trimming
 
     /// Forgets log that every member has flushed into files, a segment at a time: first the new
     /// beginning is made durable, then the log and its segments go.
@@ -410,31 +285,7 @@ impl Node {
         self.stage_state(Some(After::Trimmed(anchor.position)));
     }
 
-    /// The log's new beginning is durable.
-    pub(super) fn trimmed(&mut self, at: LogPosition) {
-        if self.drain.in_flight && at > self.log.durable_end() {
-            // What is under way must not land in slots that are given back.
-            self.drain.trimmed = Some(at);
-            return;
-        }
-        if let Err(error) = self.log.trim(at) {
-            return self.failed(Failed::Log, error);
-        }
-        self.drain.flushed = self.drain.flushed.max(at);
-        self.protocol.handle_durable(Frontier::of(self.log.durable_end()));
-        self.end_repair();
-        self.protocol.handle_trimmed(Frontier::of(at));
-        // Those of terms that wrote nothing behind it are not to be read, and added to, by each
-        // start from here on.
-        if self.log.spans().len() < self.state.spans.len() {
-            self.state.spans = self.log.spans().to_vec();
-            self.stage_state(None);
-        }
-        let first = self.log.config().segment_at(at.get());
-        if let Err(error) = self.files.begin_log(&mut self.pool, first) {
-            self.failed(Failed::Accounts, error);
-        }
-    }
+    // ---- reads for members
 
     /// A read for a member begins, of records from `from` on. Returns where the segments lie that
     /// may be under it.
@@ -454,10 +305,7 @@ impl Node {
     }
 
     pub(super) fn end_log_read(&mut self, ticket: u64) {
-        self.end_order(SegmentOrder::Read(ticket));
-    }
-
-    fn end_order(&mut self, order: SegmentOrder) {
+        let order = SegmentOrder::Read(ticket);
         if let Err(error) = self.files.end_order(&mut self.pool, order) {
             self.failed(Failed::Accounts, error);
         }
@@ -471,31 +319,29 @@ impl Node {
         let first = self.log.config().segment_at(self.state.trimmed.position.get());
         let keeps_old = self.has(Mutant::SegmentsKept);
         self.files = FileTable::open(&mut self.pool, self.tree.version(), first, keeps_old)?;
-        self.drain.flushed = self.log.durable_end();
+        self.drain.found(&self.log);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{HEAD, commit, one_of_two};
+    use super::*;
     use crate::NodeOptions;
-    use gabion_base::units::MIB;
-    use gabion_base::{Error, LogPosition};
+    use crate::node::testing::{HEAD, commit, one_of_two, place_segments};
 
     /// Slots of a segment that is read for a member are not written again under the read.
     /// docs/faults.md: E12
     #[test]
     fn segments_that_are_read_for_a_member_keep_their_slots_until_the_read_ends() {
-        let segment_len = MIB / 4;
         let mut node = one_of_two(HEAD, NodeOptions::default());
         let free = node.pool.counts().free;
-        assert!((0..3).all(|ordinal| node.place_segment(ordinal)));
-        commit(&mut node);
+        place_segments(&mut node, 3);
         let placed = node.pool.counts().free;
         assert!(placed < free);
         // One that begins in the second, whose last record may end in the third.
-        let read = node.begin_log_read(7, LogPosition(segment_len + 8), 1_000);
+        let second = LogPosition(node.config.segment_len + 8);
+        let read = node.begin_log_read(7, second, 1_000);
         assert_eq!(read.len(), 2);
         let behind = node.log.config().segment(3);
         node.files.begin_log(&mut node.pool, behind).unwrap();

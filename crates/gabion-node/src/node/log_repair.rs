@@ -11,15 +11,19 @@
 //! came: then only the segments are written again. The tree may be ahead of the log meanwhile, so
 //! the first edits that come may be applied already.
 
-use super::{After, Node, Output};
+use super::effects::Effects;
+use super::orders::After;
 use alloc::format;
-use gabion_base::LogPosition;
+use gabion_base::{LogPosition, ReplicaId};
 use gabion_log::{RecoveryReport, Rot};
 use gabion_replication::Lost;
 
-/// A log that is not durable as far as it once was.
-pub(super) struct LogRepair {
-    /// Up to here it was.
+/// The log's repair, while it is not durable as far as it once was.
+#[derive(Default)]
+pub(super) struct LogRepair(Option<Repair>);
+
+struct Repair {
+    /// Up to here it was durable.
     to: LogPosition,
     /// What is gone, where the ring does not have it either.
     lost: Option<Lost>,
@@ -30,74 +34,81 @@ pub(super) struct LogRepair {
 }
 
 impl LogRepair {
+    // ---- questions
+
     /// What the log lost and has not got back.
-    pub(super) const fn lost(&self) -> Option<Lost> {
-        self.lost
-    }
-}
-
-impl Node {
-    /// The log was cut at a rotten record.
-    pub(super) fn begin_repair(&mut self, rot: Rot, lost: Lost) {
-        self.log_repair =
-            Some(LogRepair { to: lost.to, lost: Some(lost), is_noted: false, is_told: false });
-        self.stage_state(Some(After::LossNoted));
-        self.outputs.push_back(Output::Notice(format!(
-            "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all up to {} \
-             was; the log ends there until it comes from another replica",
-            rot.position, rot.segment, rot.offset, lost.to
-        )));
-    }
-
-    /// The log is whole, if only because the ring holds what segments do not any more.
-    pub(super) fn begin_drain_again(&mut self, report: &RecoveryReport) {
-        let (from, to) = (report.in_segments, report.watermark);
-        if from >= to {
-            return;
-        }
-        self.log_repair = Some(LogRepair { to, lost: None, is_noted: true, is_told: true });
-        self.outputs.push_back(Output::Notice(format!(
-            "the log's segments are not whole from {from} on, which were durable up to {to}; its ring is, \
-             and they are written again"
-        )));
-    }
-
-    pub(super) fn loss_noted(&mut self) {
-        if let Some(repair) = &mut self.log_repair {
-            repair.is_noted = true;
-        }
+    pub(super) fn lost(&self) -> Option<Lost> {
+        self.0.as_ref().and_then(|repair| repair.lost)
     }
 
     /// Whether records have to wait: what they overwrite may be the only sign of what was lost.
     pub(super) fn awaits_note(&self) -> bool {
-        self.awaits_ring_note() || self.log_repair.as_ref().is_some_and(|repair| !repair.is_noted)
-    }
-
-    /// Records come: says once from whom.
-    pub(super) fn tell_source(&mut self, from: LogPosition) {
-        let Some(repair) = self.log_repair.as_mut().filter(|repair| !repair.is_told) else {
-            return;
-        };
-        let Some(source) = self.protocol.source() else { return };
-        repair.is_told = true;
-        self.outputs.push_back(Output::Notice(format!(
-            "the log is repaired from {from} on, from replica {}",
-            source.get()
-        )));
+        self.0.as_ref().is_some_and(|repair| !repair.is_noted)
     }
 
     /// Up to where the log is to be durable again.
-    pub(super) fn repair_end(&self) -> LogPosition {
-        self.log_repair.as_ref().map_or(LogPosition::ZERO, |repair| repair.to)
+    pub(super) fn end(&self) -> LogPosition {
+        self.0.as_ref().map_or(LogPosition::ZERO, |repair| repair.to)
     }
 
-    pub(super) fn end_repair(&mut self) {
-        let durable = self.log.durable_end();
-        if let Some(repair) = self.log_repair.take_if(|repair| durable >= repair.to) {
-            self.outputs.push_back(Output::Notice(format!(
-                "the log is repaired: it is durable again up to {}",
-                repair.to
-            )));
+    /// Checks what holds between steps.
+    pub(super) fn invariants(&self) {
+        let Some(Repair { to, lost, .. }) = &self.0 else { return };
+        assert!(lost.is_none_or(|lost| lost.from < *to), "what was lost lies below {to}");
+    }
+
+    // ---- from cut to durable
+
+    /// The log was cut at a rotten record.
+    pub(super) fn begin(&mut self, effects: &mut Effects, rot: &Rot, lost: Lost) {
+        let (to, lost) = (lost.to, Some(lost));
+        self.0 = Some(Repair { to, lost, is_noted: false, is_told: false });
+        effects.stage_state(Some(After::LossNoted));
+        effects.notice(format!(
+            "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all up to {to} was; \
+             the log ends there until it comes from another replica",
+            rot.position, rot.segment, rot.offset
+        ));
+    }
+
+    /// The log is whole, if only because the ring holds what segments do not any more.
+    pub(super) fn begin_drain_again(&mut self, effects: &mut Effects, report: &RecoveryReport) {
+        let (from, to) = (report.in_segments, report.watermark);
+        if from >= to {
+            return;
+        }
+        self.0 = Some(Repair { to, lost: None, is_noted: true, is_told: true });
+        effects.notice(format!(
+            "the log's segments are not whole from {from} on, which were durable up to {to}; its \
+             ring is, and they are written again"
+        ));
+    }
+
+    pub(super) fn noted(&mut self) {
+        if let Some(repair) = &mut self.0 {
+            repair.is_noted = true;
+        }
+    }
+
+    /// Records come from a member: says so once.
+    pub(super) fn filled(
+        &mut self,
+        effects: &mut Effects,
+        from: LogPosition,
+        source: Option<ReplicaId>,
+    ) {
+        let Some(repair) = self.0.as_mut().filter(|repair| !repair.is_told) else { return };
+        let Some(source) = source else { return };
+        repair.is_told = true;
+        let source = source.get();
+        effects.notice(format!("the log is repaired from {from} on, from replica {source}"));
+    }
+
+    /// The log is durable up to `end`.
+    pub(super) fn durable(&mut self, effects: &mut Effects, end: LogPosition) {
+        if let Some(repair) = self.0.take_if(|repair| end >= repair.to) {
+            let to = repair.to;
+            effects.notice(format!("the log is repaired: it is durable again up to {to}"));
         }
     }
 }

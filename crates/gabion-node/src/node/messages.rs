@@ -195,7 +195,7 @@ impl Node {
 
     /// Puts records from a member into the log.
     fn place(&mut self, from: LogPosition, term: Term, bytes: &[Bytes]) {
-        self.tell_source(from);
+        self.log_filled(from);
         for part in bytes {
             if let Err(error) = self.log.place(part.clone()) {
                 // Records before the bad one are in the log.

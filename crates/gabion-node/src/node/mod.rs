@@ -10,6 +10,7 @@ mod back_off;
 mod commands;
 mod commits;
 mod counters;
+mod drain;
 mod effects;
 mod facts;
 mod file_table;
@@ -108,7 +109,7 @@ pub struct Node {
     /// An action of the protocol that waits for a drain or a note to end.
     held: Option<Action>,
     /// The part of the log that was lost and is not back yet.
-    log_repair: Option<log_repair::LogRepair>,
+    log_repair: log_repair::LogRepair,
     outputs: VecDeque<Output>,
     /// Effects that machines asked for and that are not carried out: none between events.
     effects: Effects,
@@ -126,7 +127,7 @@ pub struct Node {
     room: room::Room,
     ship: shipping::Shipping,
     grants: grants::Grants,
-    drain: log::Draining,
+    drain: drain::Draining,
     stopping: stop::Stopping,
     repairs: repair::Repairs,
     marks: marks::Marks,
@@ -176,7 +177,7 @@ impl Node {
             readable: false,
             readable_from: 0,
             held: None,
-            log_repair: None,
+            log_repair: log_repair::LogRepair::default(),
             outputs: VecDeque::new(),
             effects: Effects::default(),
             due: WorkList::default(),
@@ -189,7 +190,7 @@ impl Node {
             loads: load::Loads::default(),
             room: room::Room::default(),
             grants: grants::Grants::default(),
-            drain: log::Draining::default(),
+            drain: drain::Draining::default(),
             stopping: stop::Stopping::default(),
             repairs: repair::Repairs::default(),
             marks: marks::Marks::default(),
@@ -216,9 +217,10 @@ impl Node {
         self.end_replay(lost.is_some());
         self.skip_cleared()?;
         match report.rotten.zip(lost) {
-            Some((rot, lost)) => self.begin_repair(rot, lost),
-            None => self.begin_drain_again(report),
+            Some((rot, lost)) => self.log_repair.begin(&mut self.effects, &rot, lost),
+            None => self.log_repair.begin_drain_again(&mut self.effects, report),
         }
+        self.settle();
         if !self.view.has_one_tree() {
             self.skip_used_numbers();
             self.drop_orphans();
@@ -349,6 +351,7 @@ impl Node {
         let mut counters = Counters { logged_bytes, ..self.counters };
         self.repairs.count_into(&mut counters);
         self.ship.count_into(&mut counters);
+        self.drain.count_into(&mut counters);
         self.grants.count_into(&mut counters);
         self.loads.count_into(&mut counters);
         self.jobs.count_into(&mut counters);

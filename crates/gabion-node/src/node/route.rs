@@ -109,6 +109,8 @@ impl Node {
             Signal::RepairArrives(file) => self.repairs.arrives(file),
             Signal::RepairArrived(placement) => self.take_repaired(&placement),
             Signal::Orphan(file) => self.drop_orphan(file),
+            Signal::LogDurable => self.log_durable(),
+            Signal::LogTrimmed(at) => self.log_trimmed(at),
             Signal::RemoteFailed { of, session, reason } => {
                 self.ship.remote_failed(&mut self.effects, of, session, reason);
             }
@@ -122,6 +124,9 @@ impl Node {
         self.ship.invariants();
         self.grants.invariants(self.state.session);
         self.files.invariants();
+        self.drain.invariants();
+        self.stopping.invariants();
+        self.log_repair.invariants();
         self.marks.invariants();
         self.loads.invariants();
         self.jobs.invariants();

@@ -1,13 +1,16 @@
-//! The end of a process that was told to stop, and what the next one makes of how the last ended: [`crate::ring`].
+//! The end of a process that was told to stop, and what the next one makes of how the last ended:
+//! [`crate::ring`].
 //!
-//! Once told, the node does nothing more than to write its log out: no jobs, no messages, no records. Whoever drives it
-//! carries out its orders until [`Node::stop_state`] says that it has stopped, or cannot.
+//! Once told, the node does nothing more than to write its log out: no jobs, no messages, no
+//! records. Whoever drives it carries out its orders until [`Node::stop_state`] says that it has
+//! stopped, or cannot.
 
 use super::planted::Mutant;
 use super::{After, Node, Output};
 use crate::ring::{Fate, RingFound, RingLoss, nothing_lost};
 use alloc::string::ToString;
 use gabion_base::LogPosition;
+use gabion_log::Log;
 use gabion_replication::Whole;
 
 /// How far the node is with what a process that stops leaves behind.
@@ -21,12 +24,12 @@ pub enum StopState {
     Marking,
     /// That is durable: whatever becomes of the ring, nothing is lost.
     Stopped,
-    /// The log finds no room in the pool, for this reason: what is in the ring alone stays there, and the next
-    /// start needs it.
+    /// The log finds no room in the pool, for this reason: what is in the ring alone stays there,
+    /// and the next start needs it.
     Stuck(&'static str),
 }
 
-/// What the node knows of its ring's end and beginning.
+/// The end of a process that was told to stop, and the note that its beginning waits for.
 #[derive(Default)]
 pub(super) struct Stopping {
     phase: Phase,
@@ -36,7 +39,7 @@ pub(super) struct Stopping {
     awaits_note: bool,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
     Runs,
@@ -45,9 +48,79 @@ enum Phase {
     Stopped,
 }
 
+impl Stopping {
+    // ---- questions
+
+    /// Whether the process was told to stop.
+    pub(super) fn is_begun(&self) -> bool {
+        self.phase != Phase::Runs
+    }
+
+    /// Whether the log is being written out.
+    fn is_draining(&self) -> bool {
+        self.phase == Phase::Draining
+    }
+
+    /// Whether records have to wait for the note of how the ring was found: a crash after the first
+    /// must find the pool without the marker.
+    pub(super) const fn awaits_note(&self) -> bool {
+        self.awaits_note
+    }
+
+    fn state(&self, log: &Log) -> StopState {
+        match self.phase {
+            Phase::Runs => StopState::Runs,
+            Phase::Marking => StopState::Marking,
+            Phase::Stopped => StopState::Stopped,
+            Phase::Draining if self.is_stuck => {
+                StopState::Stuck("no slot is free for the log's next segment")
+            }
+            Phase::Draining => {
+                StopState::Draining(log.end().get().saturating_sub(log.durable_end().get()))
+            }
+        }
+    }
+
+    /// Checks what holds between steps.
+    pub(super) fn invariants(&self) {
+        assert!(!self.is_stuck || self.is_draining(), "{:?} is stuck", self.phase);
+    }
+
+    // ---- from begin to stopped
+
+    fn await_note(&mut self) {
+        self.awaits_note = true;
+    }
+
+    /// The pool says how the ring was found.
+    pub(super) const fn noted(&mut self) {
+        self.awaits_note = false;
+    }
+
+    /// The process is told to stop.
+    fn begin(&mut self) {
+        self.phase = Phase::Draining;
+    }
+
+    /// The log is written out, and the pool is told so.
+    fn mark(&mut self) {
+        assert!(self.is_draining(), "{:?}: the marker comes after the log, once", self.phase);
+        (self.phase, self.is_stuck) = (Phase::Marking, false);
+    }
+
+    fn note_stuck(&mut self, is_stuck: bool) {
+        self.is_stuck = is_stuck && self.is_draining();
+    }
+
+    /// The marker is durable.
+    pub(super) const fn stopped(&mut self) {
+        self.phase = Phase::Stopped;
+    }
+}
+
 impl Node {
-    /// What a start makes of the ring and of how the last process ended: the pool forgets the marker, and remembers the loss and the
-    /// number of the ring, before any record comes.
+    /// What a start makes of the ring and of how the last process ended: the pool forgets the
+    /// marker, and remembers the loss and the number of the ring, before any record comes.
     pub(crate) fn begin_ring(
         &mut self,
         ring: &RingFound,
@@ -65,18 +138,9 @@ impl Node {
             self.state.ring.stopped = stopped;
         }
         if *ring != RingFound::Whole || stopped.is_some() {
-            self.stopping.awaits_note = true;
+            self.stopping.await_note();
             self.stage_state(Some(After::RingNoted));
         }
-    }
-
-    pub(super) fn ring_noted(&mut self) {
-        self.stopping.awaits_note = false;
-    }
-
-    /// Whether records have to wait for it: a crash after the first must find the pool without the marker.
-    pub(super) fn awaits_ring_note(&self) -> bool {
-        self.stopping.awaits_note
     }
 
     /// What may be gone with a ring, unless a process that told it has stopped cleanly since.
@@ -91,7 +155,7 @@ impl Node {
         else {
             return;
         };
-        if !self.protocol.has_caught_up() || self.awaits_ring_note() {
+        if !self.protocol.has_caught_up() || self.stopping.awaits_note() {
             return;
         }
         let fate = match self.protocol.whole_member(loss.term) {
@@ -106,47 +170,36 @@ impl Node {
         self.stage_state(None);
     }
 
-    /// Tells the node that its process is to end. The caller hands it no further messages and writes; the results of
-    /// orders as before.
+    /// Tells the node that its process is to end. The caller hands it no further messages and
+    /// writes; the results of orders as before.
     ///
     /// # Durability
-    /// Once [`Self::stop_state`] says so, the whole log of this replica is in its pool and survives a power cut and the loss of the
-    /// ring; writes past the log are not.
+    /// Once [`Self::stop_state`] says so, the whole log of this replica is in its pool and survives
+    /// a power cut and the loss of the ring; writes past the log are not.
     pub fn stop(&mut self) {
-        if self.stopping.phase == Phase::Runs {
+        if !self.is_stopping() {
             self.end_turn_before_event();
-            self.stopping.phase = Phase::Draining;
+            self.stopping.begin();
         }
     }
 
     /// How far it is.
     #[must_use]
     pub fn stop_state(&self) -> StopState {
-        match self.stopping.phase {
-            Phase::Runs => StopState::Runs,
-            Phase::Marking => StopState::Marking,
-            Phase::Stopped => StopState::Stopped,
-            Phase::Draining if self.stopping.is_stuck => {
-                StopState::Stuck("no slot is free for the log's next segment")
-            }
-            Phase::Draining => {
-                let left = self.log.end().get().saturating_sub(self.log.durable_end().get());
-                StopState::Draining(left)
-            }
-        }
+        self.stopping.state(&self.log)
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.phase != Phase::Runs
+        self.stopping.is_begun()
     }
 
     /// All that a node does that was told to stop.
     pub(super) fn advance_stop(&mut self) {
-        if self.stopping.phase == Phase::Draining {
+        if self.stopping.is_draining() {
             self.schedule_drains();
             let is_written = self.log.durable_end() >= self.log.end() && !self.is_draining();
             if is_written || self.has(Mutant::MarkerBeforeLog) {
-                self.stopping.phase = Phase::Marking;
+                self.stopping.mark();
                 self.state.ring.stopped = Some(self.log.end());
                 if let Some(loss) =
                     self.state.ring.loss.as_mut().filter(|loss| loss.fate != Fate::Open)
@@ -158,10 +211,7 @@ impl Node {
         }
         self.schedule_commit();
         let is_idle = !self.is_draining() && self.commits.in_flight.is_none();
-        self.stopping.is_stuck = is_idle && self.log.durable_end() < self.log.end();
-    }
-
-    pub(super) fn stopped(&mut self) {
-        self.stopping.phase = Phase::Stopped;
+        let lacks = self.log.durable_end() < self.log.end();
+        self.stopping.note_stuck(is_idle && lacks);
     }
 }

@@ -76,6 +76,20 @@ pub(super) fn placed(node: &mut Node, file: &BuiltFile) {
     assert!(node.files.placed(&node.pool, file.meta.id));
 }
 
+/// Gives slots to the first segments of the log, durably.
+pub(super) fn place_segments(node: &mut Node, count: u64) {
+    for file in (0..count).map(|ordinal| node.log.config().segment(ordinal)) {
+        let slots = node.pool.allocate(1).unwrap();
+        let (term, len) = (Term(1), node.config.segment_len);
+        let placement = FilePlacement { file, term, len, checksum: 0, slots };
+        node.files.add(&mut node.pool, placement).unwrap();
+    }
+    commit(node);
+    for file in (0..count).map(|ordinal| node.log.config().segment(ordinal)) {
+        node.files.placed(&node.pool, file);
+    }
+}
+
 /// A member of a group of two, on a disk of its own, that was never connected with the other one.
 pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
     let group = GroupConfig {

@@ -53,7 +53,7 @@ impl Node {
         if !is_due || self.is_in_turn() || self.not_writing().is_some() {
             return;
         }
-        if self.ring_room() < self.ring_reserve() {
+        if self.ring_is_full() {
             return;
         }
         match self.append_time() {

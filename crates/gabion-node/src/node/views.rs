@@ -167,6 +167,6 @@ impl Node {
 
     /// What the log lost and has not got back.
     fn lost_log(&self) -> Option<Lost> {
-        self.log_repair.as_ref().and_then(|repair| repair.lost())
+        self.log_repair.lost()
     }
 }

@@ -156,8 +156,7 @@ impl Node {
 
     /// The drain that any record waits for.
     fn ring_lag(&self) -> Option<(WriteStop, &'static str)> {
-        let is_full = self.ring_room() < self.ring_reserve();
-        is_full.then_some((WriteStop::Ring, "the log's ring is full"))
+        self.ring_is_full().then_some((WriteStop::Ring, "the log's ring is full"))
     }
 
     /// While writers are slowed down: when, by the clock that the node is told, they may go on.
