@@ -48,7 +48,7 @@ impl Node {
                 Err(_) => return false, // the ring is full: tried again when it drained
             }
         } else {
-            self.own_edit_end(&edit)
+            self.apply.own_edit_end(&facts!(self), &edit)
         };
         if let Err(error) = self.queue_edit(edit, encoded, end) {
             self.failed(Failed::Apply, error);

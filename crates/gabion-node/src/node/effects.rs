@@ -3,6 +3,7 @@
 
 use super::Output;
 use super::orders::{After, Order};
+use super::steps::Step;
 use crate::message::NodeMessage;
 use crate::work::{BuiltFile, Work};
 use alloc::collections::VecDeque;
@@ -10,7 +11,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Ends, Error, Failed, FileId, ReplicaId, SlotIndex};
+use gabion_base::{Ends, Error, Failed, FileId, LogPosition, ReplicaId, SlotIndex};
 use gabion_pool::FilePlacement;
 
 /// Something that a machine asks for.
@@ -25,6 +26,8 @@ pub(super) enum Effect {
     Stage(After),
     /// The replica's counters on the next placement commit, and a step that follows on it.
     StageState(Option<After>),
+    /// Steps of the turn that are due.
+    Due(&'static [Step]),
     /// A signal for other machines.
     Signal(Signal),
     /// The replica is not to be trusted with its disk any more.
@@ -53,6 +56,10 @@ pub(super) enum Signal {
     Compacted { bytes: u64, took_ms: u64 },
     /// A file has a place here, but nothing names it or ever will.
     Orphan(FileId),
+    /// A file that may come will never be named by an edit again.
+    Unneeded(FileId),
+    /// Somebody waits until the log is durable up to here, on every member.
+    DurableWanted(LogPosition),
     /// The connection for files to a member failed, in this session.
     RemoteFailed { of: ReplicaId, session: u64, reason: Error },
 }
@@ -112,6 +119,10 @@ impl Effects {
 
     pub(super) fn stage_state(&mut self, after: Option<After>) {
         self.queue.push_back(Effect::StageState(after));
+    }
+
+    pub(super) fn due(&mut self, steps: &'static [Step]) {
+        self.queue.push_back(Effect::Due(steps));
     }
 
     pub(super) fn signal(&mut self, signal: Signal) {

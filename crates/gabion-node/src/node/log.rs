@@ -88,7 +88,7 @@ impl Node {
             "what is sent is what the log has"
         );
         if kind == RecordKind::Seal {
-            self.apply.seals.push_back((record.anchor(), now_ms));
+            self.apply.note_seal(record.anchor(), now_ms);
         }
         self.tree.pass_time(now_ms);
         self.due.mark_all(&Step::APPENDED);
@@ -401,11 +401,7 @@ impl Node {
 
     /// Has the log begin behind the last seal up to `limit`, with the next commit.
     pub(super) fn trim_to(&mut self, limit: LogPosition) {
-        let (mut anchor, mut now_ms) = (self.state.trimmed, self.state.trimmed_ms);
-        while let Some(seal) = self.apply.seals.front().filter(|(seal, _)| seal.position <= limit) {
-            (anchor, now_ms) = *seal;
-            self.apply.seals.pop_front();
-        }
+        let Some((anchor, now_ms)) = self.apply.pass_seals(limit) else { return };
         if anchor.position <= self.state.trimmed.position {
             return;
         }

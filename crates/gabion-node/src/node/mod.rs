@@ -215,11 +215,11 @@ impl Node {
             }
         }
         self.adopt_segments()?;
-        self.begin_replay(edits);
+        self.apply.begin_replay(edits);
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
         }
-        self.end_replay(lost.is_some());
+        self.apply.end_replay(&self.tree, lost.is_some());
         self.skip_cleared()?;
         match report.rotten.zip(lost) {
             Some((rot, lost)) => self.begin_repair(rot, lost),
@@ -353,6 +353,7 @@ impl Node {
         // The group may have cut the log below its end at the start.
         let logged_bytes = self.log.end().get().saturating_sub(self.log_from.get());
         let mut counters = Counters { logged_bytes, ..self.counters };
+        self.apply.count_into(&mut counters);
         self.repairs.count_into(&mut counters);
         self.ship.count_into(&mut counters);
         self.grants.count_into(&mut counters);
@@ -544,7 +545,6 @@ impl Node {
     pub fn invariants(&self) {
         self.pool.invariants();
         self.tree.version().invariants();
-        assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
             self.protocol.commit().only() <= self.log.end() || !self.duties().append,
             "{}",

@@ -11,6 +11,8 @@
 //! that were asked for before it. So a machine is done with an event before another one hears of
 //! it, and none is called while it is at work. Nothing is left when the next event comes.
 
+mod applying;
+
 use super::apply::Applying;
 use super::effects::{Effect, Signal};
 use super::facts::{Unshipped, facts};
@@ -81,6 +83,7 @@ impl Node {
                 Effect::Tell(to, message) => self.tell(to, &message),
                 Effect::Stage(after) => self.commits.staged.push(after),
                 Effect::StageState(after) => self.stage_state(after),
+                Effect::Due(steps) => self.due.mark_all(steps),
                 Effect::Signal(signal) => self.route(signal),
                 Effect::Fatal(error) => self.fatal(error),
             }
@@ -106,6 +109,8 @@ impl Node {
             Signal::RepairArrives(file) => self.repairs.arrives(file),
             Signal::RepairArrived(placement) => self.take_repaired(&placement),
             Signal::Orphan(file) => self.drop_orphan(file),
+            Signal::Unneeded(file) => self.grants.note_unneeded(file),
+            Signal::DurableWanted(end) => self.want_durable(end),
             Signal::RemoteFailed { of, session, reason } => {
                 self.ship.remote_failed(&mut self.effects, of, session, reason);
             }
@@ -115,6 +120,10 @@ impl Node {
     /// Checks what must hold of each machine between steps.
     pub(super) fn machine_invariants(&self) {
         assert!(self.effects.is_settled(), "effects are left that nobody carries out");
+        if !self.ended {
+            // An edit that failed is out of the line and not in the tree.
+            self.apply.invariants(self.tree.last_edit());
+        }
         self.repairs.invariants();
         self.ship.invariants();
         self.grants.invariants(self.state.session);
@@ -162,7 +171,7 @@ impl Node {
     /// A member has no whole copy: of a file that is damaged here, or that an edit waits for.
     pub(super) fn handle_no_copy(&mut self, from: ReplicaId, file: FileId) {
         if !self.repairs.is_noted(file) {
-            return self.ask_later(file);
+            return self.apply.ask_later(file, self.now_ms);
         }
         self.repairs.no_copy(&facts!(self), &mut self.effects, from, file);
         self.settle();
@@ -298,7 +307,7 @@ impl Node {
         self.state.session += 1;
         self.grants.begin_session(&facts!(self), &mut self.effects, &mut self.pool);
         self.settle();
-        self.ask_again();
+        self.apply.ask_again();
         self.repairs_lose_arriving();
     }
 
@@ -534,10 +543,9 @@ impl Node {
 
     /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
     pub(super) fn judge_room(&mut self) {
-        let last_seal = self.apply.seals.back().map(|(seal, _)| seal.position);
         let given = RoomGiven {
             segments: self.drain.segments.len() as u64,
-            sealed: last_seal.unwrap_or(self.state.trimmed.position),
+            sealed: self.apply.last_seal().unwrap_or(self.state.trimmed.position),
             is_idle: self.is_idle(),
             moved: self.ship.shipped_files() + self.jobs.written_bytes(),
         };

@@ -14,7 +14,7 @@ use crate::view::View;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
-use gabion_log::{Record, RecordKind};
+use gabion_log::RecordKind;
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
@@ -148,21 +148,6 @@ impl Node {
             }
             Err(error) => self.failed(Failed::Append, error),
         }
-    }
-
-    /// A term begins in the log.
-    ///
-    /// # Errors
-    /// Corruption for a record that is no view of this group.
-    pub(super) fn apply_term_start(&mut self, record: &Record) -> Result<()> {
-        let view = GroupView::decode(&record.payload())?;
-        if view.group != self.config.group || view.term != record.header.term {
-            return Err(Error::corruption(format!(
-                "the log of {} in {} begins with a view of {} in {}",
-                self.config.group, record.header.term, view.group, view.term
-            )));
-        }
-        Ok(())
     }
 
     /// What the log lost and has not got back.

@@ -2,6 +2,7 @@
 //! the same turn sees them, and into one record at the end of the turn: all ready connections of a
 //! turn become one record and one send.
 
+use super::facts::facts;
 use super::{Mutant, Node, WriteGate, WriteStop};
 use crate::AckLevel;
 use alloc::format;
@@ -443,7 +444,9 @@ impl Node {
         let flags = match (self.config.ack, level) {
             (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
             (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,
-            (AckLevel::Replicated, AckLevel::Replicated) if self.clear_is_awaited() => {
+            (AckLevel::Replicated, AckLevel::Replicated)
+                if self.apply.clear_is_awaited(&facts!(self), &self.tree) =>
+            {
                 RecordFlags::BLOCK_END
             }
             (AckLevel::Replicated, AckLevel::Replicated) => RecordFlags::NONE,
@@ -459,7 +462,7 @@ impl Node {
             self.failed(Failed::Apply, error.clone());
             return Err(error);
         }
-        self.note_clear(self.log.end());
+        self.apply.note_clear(&self.tree, self.log.end());
         self.pass_marks(self.log.end(), self.log.last().crc);
         if level == AckLevel::Durable {
             self.want_durable(self.log.end());
