@@ -12,6 +12,8 @@
 //! it, and none is called while it is at work. Nothing is left when the next event comes.
 
 mod applying;
+mod logging;
+mod writing;
 
 use super::apply::Applying;
 use super::effects::{Effect, Signal};
@@ -124,6 +126,7 @@ impl Node {
             // An edit that failed is out of the line and not in the tree.
             self.apply.invariants(self.tree.last_edit());
         }
+        self.writing.invariants(&self.tree);
         self.repairs.invariants();
         self.ship.invariants();
         self.grants.invariants(self.state.session);
@@ -408,7 +411,7 @@ impl Node {
 
     /// A record is applied, and the log continues behind it.
     pub(super) fn pass_marks(&mut self, end: LogPosition, crc: u32) {
-        let is_in_turn = self.is_in_turn();
+        let is_in_turn = self.writing.is_in_turn();
         let at_end = || state_at_end(&self.tree, &self.apply, self.me, &self.options);
         self.marks.pass(&mut self.effects, &at_end, is_in_turn, end, crc);
         self.settle();
@@ -555,7 +558,7 @@ impl Node {
         let is_stuck = given.is_idle && self.room.is_short() && self.lag().is_some();
         self.room.note_stuck(is_stuck, self.now_ms);
         let Some(wish) = wish else { return };
-        let may_append = self.duties().append && !self.is_in_turn();
+        let may_append = self.duties().append && !self.writing.is_in_turn();
         if may_append
             && self.not_writing().is_none()
             && self.room.grant_seal(wish, &self.tree, self.now_ms)

@@ -14,7 +14,6 @@ use crate::view::View;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
-use gabion_log::RecordKind;
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
@@ -131,23 +130,6 @@ impl Node {
         self.refused = Some("the group is starting".into());
         self.readable = false;
         Ok(())
-    }
-
-    /// Begins the log of a term with the view in which it runs, so that the log tells by itself
-    /// whose it is. A log that nobody else reads needs no such record.
-    pub(super) fn append_term_start(&mut self) {
-        if !self.writing.awaits_term_start || !self.protocol.is_joined() {
-            return;
-        }
-        let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
-        let kind = RecordKind::TermStart;
-        match self.append_record(kind, &view, sequence, 0, self.own_flags()) {
-            Ok(end) => {
-                self.writing.awaits_term_start = false;
-                self.pass_marks(end, self.log.last().crc);
-            }
-            Err(error) => self.failed(Failed::Append, error),
-        }
     }
 
     /// What the log lost and has not got back.

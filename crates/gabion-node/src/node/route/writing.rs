@@ -1,0 +1,435 @@
+//! Writes of clients at the head: the gate before them, the operations, and the end of the turn.
+
+use crate::AckLevel;
+use crate::node::facts::facts;
+use crate::node::planted::Mutant;
+use crate::node::writes::Turn;
+use crate::node::{Node, WriteGate, WriteStop};
+use alloc::format;
+use alloc::string::{String, ToString};
+use gabion_base::{Failed, Frontier, Result};
+use gabion_engine::counter::OPERAND_LEN;
+use gabion_engine::{Keyspace, Operand, Pressure, WriteState};
+use gabion_log::RecordFlags;
+
+impl Node {
+    /// Whether a write can be taken now. Whoever has one wait says so with [`Self::hold_write`].
+    #[must_use]
+    pub fn write_gate(&self) -> WriteGate {
+        if !self.duties().append {
+            return WriteGate::Refuse(format!("{} takes writes", self.view.writer()));
+        }
+        if let Some(reason) = self.not_writing() {
+            return WriteGate::Refuse(reason);
+        }
+        if let Some(reason) = self.jobs.out_of_space() {
+            let lag = self.lag().map(|(_, reason)| reason);
+            let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
+            let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
+            return WriteGate::Full {
+                reason,
+                takes_deletes: lag.is_none(),
+                takes_clears: lag.is_none(),
+            };
+        }
+        match (self.full(), self.lag().map(|(_, reason)| reason)) {
+            (None, None) if self.writes_due_ms().is_some() => {
+                WriteGate::Wait("compaction is behind, writers are slowed down")
+            }
+            (None, None) => WriteGate::Open,
+            (None, Some(lag)) => WriteGate::Wait(lag),
+            (Some(_), lag) if self.makes_room() => {
+                WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
+            }
+            (Some(reason), lag) => self.full_gate(&reason, lag),
+        }
+    }
+
+    /// The gate where there is no room and nothing makes any.
+    fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
+        let in_vain = self.waits_in_vain_for_room();
+        let what_of_deletes = match lag {
+            None => "deletes are taken".into(),
+            Some(lag) if !in_vain => format!("deletes wait, as {lag}"),
+            Some(lag) => format!("deletes are refused, too, as {lag} and nothing gives slots back"),
+        };
+        let log_goes_on =
+            self.load_lag().is_none() && self.ring_lag().is_none() && !self.is_log_long();
+        WriteGate::Full {
+            reason: format!("{reason}; {what_of_deletes}"),
+            takes_deletes: lag.is_none(),
+            takes_clears: lag.is_none() || (in_vain && log_goes_on),
+        }
+    }
+
+    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and
+    /// compactions that are behind, and a pool that is full, hold nobody back who writes nothing.
+    #[must_use]
+    pub fn durable_gate(&self) -> WriteGate {
+        match (self.not_writing(), self.load_lag().or_else(|| self.ring_lag())) {
+            (Some(reason), _) => WriteGate::Refuse(reason),
+            (None, Some((_, lag))) => WriteGate::Wait(lag),
+            (None, None) => WriteGate::Open,
+        }
+    }
+
+    /// The load that any record waits for.
+    fn load_lag(&self) -> Option<(WriteStop, &'static str)> {
+        let holds = self.loads.hold_writes() || self.apply.last_load().is_some();
+        holds.then_some((WriteStop::Load, "a bulk load takes effect"))
+    }
+
+    /// The drain that any record waits for.
+    fn ring_lag(&self) -> Option<(WriteStop, &'static str)> {
+        let is_full = self.ring_room() < self.ring_reserve();
+        is_full.then_some((WriteStop::Ring, "the log's ring is full"))
+    }
+
+    /// While writers are slowed down: when, by the clock that the node is told, they may go on.
+    /// Whoever drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
+    #[must_use]
+    pub fn writes_due_ms(&self) -> Option<u64> {
+        self.pace.wait_until_ms(self.writing.pending())
+    }
+
+    /// What lags behind so far that any write waits for it, and the words for it.
+    pub(in crate::node) fn lag(&self) -> Option<(WriteStop, &'static str)> {
+        if let Some(load) = self.load_lag() {
+            Some(load)
+        } else if let WriteState::Stop(pressure) = self.tree.write_state() {
+            Some(match (pressure, self.damage()) {
+                (Pressure::SealedMemTables(_), _) => (WriteStop::Flush, "flush is behind"),
+                (_, Some(_)) => {
+                    (WriteStop::Compaction, "compaction is behind, as files are damaged")
+                }
+                (_, None) => (WriteStop::Compaction, "compaction is behind"),
+            })
+        } else if self.tree.sealed_count() > self.options.sealed_max {
+            Some((WriteStop::Flush, "flush is behind"))
+        } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
+            let who = match self.duties().log_edits {
+                false => "edits are applied late",
+                true => "a replica applies edits late",
+            };
+            Some((WriteStop::Edits, who))
+        } else if let Some(ring) = self.ring_lag() {
+            Some(ring)
+        } else {
+            self.is_log_long().then_some((WriteStop::Log, "the log waits for flushes"))
+        }
+    }
+
+    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that
+    /// waits to be appended may be what gives slots back.
+    pub(in crate::node) fn not_writing(&self) -> Option<String> {
+        if let Some(error) = self.writing.refusal() {
+            return Some(error.to_string());
+        }
+        if self.is_stopping() {
+            return Some("the replica stops".into());
+        }
+        if let Some(reason) = self.protocol.not_ready_reason().or(self.refused.as_deref()) {
+            return Some(reason.into());
+        }
+        let is_starting = !self.protocol.is_joined() || self.writing.awaits_term_start();
+        is_starting.then(|| "the group is starting".into())
+    }
+
+    /// Whether every member has an edit in its placement log, so that none starts without it.
+    /// Members that compact for themselves do not tell.
+    #[must_use]
+    pub fn is_edit_kept(&self, edit: u64) -> bool {
+        !self.view.has_one_tree() || self.protocol.edits_applied_min() >= edit
+    }
+
+    fn edits_not_applied_everywhere(&self) -> u64 {
+        if !self.view.has_one_tree() {
+            return 0;
+        }
+        self.apply.last_appended(self.tree.last_edit()) - self.protocol.edits_applied_min()
+    }
+
+    /// Sets a key, as part of this turn's record.
+    ///
+    /// # Durability
+    /// None before [`Self::acknowledged`] has reached the position that [`Self::end_turn`] returns.
+    ///
+    /// # Errors
+    /// Limit exceeded for a key or value that is too long; nothing is written then.
+    ///
+    /// # Panics
+    /// When called at another member than the head, or while [`Self::write_gate`] is not open.
+    pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
+        self.make_room(key.len() + value.len())?;
+        self.writing.put(&mut self.tree, keyspace, key, value)
+    }
+
+    /// Sets a key until group time is `expires_ms`, in milliseconds since 1970, as part of this
+    /// turn's record. One in the past is a write as well: of a value that nobody sees once the
+    /// record is applied.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn put_expiring(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+        expires_ms: u64,
+    ) -> Result<()> {
+        self.make_room(key.len() + value.len())?;
+        self.writing.put_expiring(&mut self.tree, keyspace, key, value, expires_ms)
+    }
+
+    /// Adds to a counter, as part of this turn's record, without a look at what it has: see
+    /// [`gabion_engine::counter`] for what adding means. What expires by the clock that the node
+    /// was told counts as 0.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn add(&mut self, keyspace: Keyspace, key: &[u8], delta: i64) -> Result<()> {
+        self.make_room(key.len() + OPERAND_LEN)?;
+        // At this time or later by the record that carries it: whoever reads the sum judges so too.
+        let operand = Operand::add(delta, self.now_ms());
+        self.writing.merge(&mut self.tree, keyspace, key, operand)
+    }
+
+    /// Deletes a key, as part of this turn's record. Deleting what is not there is a write as well.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete(&mut self, keyspace: Keyspace, key: &[u8]) -> Result<()> {
+        self.make_room(key.len())?;
+        self.writing.delete(&mut self.tree, keyspace, key)
+    }
+
+    /// Deletes every key of `from..to`, or from `from` to the end of the keyspace, as part of this
+    /// turn's record: one entry, whatever it deletes. See [`gabion_engine::range_delete`] for what
+    /// it costs who reads.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`]; invalid input when `to` is not after `from`.
+    ///
+    /// # Panics
+    /// As [`Self::put`].
+    pub fn delete_range(
+        &mut self,
+        keyspace: Keyspace,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<()> {
+        self.make_room(from.len() + to.map_or(0, <[u8]>::len))?;
+        if self.writing.has_all_ranges() {
+            self.end_turn()?;
+            self.make_room(0)?;
+        }
+        self.writing.delete_range(&mut self.tree, keyspace, from, to)
+    }
+
+    /// Deletes all of the user keyspace, as part of this turn's record, in constant time.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn clear(&mut self) -> Result<()> {
+        self.make_room(0)?;
+        self.writing.clear(&mut self.tree, Keyspace::User)
+    }
+
+    /// Ends the record early when the operation does not fit any more.
+    #[inline]
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        assert!(self.duties().append, "writes go to the head");
+        if self.writing.is_full(&self.config, len) {
+            self.end_turn()?;
+        }
+        if !self.writing.is_in_turn() {
+            self.check_writing()?;
+            self.held_writes.release();
+            self.writing.begin(len);
+        }
+        Ok(())
+    }
+
+    /// Whether the log has what the MemTable has. Else a later record would leave out what the log
+    /// did not take, and a reply would tell of it.
+    pub(in crate::node) fn check_writing(&self) -> Result<()> {
+        self.writing.refusal().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Bytes that this turn's record can still take; a group of operations that must stay in one
+    /// record asks first.
+    #[must_use]
+    pub fn turn_room(&self) -> usize {
+        self.writing.room_left(&self.config)
+    }
+
+    /// Ends the turn: its operations become one record in the log and on the wire. Returns the
+    /// log's end, which is the frontier to wait for also when nothing was written: a reply waits
+    /// until the state that it saw is acknowledged.
+    ///
+    /// # Errors
+    /// The log's error. Writes are refused from then on, as the MemTable holds what the log does
+    /// not.
+    pub fn end_turn(&mut self) -> Result<Frontier> {
+        self.end_turn_at(self.config.ack)
+    }
+
+    /// As [`Self::end_turn`], at another level than the group's for this record: with
+    /// [`AckLevel::Durable`] every member flushes up to it, and [`Self::durable_everywhere`] is
+    /// what to wait for. The group's own level, where it is the higher one, holds all the same.
+    ///
+    /// # Errors
+    /// As [`Self::end_turn`].
+    pub fn end_turn_at(&mut self, level: AckLevel) -> Result<Frontier> {
+        let len = self.writing.pending();
+        let turn = match self.writing.end_turn(&self.tree) {
+            Ok(None) => return self.check_writing().map(|()| self.log_end()),
+            Ok(Some(turn)) => Ok(turn),
+            Err(error) => Err(error),
+        };
+        self.pace.wrote(len);
+        let flags = self.turn_flags(level);
+        let append =
+            |Turn { builder, first, count }| self.append_built(builder, first, count, flags);
+        if let Err(error) = turn.and_then(append) {
+            self.writing.fail(error.clone());
+            self.failed(Failed::Apply, error.clone());
+            return Err(error);
+        }
+        self.apply.note_clear(&self.tree, self.log.end());
+        self.pass_marks(self.log.end(), self.log.last().crc);
+        if level == AckLevel::Durable {
+            self.want_durable(self.log.end());
+        }
+        if self.tree.needs_seal() {
+            self.append_seal();
+        }
+        Ok(self.log_end())
+    }
+
+    /// The flags of the record of a turn that is to be acknowledged at `level`.
+    fn turn_flags(&self, level: AckLevel) -> RecordFlags {
+        match (self.config.ack, level) {
+            (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
+            (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,
+            (AckLevel::Replicated, AckLevel::Replicated) => {
+                match self.apply.clear_is_awaited(&facts!(self), &self.tree) {
+                    true => RecordFlags::BLOCK_END,
+                    false => RecordFlags::NONE,
+                }
+            }
+        }
+    }
+
+    /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes
+    /// before it, the log may not tell, and what got their numbers would count as cleared.
+    ///
+    /// # Errors
+    /// As [`gabion_engine::Tree::skip_sequences`].
+    pub(in crate::node) fn skip_cleared(&mut self) -> Result<()> {
+        match self.view.log_is_private() {
+            true => self.writing.skip_cleared(&mut self.tree),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the turn without a record: what was written is in the MemTable alone. The process takes
+    /// it along when it ends, unless it was flushed to a file before; of what came later, what went
+    /// into the log is found again all the same. Only the sequence numbers go into the log, with
+    /// the next record.
+    ///
+    /// # Errors
+    /// The log's error, as [`Self::end_turn`]: of the records by which time passes and a MemTable
+    /// is completed.
+    ///
+    /// # Panics
+    /// In a group of several, whose members have nothing but the log.
+    pub fn end_turn_unlogged(&mut self) -> Result<()> {
+        assert!(self.view.log_is_private(), "members of a group have writes from its log");
+        if !self.writing.is_in_turn() {
+            return Ok(());
+        }
+        self.pace.wrote(self.writing.pending());
+        self.writing.skip_batch();
+        // What was seen gone by this time stays gone after a restart: the log has the time, or it
+        // does not pass.
+        self.carry_time();
+        if self.time_due_ms().is_none_or(|due_ms| due_ms > self.now_ms()) {
+            self.tree.pass_time(self.now_ms());
+        }
+        if self.tree.needs_seal() {
+            self.append_seal();
+        }
+        Ok(())
+    }
+
+    /// Whether a write past the log would go with the process: it is in memory alone, or in a file
+    /// of which the placement log does not have the edit yet.
+    #[must_use]
+    pub fn has_unlogged(&self) -> bool {
+        self.writing.has_unlogged()
+    }
+
+    /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty
+    /// one only after a clear that no edit has, as the edit of its flush has it then.
+    ///
+    /// # Errors
+    /// As [`Self::end_turn`].
+    ///
+    /// # Panics
+    /// When called at another member than the head.
+    pub fn seal_memtable(&mut self) -> Result<()> {
+        assert!(self.duties().append, "the head seals");
+        self.end_turn()?;
+        if self.tree.has_unsealed() {
+            self.append_seal();
+        }
+        Ok(())
+    }
+
+    /// Ends the turn before an event that may change who takes writes: what was written before it
+    /// belongs before it in the log.
+    pub(in crate::node) fn end_turn_before_event(&mut self) {
+        // An error has been reported as fatal.
+        let _ = self.end_turn();
+    }
+
+    /// The frontier up to which writes are acknowledged at the group's level.
+    #[must_use]
+    pub fn acknowledged(&self) -> Frontier {
+        if self.has(Mutant::AckWithoutMembers) {
+            return self.log_end();
+        }
+        match self.config.ack {
+            AckLevel::Replicated => self.protocol.commit(),
+            AckLevel::Durable => self.protocol.durable_commit(),
+        }
+    }
+
+    /// The frontier that every member has flushed: what `WAITAOF` waits for.
+    #[must_use]
+    pub fn durable_everywhere(&self) -> Frontier {
+        self.protocol.durable_commit()
+    }
+}
