@@ -151,8 +151,7 @@ impl Applying {
     /// took the clear, later writes would get numbers below the floor and count as cleared.
     ///
     /// In a group of one nobody needs records that a flush has put into files. The edit takes them
-    /// off the log, which then begins behind them ([`super::Node::trim_to`]); a clear among them needs no
-    /// record.
+    /// off the log, which then begins behind them; a clear among them needs no record.
     pub(super) fn own_edit_end(&self, facts: &Facts, edit: &Edit) -> LogPosition {
         let flushed =
             edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.frontier.only());
@@ -299,8 +298,8 @@ impl Applying {
         self.seals.push_back((seal, now_ms));
     }
 
-    /// Forgets the seals up to `limit`, as the log is to begin behind the last of them. Returns that
-    /// one, with its time.
+    /// Forgets the seals up to `limit`, as the log is to begin behind the last of them. Returns
+    /// that one, with its time.
     pub(super) fn pass_seals(&mut self, limit: LogPosition) -> Option<(Anchor, u64)> {
         let count = self.seals.iter().take_while(|(seal, _)| seal.position <= limit).count();
         self.seals.drain(..count).next_back()

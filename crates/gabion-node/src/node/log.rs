@@ -151,7 +151,7 @@ impl Node {
             Some((_, since_ms)) if self.now_ms < since_ms.saturating_add(LOG_AGE_MS) => {}
             Some((aged, _)) if aged > durable => {
                 // Where a turn is under way its record may come first.
-                if self.writing.is_in_turn() || self.not_writing().is_some() {
+                if self.writing.is_in_turn() || self.refusal().is_some() {
                     return;
                 }
                 // Only whole blocks are drained; a record that fills the last is needed where

@@ -12,6 +12,7 @@ mod commits;
 mod counters;
 mod effects;
 mod facts;
+mod gate;
 mod grants;
 mod held;
 mod jobs;

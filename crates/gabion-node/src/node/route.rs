@@ -12,6 +12,7 @@
 //! it, and none is called while it is at work. Nothing is left when the next event comes.
 
 mod applying;
+mod gate;
 mod logging;
 mod writing;
 
@@ -19,12 +20,10 @@ use super::apply::Applying;
 use super::effects::{Effect, Signal};
 use super::facts::{Unshipped, facts};
 use super::grants::{self, RepairOfFile};
-use super::held::Held;
 use super::jobs::{JobsGiven, SlotsForJobs};
 use super::marks::AtEnd;
 use super::orders::Order;
 use super::planted::{Mutant, is_planted};
-use super::room::RoomGiven;
 use super::shipping::Granted;
 use super::{LoadId, Node};
 use crate::NodeOptions;
@@ -540,57 +539,5 @@ impl Node {
         self.loads.edit_applied(edit);
         self.ship.forget_built(edit);
         self.settle();
-    }
-
-    // ---- room
-
-    /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
-    pub(super) fn judge_room(&mut self) {
-        let given = RoomGiven {
-            segments: self.drain.segments.len() as u64,
-            sealed: self.apply.last_seal().unwrap_or(self.state.trimmed.position),
-            is_idle: self.is_idle(),
-            moved: self.ship.shipped_files() + self.jobs.written_bytes(),
-        };
-        let (facts, tree, pool) = (facts!(self), &self.tree, &self.pool);
-        let wish = self.room.judge(&facts, &mut self.effects, tree, pool, &given);
-        self.settle();
-        let is_stuck = given.is_idle && self.room.is_short() && self.lag().is_some();
-        self.room.note_stuck(is_stuck, self.now_ms);
-        let Some(wish) = wish else { return };
-        let may_append = self.duties().append && !self.writing.is_in_turn();
-        if may_append
-            && self.not_writing().is_none()
-            && self.room.grant_seal(wish, &self.tree, self.now_ms)
-        {
-            self.append_seal();
-        }
-    }
-
-    // ---- writes that wait
-
-    /// A write met the gate at `now_ms`, in milliseconds since 1970, and waits for it: to be said
-    /// each time that one does, also by one that has waited already. Without effect when the gate
-    /// holds nothing back.
-    pub fn hold_write(&mut self, now_ms: u64) {
-        if !self.held_writes.is_held() {
-            let held = self.holding();
-            self.held_writes.hold(held, now_ms);
-        }
-    }
-
-    /// What holds back a write that meets the gate now.
-    fn holding(&self) -> Option<Held> {
-        let lag = self.lag().map(|(stop, _)| stop);
-        let (is_full, in_vain) = (self.room.is_short(), self.writes_wait_in_vain().is_some());
-        Held::of(&self.write_gate(), lag, is_full, in_vain, self.jobs_pause())
-    }
-
-    /// Looks at what holds back who waits, once everything that was possible was done.
-    pub(super) fn judge_held(&mut self) {
-        if self.held_writes.is_held() {
-            let held = self.holding();
-            self.held_writes.judge(held);
-        }
     }
 }

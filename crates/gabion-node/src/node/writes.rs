@@ -1,12 +1,13 @@
-//! The writer: operations of clients at the head, until they are a record. They go into the MemTable
-//! at once, so that the next command of the same turn sees them, and into one record at the end of
-//! the turn: all ready connections of a turn become one record and one send.
+//! The writer: operations of clients at the head, until they are a record. They go into the
+//! MemTable at once, so that the next command of the same turn sees them, and into one record at
+//! the end of the turn: all ready connections of a turn become one record and one send.
 //!
 //! ```text
 //!   put, delete ─┬─► MemTable
-//!                └─► batch ── end of the turn ──┬─► a record, which the node appends (route/writing.rs)
-//!                    encoded where the record   └─► past the log: its sequence numbers alone, with the
-//!                    will be                        next record
+//!                └─► batch ── end of the turn ──┬─► a record, which the node appends
+//!                    encoded where the record   │   (route/logging.rs)
+//!                    will be                    └─► past the log: its sequence numbers alone,
+//!                                                   with the next record
 //! ```
 //!
 //! A record that the log does not take leaves the MemTable ahead of the log. Nothing is written
@@ -305,8 +306,7 @@ impl Writing {
         }
     }
 
-    /// Leaves out the numbers up to the last clear that an edit has kept: see
-    /// [`super::Node::skip_cleared`].
+    /// Leaves out the numbers up to the last clear that an edit has kept.
     ///
     /// # Errors
     /// As [`gabion_engine::Tree::skip_sequences`].

@@ -143,7 +143,7 @@ impl Node {
     /// too.
     pub(in crate::node) fn carry_time(&mut self) {
         let is_due = self.time_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms);
-        if !is_due || self.writing.is_in_turn() || self.not_writing().is_some() {
+        if !is_due || self.writing.is_in_turn() || self.refusal().is_some() {
             return;
         }
         if self.ring_room() < self.ring_reserve() {

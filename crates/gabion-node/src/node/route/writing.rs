@@ -1,154 +1,16 @@
-//! Writes of clients at the head: the gate before them, the operations, and the end of the turn.
+//! Writes of clients at the head: the operations, and the end of the turn.
 
 use crate::AckLevel;
+use crate::node::Node;
 use crate::node::facts::facts;
 use crate::node::planted::Mutant;
 use crate::node::writes::Turn;
-use crate::node::{Node, WriteGate, WriteStop};
-use alloc::format;
-use alloc::string::{String, ToString};
 use gabion_base::{Failed, Frontier, Result};
 use gabion_engine::counter::OPERAND_LEN;
-use gabion_engine::{Keyspace, Operand, Pressure, WriteState};
+use gabion_engine::{Keyspace, Operand};
 use gabion_log::RecordFlags;
 
 impl Node {
-    /// Whether a write can be taken now. Whoever has one wait says so with [`Self::hold_write`].
-    #[must_use]
-    pub fn write_gate(&self) -> WriteGate {
-        if !self.duties().append {
-            return WriteGate::Refuse(format!("{} takes writes", self.view.writer()));
-        }
-        if let Some(reason) = self.not_writing() {
-            return WriteGate::Refuse(reason);
-        }
-        if let Some(reason) = self.jobs.out_of_space() {
-            let lag = self.lag().map(|(_, reason)| reason);
-            let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
-            let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
-            return WriteGate::Full {
-                reason,
-                takes_deletes: lag.is_none(),
-                takes_clears: lag.is_none(),
-            };
-        }
-        match (self.full(), self.lag().map(|(_, reason)| reason)) {
-            (None, None) if self.writes_due_ms().is_some() => {
-                WriteGate::Wait("compaction is behind, writers are slowed down")
-            }
-            (None, None) => WriteGate::Open,
-            (None, Some(lag)) => WriteGate::Wait(lag),
-            (Some(_), lag) if self.makes_room() => {
-                WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
-            }
-            (Some(reason), lag) => self.full_gate(&reason, lag),
-        }
-    }
-
-    /// The gate where there is no room and nothing makes any.
-    fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
-        let in_vain = self.waits_in_vain_for_room();
-        let what_of_deletes = match lag {
-            None => "deletes are taken".into(),
-            Some(lag) if !in_vain => format!("deletes wait, as {lag}"),
-            Some(lag) => format!("deletes are refused, too, as {lag} and nothing gives slots back"),
-        };
-        let log_goes_on =
-            self.load_lag().is_none() && self.ring_lag().is_none() && !self.is_log_long();
-        WriteGate::Full {
-            reason: format!("{reason}; {what_of_deletes}"),
-            takes_deletes: lag.is_none(),
-            takes_clears: lag.is_none() || (in_vain && log_goes_on),
-        }
-    }
-
-    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and
-    /// compactions that are behind, and a pool that is full, hold nobody back who writes nothing.
-    #[must_use]
-    pub fn durable_gate(&self) -> WriteGate {
-        match (self.not_writing(), self.load_lag().or_else(|| self.ring_lag())) {
-            (Some(reason), _) => WriteGate::Refuse(reason),
-            (None, Some((_, lag))) => WriteGate::Wait(lag),
-            (None, None) => WriteGate::Open,
-        }
-    }
-
-    /// The load that any record waits for.
-    fn load_lag(&self) -> Option<(WriteStop, &'static str)> {
-        let holds = self.loads.hold_writes() || self.apply.last_load().is_some();
-        holds.then_some((WriteStop::Load, "a bulk load takes effect"))
-    }
-
-    /// The drain that any record waits for.
-    fn ring_lag(&self) -> Option<(WriteStop, &'static str)> {
-        let is_full = self.ring_room() < self.ring_reserve();
-        is_full.then_some((WriteStop::Ring, "the log's ring is full"))
-    }
-
-    /// While writers are slowed down: when, by the clock that the node is told, they may go on.
-    /// Whoever drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
-    #[must_use]
-    pub fn writes_due_ms(&self) -> Option<u64> {
-        self.pace.wait_until_ms(self.writing.pending())
-    }
-
-    /// What lags behind so far that any write waits for it, and the words for it.
-    pub(in crate::node) fn lag(&self) -> Option<(WriteStop, &'static str)> {
-        if let Some(load) = self.load_lag() {
-            Some(load)
-        } else if let WriteState::Stop(pressure) = self.tree.write_state() {
-            Some(match (pressure, self.damage()) {
-                (Pressure::SealedMemTables(_), _) => (WriteStop::Flush, "flush is behind"),
-                (_, Some(_)) => {
-                    (WriteStop::Compaction, "compaction is behind, as files are damaged")
-                }
-                (_, None) => (WriteStop::Compaction, "compaction is behind"),
-            })
-        } else if self.tree.sealed_count() > self.options.sealed_max {
-            Some((WriteStop::Flush, "flush is behind"))
-        } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            let who = match self.duties().log_edits {
-                false => "edits are applied late",
-                true => "a replica applies edits late",
-            };
-            Some((WriteStop::Edits, who))
-        } else if let Some(ring) = self.ring_lag() {
-            Some(ring)
-        } else {
-            self.is_log_long().then_some((WriteStop::Log, "the log waits for flushes"))
-        }
-    }
-
-    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that
-    /// waits to be appended may be what gives slots back.
-    pub(in crate::node) fn not_writing(&self) -> Option<String> {
-        if let Some(error) = self.writing.refusal() {
-            return Some(error.to_string());
-        }
-        if self.is_stopping() {
-            return Some("the replica stops".into());
-        }
-        if let Some(reason) = self.protocol.not_ready_reason().or(self.refused.as_deref()) {
-            return Some(reason.into());
-        }
-        let is_starting = !self.protocol.is_joined() || self.writing.awaits_term_start();
-        is_starting.then(|| "the group is starting".into())
-    }
-
-    /// Whether every member has an edit in its placement log, so that none starts without it.
-    /// Members that compact for themselves do not tell.
-    #[must_use]
-    pub fn is_edit_kept(&self, edit: u64) -> bool {
-        !self.view.has_one_tree() || self.protocol.edits_applied_min() >= edit
-    }
-
-    fn edits_not_applied_everywhere(&self) -> u64 {
-        if !self.view.has_one_tree() {
-            return 0;
-        }
-        self.apply.last_appended(self.tree.last_edit()) - self.protocol.edits_applied_min()
-    }
-
     /// Sets a key, as part of this turn's record.
     ///
     /// # Durability
