@@ -8,17 +8,12 @@ use crate::work::{DrainOrder, Work};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
-use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result};
 use gabion_log::Drain;
 use gabion_pool::FilePlacement;
 
 /// Drains that one order may carry.
 const DRAINS_MAX: usize = 4;
-/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush
-/// comes first where much is written, and Linux keeps what others write to their logs in its page
-/// cache for as long.
-const LOG_AGE_MS: u64 = 5_000;
 
 /// Segments, and what is on its way into them.
 #[derive(Default)]
@@ -35,7 +30,7 @@ pub(super) struct Draining {
     /// Where the log begins by its durable state, until no drain is under way below.
     trimmed: Option<LogPosition>,
     /// In a group of one: where the log ended then, in ms.
-    aging: Option<(LogPosition, u64)>,
+    pub(super) aging: Option<(LogPosition, u64)>,
     /// The ordinals of the segments that may be under the reads for members, by ticket.
     reads: BTreeMap<u64, RangeInclusive<u64>>,
     /// Segments that the log does not have any more, but a read does.
@@ -139,37 +134,6 @@ impl Node {
     /// in it.
     pub(super) fn ring_reserve(&self) -> u64 {
         2 * self.config.segment_len
-    }
-
-    /// In a group of one: has what has been in the log for a while made durable.
-    pub(super) fn age_log(&mut self) {
-        if !self.view.log_is_private() {
-            return;
-        }
-        let (durable, end) = (self.log.durable_end(), self.log.end());
-        match self.drain.aging {
-            Some((_, since_ms)) if self.now_ms < since_ms.saturating_add(LOG_AGE_MS) => {}
-            Some((aged, _)) if aged > durable => {
-                // Where a turn is under way its record may come first.
-                if self.writing.is_in_turn() || self.refusal().is_some() {
-                    return;
-                }
-                // Only whole blocks are drained; a record that fills the last is needed where
-                // nothing came behind.
-                let is_whole = end.get() - end.get() % BLOCK_LEN as u64 >= aged.get();
-                let wanted = if is_whole {
-                    self.want_durable(aged);
-                    Ok(())
-                } else {
-                    self.make_durable().map(drop)
-                };
-                match wanted {
-                    Ok(()) => self.drain.aging = None,
-                    Err(error) => self.failed(Failed::Append, error),
-                }
-            }
-            _ => self.drain.aging = (end > durable).then_some((end, self.now_ms)),
-        }
     }
 
     /// Bytes that can be appended before the ring has to overwrite what is not flushed.

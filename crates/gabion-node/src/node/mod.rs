@@ -26,6 +26,7 @@ mod names;
 mod orders;
 mod outgoing;
 mod output;
+mod outward;
 mod pace;
 mod planted;
 mod ranges;
@@ -44,25 +45,23 @@ mod views;
 mod writes;
 
 use crate::files::{DamageList, FileMap};
-use crate::message::NodeMessage;
 use crate::state::ReplicaState;
 use crate::view::{Duties, View};
-use crate::work::{Done, Work, WorkId};
+use crate::work::{Done, WorkId};
 use crate::{GroupConfig, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
-use gabion_base::{Ends, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
-use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
+use gabion_base::{Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
+use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
-use gabion_replication::{Action, Frame, Lost, Message, Protocol};
+use gabion_replication::{Action, Frame, Lost, Protocol};
 pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
@@ -342,12 +341,6 @@ impl Node {
         &self.state
     }
 
-    /// End of the log here: everything before it is applied to the MemTables.
-    #[must_use]
-    pub fn log_end(&self) -> Frontier {
-        Frontier::of(self.log.end())
-    }
-
     /// Counters of the replica since it started.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -484,16 +477,6 @@ impl Node {
         true
     }
 
-    fn set_now(&mut self, now_ms: u64) {
-        self.held_writes.pass(now_ms);
-        self.now_ms = now_ms;
-        let fill = match self.tree.write_state() {
-            WriteState::Slow(fill) => Some(fill),
-            WriteState::Ok | WriteState::Stop(_) => None,
-        };
-        self.pace.pass(now_ms, fill);
-    }
-
     /// The next thing to do, if any.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -509,34 +492,6 @@ impl Node {
         let ssts = self.pool.files().map(|placement| placement.file);
         let last = ssts.filter(|file| file.kind == FileKind::Sst).max();
         self.tree.reserve_files(last.map_or(0, |file| file.number + 1));
-    }
-
-    // ---- orders and commits
-
-    fn order(&mut self, order: Order, work: Work) {
-        let id = WorkId(self.next_work);
-        self.next_work += 1;
-        self.orders.insert(id, order);
-        self.outputs.push_back(Output::Work(id, work));
-    }
-
-    /// Ends the process if the failure does; the caller ends anything else.
-    fn failed(&mut self, what: Failed, error: Error) {
-        if what.ends(&error) == Ends::Process {
-            self.fatal(error);
-        }
-    }
-
-    fn fatal(&mut self, error: Error) {
-        self.ended = true;
-        self.outputs.push_back(Output::Fatal(error));
-    }
-
-    fn tell(&mut self, to: ReplicaId, message: &NodeMessage) {
-        let bytes = Bytes::from(message.encode());
-        self.due.mark(Step::Protocol);
-        // Without a connection there is nobody to tell; the next one starts from durable state.
-        let _ = self.protocol.send(to, Message::Node { bytes });
     }
 
     /// Checks what must hold between steps, in this machine and in its parts.

@@ -10,8 +10,13 @@
 //! Effects are carried out in the order in which they were asked for, those of a signal behind all
 //! that were asked for before it. So a machine is done with an event before another one hears of
 //! it, and none is called while it is at work. Nothing is left when the next event comes.
+//!
+//! Files of their own, as they also add to the log or commit: `applying` for records and edits,
+//! `writing` and `logging` for turns and the records of this replica, `gate` for what holds writes
+//! back, `commits` for the steps behind a placement commit. They call this file, and it none of them.
 
 mod applying;
+mod commits;
 mod gate;
 mod logging;
 mod writing;
@@ -238,6 +243,18 @@ impl Node {
         self.files.insert(placement);
         self.repairs.repaired(&mut self.effects, file);
         self.settle();
+    }
+
+    // ---- files
+
+    /// A file that was shipped here has its place: an edit may now name it.
+    pub(super) fn file_placed(&mut self, file: FileId, tell: bool) {
+        let Some(placement) = self.pool.placement(file) else { return };
+        self.files.insert(placement);
+        if tell {
+            let head = self.view.writer();
+            self.tell(head, &NodeMessage::Have { file });
+        }
     }
 
     // ---- the shipper

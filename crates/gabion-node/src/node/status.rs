@@ -3,13 +3,33 @@
 
 use super::facts::facts;
 use super::orders::Order;
+use super::stop::Phase;
 use super::{DamagedFile, LoadId, LoadState, LogEra, Node, room};
 use crate::work::WorkId;
 use alloc::string::String;
-use gabion_base::{Error, ReplicaId, Result};
+use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_engine::{Pressure, WriteState};
 
 impl Node {
+    // ---- the log
+
+    /// End of the log here: everything before it is applied to the MemTables.
+    #[must_use]
+    pub fn log_end(&self) -> Frontier {
+        Frontier::of(self.log.end())
+    }
+
+    /// Whether it was told to stop: nothing is begun any more but what writes the log out.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.phase != Phase::Runs
+    }
+
+    /// Whether records have to wait for the note of the ring: a crash after the first must find the
+    /// pool without the marker.
+    pub(super) fn awaits_ring_note(&self) -> bool {
+        self.stopping.awaits_note
+    }
+
     // ---- files
 
     /// Files that reads found damaged and that are not repaired, in the order of their numbers.

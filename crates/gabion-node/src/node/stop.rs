@@ -29,15 +29,15 @@ pub enum StopState {
 /// What the node knows of its ring's end and beginning.
 #[derive(Default)]
 pub(super) struct Stopping {
-    phase: Phase,
+    pub(super) phase: Phase,
     /// Nothing is under way that could give the log room, or be waited for.
     is_stuck: bool,
     /// The pool does not yet say how this process found its ring: until it does, no record may come.
-    awaits_note: bool,
+    pub(super) awaits_note: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     #[default]
     Runs,
     Draining,
@@ -72,11 +72,6 @@ impl Node {
 
     pub(super) fn ring_noted(&mut self) {
         self.stopping.awaits_note = false;
-    }
-
-    /// Whether records have to wait for it: a crash after the first must find the pool without the marker.
-    pub(super) fn awaits_ring_note(&self) -> bool {
-        self.stopping.awaits_note
     }
 
     /// What may be gone with a ring, unless a process that told it has stopped cleanly since.
@@ -134,10 +129,6 @@ impl Node {
                 StopState::Draining(left)
             }
         }
-    }
-
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.phase != Phase::Runs
     }
 
     /// All that a node does that was told to stop.

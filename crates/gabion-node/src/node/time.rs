@@ -13,6 +13,7 @@
 //! record.
 
 use super::Node;
+use gabion_engine::WriteState;
 
 impl Node {
     /// When, by the clock that the node is told, a record is wanted that carries time. Whoever
@@ -41,5 +42,16 @@ impl Node {
     pub fn pass_time(&mut self, now_ms: u64) {
         self.set_now(now_ms);
         self.carry_time();
+    }
+
+    /// The clock goes on, for all that counts time.
+    pub(super) fn set_now(&mut self, now_ms: u64) {
+        self.held_writes.pass(now_ms);
+        self.now_ms = now_ms;
+        let fill = match self.tree.write_state() {
+            WriteState::Slow(fill) => Some(fill),
+            WriteState::Ok | WriteState::Stop(_) => None,
+        };
+        self.pace.pass(now_ms, fill);
     }
 }

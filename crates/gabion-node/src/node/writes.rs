@@ -124,6 +124,16 @@ impl Writing {
         self.failed.as_ref()
     }
 
+    /// Whether the log has what the MemTable has. Else a later record would leave out what the log
+    /// did not take, and a reply would tell of it.
+    ///
+    /// # Errors
+    /// As [`Self::refusal`].
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
     /// Whether the term that began here is still to begin in the log.
     #[inline]
     pub(super) const fn awaits_term_start(&self) -> bool {

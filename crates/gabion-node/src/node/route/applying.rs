@@ -1,7 +1,6 @@
 //! Records and edits as they are applied: the applier is handed what it needs, and the edits that
 //! it takes out of the line are committed.
 
-use crate::message::NodeMessage;
 use crate::node::apply::Ready;
 use crate::node::facts::facts;
 use crate::node::orders::After;
@@ -10,7 +9,7 @@ use crate::node::steps::Step;
 use crate::node::{Node, Output, Replaced};
 use crate::state::opaque;
 use alloc::vec::Vec;
-use gabion_base::{Failed, FileId, LogPosition, Result, SequenceNumber, ShardId};
+use gabion_base::{Failed, LogPosition, Result, SequenceNumber, ShardId};
 use gabion_engine::{Edit, FileMeta, JobKind};
 use gabion_log::{Record, RecordFlags, RecordKind};
 
@@ -176,15 +175,5 @@ impl Node {
         let is_coming = |file| grants.is_arriving(file) || pool.placement(file).is_some();
         self.apply.ask_for_missing_files(&facts!(self), &mut self.effects, is_coming);
         self.settle();
-    }
-
-    /// A file that was shipped here has its place: an edit may now name it.
-    pub(in crate::node) fn file_placed(&mut self, file: FileId, tell: bool) {
-        let Some(placement) = self.pool.placement(file) else { return };
-        self.files.insert(placement);
-        if tell {
-            let head = self.view.writer();
-            self.tell(head, &NodeMessage::Have { file });
-        }
     }
 }

@@ -36,7 +36,7 @@ impl Node {
         if self.is_stopping() {
             return Err(Error::unavailable("the replica stops: its log takes no more records"));
         }
-        self.check_writing()?;
+        self.writing.check()?;
         self.append_unlogged()?;
         let kind = builder.kind();
         // A clock that is behind the group's time, after a change of head say, makes time stand
@@ -96,28 +96,6 @@ impl Node {
             // Without room for it the MemTable grows a little more.
             Err(error) => self.failed(Failed::Append, error),
         }
-    }
-
-    /// Has everything that is in the log by now flushed by every member, whatever the group's
-    /// level. Returns the frontier that [`Node::durable_everywhere`] then covers.
-    ///
-    /// # Errors
-    /// As [`Node::end_turn`].
-    ///
-    /// # Panics
-    /// When called at another member than the head.
-    pub fn make_durable(&mut self) -> Result<Frontier> {
-        let frontier = self.end_turn_at(AckLevel::Durable)?;
-        let end = frontier.only();
-        if self.is_wanted_durable(end) {
-            return Ok(frontier);
-        }
-        // The block in which the log ends is drained when it is whole: this record makes it so.
-        let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
-        let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
-        self.pass_marks(end, self.log.last().crc);
-        self.want_durable(end);
-        Ok(Frontier::of(end))
     }
 
     // ---- terms and time

@@ -5,10 +5,16 @@ use crate::node::Node;
 use crate::node::facts::facts;
 use crate::node::planted::Mutant;
 use crate::node::writes::Turn;
+use gabion_base::units::BLOCK_LEN;
 use gabion_base::{Failed, Frontier, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::{Keyspace, Operand};
-use gabion_log::RecordFlags;
+use gabion_log::{RecordFlags, RecordKind};
+
+/// In a group of one, what the log has is in files or durable after twice this, in ms: a flush
+/// comes first where much is written, and Linux keeps what others write to their logs in its page
+/// cache for as long.
+const LOG_AGE_MS: u64 = 5_000;
 
 impl Node {
     /// Sets a key, as part of this turn's record.
@@ -126,17 +132,11 @@ impl Node {
             self.end_turn()?;
         }
         if !self.writing.is_in_turn() {
-            self.check_writing()?;
+            self.writing.check()?;
             self.held_writes.release();
             self.writing.begin(len);
         }
         Ok(())
-    }
-
-    /// Whether the log has what the MemTable has. Else a later record would leave out what the log
-    /// did not take, and a reply would tell of it.
-    pub(in crate::node) fn check_writing(&self) -> Result<()> {
-        self.writing.refusal().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Bytes that this turn's record can still take; a group of operations that must stay in one
@@ -166,7 +166,7 @@ impl Node {
     pub fn end_turn_at(&mut self, level: AckLevel) -> Result<Frontier> {
         let len = self.writing.pending();
         let turn = match self.writing.end_turn(&self.tree) {
-            Ok(None) => return self.check_writing().map(|()| self.log_end()),
+            Ok(None) => return self.writing.check().map(|()| self.log_end()),
             Ok(Some(turn)) => Ok(turn),
             Err(error) => Err(error),
         };
@@ -275,6 +275,59 @@ impl Node {
     pub(in crate::node) fn end_turn_before_event(&mut self) {
         // An error has been reported as fatal.
         let _ = self.end_turn();
+    }
+
+    /// Has everything that is in the log by now flushed by every member, whatever the group's
+    /// level. Returns the frontier that [`Node::durable_everywhere`] then covers.
+    ///
+    /// # Errors
+    /// As [`Node::end_turn`].
+    ///
+    /// # Panics
+    /// When called at another member than the head.
+    pub fn make_durable(&mut self) -> Result<Frontier> {
+        let frontier = self.end_turn_at(AckLevel::Durable)?;
+        let end = frontier.only();
+        if self.is_wanted_durable(end) {
+            return Ok(frontier);
+        }
+        // The block in which the log ends is drained when it is whole: this record makes it so.
+        let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
+        let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
+        self.pass_marks(end, self.log.last().crc);
+        self.want_durable(end);
+        Ok(Frontier::of(end))
+    }
+
+    /// In a group of one: has what has been in the log for a while made durable.
+    pub(in crate::node) fn age_log(&mut self) {
+        if !self.view.log_is_private() {
+            return;
+        }
+        let (durable, end) = (self.log.durable_end(), self.log.end());
+        match self.drain.aging {
+            Some((_, since_ms)) if self.now_ms < since_ms.saturating_add(LOG_AGE_MS) => {}
+            Some((aged, _)) if aged > durable => {
+                // Where a turn is under way its record may come first.
+                if self.writing.is_in_turn() || self.refusal().is_some() {
+                    return;
+                }
+                // Only whole blocks are drained; a record that fills the last is needed where
+                // nothing came behind.
+                let is_whole = end.get() - end.get() % BLOCK_LEN as u64 >= aged.get();
+                let wanted = if is_whole {
+                    self.want_durable(aged);
+                    Ok(())
+                } else {
+                    self.make_durable().map(drop)
+                };
+                match wanted {
+                    Ok(()) => self.drain.aging = None,
+                    Err(error) => self.failed(Failed::Append, error),
+                }
+            }
+            _ => self.drain.aging = (end > durable).then_some((end, self.now_ms)),
+        }
     }
 
     /// The frontier up to which writes are acknowledged at the group's level.
