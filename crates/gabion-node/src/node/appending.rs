@@ -38,7 +38,7 @@ impl Node {
             }
         };
         let end = if self.duties().log_edits {
-            if self.not_writing().is_some() {
+            if self.refusal().is_some() {
                 return false; // a member is out: the edit waits for it
             }
             let flags = RecordFlags::BLOCK_END;
@@ -48,7 +48,7 @@ impl Node {
                 Err(_) => return false, // the ring is full: tried again when it drained
             }
         } else {
-            self.own_edit_end(&edit)
+            self.apply.own_edit_end(&facts!(self), &edit)
         };
         if let Err(error) = self.queue_edit(edit, encoded, end) {
             self.failed(Failed::Apply, error);
@@ -74,7 +74,7 @@ impl Node {
 
     /// Returns whether the log took the step that the load asked for.
     fn advance_load(&mut self, id: LoadId) -> bool {
-        let may_write = self.not_writing().is_none();
+        let may_write = self.refusal().is_none();
         let is_held = |file: FileId| self.ship.held_everywhere(file);
         let given = LoadFacts {
             flushed_below: self.tree.flushed().memtable.next(),
@@ -108,7 +108,7 @@ impl Node {
     }
 
     fn number_load(&mut self, id: LoadId) -> bool {
-        if self.not_writing().is_some() || self.end_turn().is_err() {
+        if self.refusal().is_some() || self.end_turn().is_err() {
             return false; // an error is fatal, and told
         }
         let sequence = self.tree.last_sequence().next();
@@ -130,7 +130,7 @@ impl Node {
 
     fn seal_before_load(&mut self, id: LoadId, sequence: SequenceNumber) -> bool {
         if !self.tree.active_is_empty() && self.tree.sealed_sequence() < sequence {
-            if self.not_writing().is_some() {
+            if self.refusal().is_some() {
                 return false;
             }
             self.append_seal();
@@ -150,7 +150,7 @@ impl Node {
     }
 
     fn append_load(&mut self, id: LoadId, sequence: SequenceNumber) -> bool {
-        if self.not_writing().is_some() || !self.may_log_edit() {
+        if self.refusal().is_some() || !self.may_log_edit() {
             return false;
         }
         let files = self.loads.files_of(id);

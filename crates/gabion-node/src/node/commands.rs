@@ -5,6 +5,7 @@ use super::route::state_at_end;
 use super::{LoadGate, LoadId, MarkId, Node, WriteGate};
 use crate::CompactionMode;
 use alloc::format;
+use alloc::string::ToString;
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{Error, FileId, Frontier, Result};
 use gabion_engine::FinishedFile;
@@ -65,8 +66,8 @@ impl Node {
                  files too",
             ));
         }
-        if let Some(reason) = self.not_writing() {
-            return Err(Error::unavailable(reason));
+        if let Some(reason) = self.refusal() {
+            return Err(Error::unavailable(reason.to_string()));
         }
         Ok(self.loads.begin(self.protocol.term()))
     }
@@ -98,7 +99,7 @@ impl Node {
         if let Some(reason) = self.jobs.out_of_space() {
             return Err(Error::no_space(format!("the pool is full: {reason}")));
         }
-        if self.not_writing().is_some() {
+        if self.refusal().is_some() {
             return Ok(LoadGate::Wait("a member is away"));
         }
         if is_busy {
@@ -163,7 +164,7 @@ impl Node {
         if !self.tree.is_job_due() {
             return Ok(true);
         }
-        if self.loads.hold_compactions() || self.not_writing().is_some() {
+        if self.loads.hold_compactions() || self.refusal().is_some() {
             return Ok(false);
         }
         // A flush needs no file.

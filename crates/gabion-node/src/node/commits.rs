@@ -4,7 +4,7 @@
 use super::orders::After;
 use super::steps::Step;
 use super::{Mutant, Node, Order, Output};
-use crate::state::{Snapshot, opaque};
+use crate::state::Snapshot;
 use crate::work::Work;
 use alloc::vec::Vec;
 use gabion_base::Failed;
@@ -18,12 +18,6 @@ pub(super) struct Commits {
 }
 
 impl Node {
-    /// Stages the replica's counters; `after` follows when they are durable.
-    pub(super) fn stage_state(&mut self, after: Option<After>) {
-        self.pool.stage_opaque(opaque::STATE, self.state.encode());
-        self.commits.staged.extend(after);
-    }
-
     /// Writes the staged changes, one commit at a time: a commit carries all that gathered
     /// meanwhile.
     pub(super) fn schedule_commit(&mut self) {
@@ -49,35 +43,6 @@ impl Node {
                 self.order(Order::Commit, Work::Commit(commit));
             }
             None => debug_assert!(self.commits.staged.is_empty()),
-        }
-    }
-
-    pub(super) fn commit_done(&mut self, result: gabion_base::Result<()>) {
-        if let Err(error) = result {
-            return self.failed(Failed::Placement, error.within("placement log"));
-        }
-        let Some((number, after)) = self.commits.in_flight.take() else { return };
-        self.pool.committed(number);
-        for step in after {
-            match step {
-                After::EditApplied { edit, flushed } => {
-                    self.protocol.handle_edit_applied(edit, flushed.frontier);
-                    self.writing.keep_flushed(flushed.sequence);
-                }
-                After::FilePlaced { file, tell } => self.file_placed(file, tell),
-                After::SegmentPlaced(segment) => self.segment_placed(segment),
-                After::TermAdopted(term) => self.term_adopted(term),
-                After::ViewKept(config) => self.view_kept(config),
-                After::Trimmed(at) => self.trimmed(at),
-                After::SessionRaised => self.session_raised(),
-                After::LossNoted => self.log_repair.noted(),
-                After::RingNoted => self.stopping.noted(),
-                After::Stopped => self.stopping.stopped(),
-                After::Granted(slots) => self.granted(slots),
-                After::BuiltPlaced(job) => self.built_placed(job),
-                After::LoadPlaced(load) => self.load_placed(load),
-                After::FileRepaired(file) => self.file_repaired(file),
-            }
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::Output;
 use super::orders::{After, Order};
+use super::steps::Step;
 use crate::message::NodeMessage;
 use crate::work::{BuiltFile, Work};
 use alloc::collections::VecDeque;
@@ -29,6 +30,8 @@ pub(super) enum Effect {
     Stage(After),
     /// The replica's counters on the next placement commit, and a step that follows on it.
     StageState(Option<After>),
+    /// Steps of the turn that are due.
+    Due(&'static [Step]),
     /// A signal for other machines.
     Signal(Signal),
     /// The replica is not to be trusted with its disk any more.
@@ -61,6 +64,10 @@ pub(super) enum Signal {
     LogDurable,
     /// The log begins there by now.
     LogTrimmed(LogPosition),
+    /// A file that may come will never be named by an edit again.
+    Unneeded(FileId),
+    /// Somebody waits until the log is durable up to here, on every member.
+    DurableWanted(LogPosition),
     /// The connection for files to a member failed, in this session.
     RemoteFailed { of: ReplicaId, session: u64, reason: Error },
 }
@@ -129,6 +136,10 @@ impl Effects {
 
     pub(super) fn stage_state(&mut self, after: Option<After>) {
         self.queue.push_back(Effect::StageState(after));
+    }
+
+    pub(super) fn due(&mut self, steps: &'static [Step]) {
+        self.queue.push_back(Effect::Due(steps));
     }
 
     pub(super) fn signal(&mut self, signal: Signal) {

@@ -11,7 +11,7 @@
 //! anything. The time counts once however many wait. So the count per second is the part of it in
 //! which writers stood still (RocksDB's `stall.micros` adds up the time of every writer).
 
-use super::{Counters, WriteGate};
+use super::Counters;
 
 /// The reasons that stop writers until they have passed. `GABION STATUS` and the like name these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,38 +75,14 @@ impl StoppedMs {
     }
 }
 
-/// The reason that holds writes back.
+/// The reason that holds writes back, as the gate judges it ([`super::gate`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     /// None: they are slowed down.
-    stop: Option<WriteStop>,
+    pub(super) stop: Option<WriteStop>,
     /// Other writers give up here, and are told why: puts where there is no room, all where they
     /// would wait in vain.
-    others_give_up: bool,
-}
-
-impl Held {
-    /// The reason that holds back a write at the gate. `lag` is the first thing it waits for,
-    /// `is_full` says whether room is short, `in_vain` whether nothing will change that, and
-    /// `jobs_pause` whether jobs wait for room.
-    pub(super) fn of(
-        gate: &WriteGate,
-        lag: Option<WriteStop>,
-        is_full: bool,
-        in_vain: bool,
-        jobs_pause: bool,
-    ) -> Option<Self> {
-        match gate {
-            WriteGate::Wait(_) => {
-                let stop = lag.or(is_full.then_some(WriteStop::Room));
-                Some(Self { stop, others_give_up: in_vain })
-            }
-            WriteGate::Full { takes_deletes: false, .. } if !jobs_pause => {
-                Some(Self { stop: lag, others_give_up: true })
-            }
-            WriteGate::Open | WriteGate::Full { .. } | WriteGate::Refuse(_) => None,
-        }
-    }
+    pub(super) others_give_up: bool,
 }
 
 /// Whether a write waits, and for how long any did.
@@ -163,33 +139,29 @@ impl HeldWrites {
 mod tests {
     use super::*;
 
+    fn held(stop: Option<WriteStop>, others_give_up: bool) -> Option<Held> {
+        Some(Held { stop, others_give_up })
+    }
+
     #[test]
     fn time_counts_once_for_what_holds_a_write_until_one_is_taken() {
-        let wait = WriteGate::Wait("flush is behind");
-        let flush = || Held::of(&wait, Some(WriteStop::Flush), false, false, false);
-        let mut held = HeldWrites::default();
-        held.pass(10);
-        held.hold(flush(), 10);
-        held.pass(13);
-        held.pass(12);
-        held.judge(Held::of(&wait, None, false, false, false));
-        held.pass(20);
-        assert_eq!((held.stopped_ms.by(WriteStop::Flush), held.slowed_ms), (3, 7));
-        held.release();
-        held.pass(100);
-        held.hold(Held::of(&WriteGate::Open, None, true, false, false), 100);
-        assert!(!held.is_held(), "the gate is open");
+        let flush = || held(Some(WriteStop::Flush), false);
+        let mut writes = HeldWrites::default();
+        writes.pass(10);
+        writes.hold(flush(), 10);
+        writes.pass(13);
+        writes.pass(12);
+        writes.judge(held(None, false));
+        writes.pass(20);
+        assert_eq!((writes.stopped_ms.by(WriteStop::Flush), writes.slowed_ms), (3, 7));
+        writes.release();
+        writes.pass(100);
+        writes.hold(None, 100);
+        assert!(!writes.is_held(), "the gate is open");
         // A write that would wait in vain is told so, and says again that it waits.
-        held.hold(flush(), 100);
-        held.judge(Held::of(&wait, Some(WriteStop::Room), true, true, false));
-        held.pass(200);
-        assert_eq!((held.stopped_ms.total(), held.slowed_ms), (3, 7));
-        let full = WriteGate::Full {
-            reason: alloc::string::String::new(),
-            takes_deletes: false,
-            takes_clears: false,
-        };
-        assert!(Held::of(&full, None, true, false, true).is_none(), "it is refused");
-        assert!(Held::of(&full, None, true, false, false).is_some());
+        writes.hold(flush(), 100);
+        writes.judge(held(Some(WriteStop::Room), true));
+        writes.pass(200);
+        assert_eq!((writes.stopped_ms.total(), writes.slowed_ms), (3, 7));
     }
 }

@@ -1,157 +1,25 @@
-//! The node's side of the log: appending, the drainer's and the log repairer's calls, trimming.
+//! The node's side of the log: the drainer's and the log repairer's calls, trimming.
 
 use super::Node;
 use super::drain::{DrainGiven, RingRules};
 use super::file_table::{FileTable, SegmentOrder};
 use super::orders::{After, DrainInFlight};
 use super::planted::Mutant;
-use super::steps::Step;
-use super::writes::Unlogged;
-use crate::AckLevel;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result, SequenceNumber, ShardId};
-use gabion_log::{Appended, RecordBuilder, RecordFlags, RecordKind, Seal};
+use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result};
 use gabion_pool::FilePlacement;
 
 impl Node {
-    /// Appends a record at the head and tells the protocol.
-    pub(super) fn append_record(
-        &mut self,
-        kind: RecordKind,
-        payload: &[u8],
-        first: SequenceNumber,
-        count: u32,
-        flags: RecordFlags,
-    ) -> Result<LogPosition> {
-        let mut builder = RecordBuilder::new(kind, payload.len());
-        builder.payload().extend_from_slice(payload);
-        self.append_built(builder, first, count, flags)
-    }
-
-    /// As [`Self::append_record`], in the buffer that the record was encoded in. Writes past the
-    /// log come before it.
-    pub(super) fn append_built(
-        &mut self,
-        builder: RecordBuilder,
-        first: SequenceNumber,
-        count: u32,
-        flags: RecordFlags,
-    ) -> Result<LogPosition> {
-        if self.is_stopping() {
-            return Err(Error::unavailable("the replica stops: its log takes no more records"));
-        }
-        self.append_unlogged()?;
-        let kind = builder.kind();
-        // A clock that is behind the group's time, after a change of head say, makes time stand
-        // still.
-        let now_ms = self.now_ms.max(self.tree.now_ms());
-        let stamp = gabion_log::Stamp { first_sequence: first, count, now_ms, flags };
-        self.log.set_members_durable(self.protocol.durable_commit().only());
-        let Appended { pad, record } = self.log.append_built(builder, stamp)?;
-        let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
-        let last = self.log.last();
-        self.protocol.handle_appended(ShardId::ZERO, records, last.crc);
-        assert_eq!(
-            self.protocol.progress().end.only(),
-            last.end,
-            "what is sent is what the log has"
-        );
-        if kind == RecordKind::Seal {
-            self.apply.seals.push_back((record.anchor(), now_ms));
-        }
-        self.tree.pass_time(now_ms);
-        self.due.mark_all(&Step::APPENDED);
-        Ok(record.end())
-    }
-
-    /// Says in the log which sequence numbers are of writes that it does not have: a batch of so
-    /// many that holds none.
-    fn append_unlogged(&mut self) -> Result<()> {
-        let Some(Unlogged { first, count }) = self.writing.unlogged.take() else { return Ok(()) };
-        let appended = self.append_record(RecordKind::Batch, &[], first, count, RecordFlags::NONE);
-        if appended.is_err() {
-            self.writing.unlogged = Some(Unlogged { first, count });
-        }
-        let end = appended?;
-        self.pass_marks(end, self.log.last().crc);
-        Ok(())
-    }
-
-    /// Completes the active MemTable, here and by the record at every member.
-    pub(super) fn append_seal(&mut self) {
-        match self.append_unlogged() {
-            Ok(()) => {}
-            Err(error) => return self.failed(Failed::Append, error),
-        }
-        let memtable = self.tree.active_id();
-        let sequence = self.tree.last_sequence();
-        let mut payload = Vec::new();
-        let frontier = Frontier::of(self.log.end());
-        Seal { memtable, sequence, frontier }.encode(&mut payload);
-        let result = self
-            .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
-            .and_then(|end| self.tree.seal(memtable, Frontier::of(end)).map(|_| ()));
-        match result {
-            Ok(()) => {
-                self.due.mark(Step::Jobs);
-                self.pass_marks(self.log.end(), self.log.last().crc);
-            }
-            // Without room for it the MemTable grows a little more.
-            Err(error) => self.failed(Failed::Append, error),
-        }
-    }
-
-    /// Has everything that is in the log by now flushed by every member, whatever the group's
-    /// level. Returns the frontier that [`Node::durable_everywhere`] then covers.
-    ///
-    /// # Errors
-    /// As [`Node::end_turn`].
-    ///
-    /// # Panics
-    /// When called at another member than the head.
-    pub fn make_durable(&mut self) -> Result<Frontier> {
-        let frontier = self.end_turn_at(AckLevel::Durable)?;
-        let end = frontier.only();
-        if self.drain.is_wanted(end) || self.log.durable_end() >= end {
-            return Ok(frontier);
-        }
-        // The block in which the log ends is drained when it is whole: this record makes it so.
-        let (sequence, flags) = (self.tree.last_sequence(), RecordFlags::DURABLE_ACK);
-        let end = self.append_record(RecordKind::Pad, &[], sequence, 0, flags)?;
-        self.pass_marks(end, self.log.last().crc);
-        self.want_durable(end);
-        Ok(Frontier::of(end))
-    }
-
     /// Somebody waits until the log is durable up to `position`, here and elsewhere.
     pub(super) fn want_durable(&mut self, position: LogPosition) {
         self.drain.want(position);
     }
 
-    /// In a group of one: has what has been in the log for a while made durable.
-    pub(super) fn age_log(&mut self) {
-        if !self.view.log_is_private() {
-            return;
-        }
-        let Some(aged) = self.drain.aged(&self.log, self.now_ms) else { return };
-        // Where a turn is under way its record may come first.
-        if self.is_in_turn() || self.not_writing().is_some() {
-            return;
-        }
-        // A record that fills the last block is needed where nothing came behind.
-        let wanted = if aged.is_whole {
-            self.want_durable(aged.end);
-            Ok(())
-        } else {
-            self.make_durable().map(drop)
-        };
-        match wanted {
-            Ok(()) => self.drain.note_aged(),
-            Err(error) => self.failed(Failed::Append, error),
-        }
+    /// Whether the log is durable here up to `end`, or will be as somebody waits for it.
+    pub(super) fn is_wanted_durable(&self, end: LogPosition) -> bool {
+        self.drain.is_wanted(end) || self.log.durable_end() >= end
     }
 
     // ---- the drainer
@@ -272,11 +140,7 @@ impl Node {
 
     /// Has the log begin behind the last seal up to `limit`, with the next commit.
     pub(super) fn trim_to(&mut self, limit: LogPosition) {
-        let (mut anchor, mut now_ms) = (self.state.trimmed, self.state.trimmed_ms);
-        while let Some(seal) = self.apply.seals.front().filter(|(seal, _)| seal.position <= limit) {
-            (anchor, now_ms) = *seal;
-            self.apply.seals.pop_front();
-        }
+        let Some((anchor, now_ms)) = self.apply.pass_seals(limit) else { return };
         if anchor.position <= self.state.trimmed.position {
             return;
         }

@@ -161,7 +161,7 @@ impl Node {
     pub(super) fn term_adopted(&mut self, term: Term) {
         self.protocol.handle_term_adopted(ShardId::ZERO, term);
         let begins = self.duties().append && self.protocol.is_joined();
-        self.writing.awaits_term_start = begins && !self.view.log_is_private();
+        self.writing.adopt_term(begins && !self.view.log_is_private());
         // The head ignores a member of an older term, so this one tells its room again.
         self.room.forget_told();
     }

@@ -14,6 +14,7 @@ mod drain;
 mod effects;
 mod facts;
 mod file_table;
+mod gate;
 mod grants;
 mod held;
 mod jobs;
@@ -27,6 +28,7 @@ mod names;
 mod orders;
 mod outgoing;
 mod output;
+mod outward;
 mod pace;
 mod planted;
 mod ranges;
@@ -45,26 +47,24 @@ mod views;
 mod writes;
 
 use crate::files::{DamageList, FileMap};
-use crate::message::NodeMessage;
 use crate::state::ReplicaState;
 use crate::view::{Duties, View};
-use crate::work::{Done, Work, WorkId};
+use crate::work::{Done, WorkId};
 use crate::{GroupConfig, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
 use file_table::FileTable;
-use gabion_base::{Ends, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
-use gabion_engine::{ReadView, ReaderStats, Tree, WriteState};
+use gabion_base::{Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
+use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
-use gabion_replication::{Action, Frame, Lost, Message, Protocol};
+use gabion_replication::{Action, Frame, Lost, Protocol};
 pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
@@ -210,11 +210,11 @@ impl Node {
         lost: Option<Lost>,
     ) -> gabion_base::Result<()> {
         self.adopt_files()?;
-        self.begin_replay(edits);
+        self.apply.begin_replay(edits);
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
         }
-        self.end_replay(lost.is_some());
+        self.apply.end_replay(&self.tree, lost.is_some());
         self.skip_cleared()?;
         match report.rotten.zip(lost) {
             Some((rot, lost)) => self.log_repair.begin(&mut self.effects, &rot, lost),
@@ -337,18 +337,13 @@ impl Node {
         &self.state
     }
 
-    /// End of the log here: everything before it is applied to the MemTables.
-    #[must_use]
-    pub fn log_end(&self) -> Frontier {
-        Frontier::of(self.log.end())
-    }
-
     /// Counters of the replica since it started.
     #[must_use]
     pub fn counters(&self) -> Counters {
         // The group may have cut the log below its end at the start.
         let logged_bytes = self.log.end().get().saturating_sub(self.log_from.get());
         let mut counters = Counters { logged_bytes, ..self.counters };
+        self.apply.count_into(&mut counters);
         self.repairs.count_into(&mut counters);
         self.ship.count_into(&mut counters);
         self.drain.count_into(&mut counters);
@@ -479,16 +474,6 @@ impl Node {
         true
     }
 
-    fn set_now(&mut self, now_ms: u64) {
-        self.held_writes.pass(now_ms);
-        self.now_ms = now_ms;
-        let fill = match self.tree.write_state() {
-            WriteState::Slow(fill) => Some(fill),
-            WriteState::Ok | WriteState::Stop(_) => None,
-        };
-        self.pace.pass(now_ms, fill);
-    }
-
     /// The next thing to do, if any.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -506,34 +491,6 @@ impl Node {
         self.tree.reserve_files(last.map_or(0, |file| file.number + 1));
     }
 
-    // ---- orders and commits
-
-    fn order(&mut self, order: Order, work: Work) {
-        let id = WorkId(self.next_work);
-        self.next_work += 1;
-        self.orders.insert(id, order);
-        self.outputs.push_back(Output::Work(id, work));
-    }
-
-    /// Ends the process if the failure does; the caller ends anything else.
-    fn failed(&mut self, what: Failed, error: Error) {
-        if what.ends(&error) == Ends::Process {
-            self.fatal(error);
-        }
-    }
-
-    fn fatal(&mut self, error: Error) {
-        self.ended = true;
-        self.outputs.push_back(Output::Fatal(error));
-    }
-
-    fn tell(&mut self, to: ReplicaId, message: &NodeMessage) {
-        let bytes = Bytes::from(message.encode());
-        self.due.mark(Step::Protocol);
-        // Without a connection there is nobody to tell; the next one starts from durable state.
-        let _ = self.protocol.send(to, Message::Node { bytes });
-    }
-
     /// Checks what must hold between steps, in this machine and in its parts.
     ///
     /// # Panics
@@ -541,7 +498,6 @@ impl Node {
     pub fn invariants(&self) {
         self.pool.invariants();
         self.tree.version().invariants();
-        assert!(self.apply.pending_in_order(), "edits wait in the order of their numbers");
         assert!(
             self.protocol.commit().only() <= self.log.end() || !self.duties().append,
             "{}",

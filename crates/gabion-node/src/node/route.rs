@@ -10,18 +10,27 @@
 //! Effects are carried out in the order in which they were asked for, those of a signal behind all
 //! that were asked for before it. So a machine is done with an event before another one hears of
 //! it, and none is called while it is at work. Nothing is left when the next event comes.
+//!
+//! Routes that also add to the log or commit have files of their own: `applying` for records and
+//! edits, `writing` and `logging` for turns and the records of this replica, `gate` for what holds
+//! writes back, `commits` for the steps behind a placement commit. They call this file, and it
+//! calls none of them.
+
+mod applying;
+mod commits;
+mod gate;
+mod logging;
+mod writing;
 
 use super::apply::Applying;
 use super::effects::{Effect, Signal};
 use super::facts::{Unshipped, facts};
 use super::file_table::FileTable;
 use super::grants::{self, Grants, RepairOfFile};
-use super::held::Held;
 use super::jobs::{JobsGiven, SlotsForJobs};
 use super::marks::AtEnd;
 use super::orders::{After, Order};
 use super::planted::{Mutant, is_planted};
-use super::room::RoomGiven;
 use super::shipping::Granted;
 use super::{LoadId, Node};
 use crate::NodeOptions;
@@ -84,6 +93,7 @@ impl Node {
                 Effect::Replace(place) => self.replace_file(&place),
                 Effect::Stage(after) => self.commits.staged.push(after),
                 Effect::StageState(after) => self.stage_state(after),
+                Effect::Due(steps) => self.due.mark_all(steps),
                 Effect::Signal(signal) => self.route(signal),
                 Effect::Fatal(error) => self.fatal(error),
             }
@@ -111,6 +121,8 @@ impl Node {
             Signal::Orphan(file) => self.drop_orphan(file),
             Signal::LogDurable => self.log_durable(),
             Signal::LogTrimmed(at) => self.log_trimmed(at),
+            Signal::Unneeded(file) => self.grants.note_unneeded(file),
+            Signal::DurableWanted(end) => self.want_durable(end),
             Signal::RemoteFailed { of, session, reason } => {
                 self.ship.remote_failed(&mut self.effects, of, session, reason);
             }
@@ -120,6 +132,11 @@ impl Node {
     /// Checks what must hold of each machine between steps.
     pub(super) fn machine_invariants(&self) {
         assert!(self.effects.is_settled(), "effects are left that nobody carries out");
+        if !self.ended {
+            // An edit that failed is out of the line and not in the tree.
+            self.apply.invariants(self.tree.last_edit());
+        }
+        self.writing.invariants(&self.tree);
         self.repairs.invariants();
         self.ship.invariants();
         self.grants.invariants(self.state.session);
@@ -171,7 +188,7 @@ impl Node {
     /// A member has no whole copy: of a file that is damaged here, or that an edit waits for.
     pub(super) fn handle_no_copy(&mut self, from: ReplicaId, file: FileId) {
         if !self.repairs.is_noted(file) {
-            return self.ask_later(file);
+            return self.apply.ask_later(file, self.now_ms);
         }
         self.repairs.no_copy(&facts!(self), &mut self.effects, from, file);
         self.settle();
@@ -238,6 +255,14 @@ impl Node {
     }
 
     // ---- files
+
+    /// A file that was shipped here has its place: an edit may now name it.
+    pub(super) fn file_placed(&mut self, file: FileId, tell: bool) {
+        if self.files.placed(&self.pool, file) && tell {
+            let head = self.view.writer();
+            self.tell(head, &NodeMessage::Have { file });
+        }
+    }
 
     fn place_files(&mut self, places: Vec<Arc<FilePlacement>>, after: After) {
         for place in places {
@@ -329,7 +354,7 @@ impl Node {
         self.state.session += 1;
         self.grants.begin_session(&facts!(self), &mut self.effects, &mut self.pool);
         self.settle();
-        self.ask_again();
+        self.apply.ask_again();
         self.repairs_lose_arriving();
     }
 
@@ -425,7 +450,7 @@ impl Node {
 
     /// A record is applied, and the log continues behind it.
     pub(super) fn pass_marks(&mut self, end: LogPosition, crc: u32) {
-        let is_in_turn = self.is_in_turn();
+        let is_in_turn = self.writing.is_in_turn();
         let at_end = || state_at_end(&self.tree, &self.apply, self.me, &self.options);
         self.marks.pass(&mut self.effects, &at_end, is_in_turn, end, crc);
         self.settle();
@@ -554,57 +579,5 @@ impl Node {
         self.loads.edit_applied(edit);
         self.ship.forget_built(edit);
         self.settle();
-    }
-
-    // ---- room
-
-    /// Judges how much room there is, once a turn, and has a MemTable sealed where that makes some.
-    pub(super) fn judge_room(&mut self) {
-        let last_seal = self.apply.seals.back().map(|(seal, _)| seal.position);
-        let given = RoomGiven {
-            sealed: last_seal.unwrap_or(self.state.trimmed.position),
-            is_idle: self.is_idle(),
-            moved: self.ship.shipped_files() + self.jobs.written_bytes(),
-        };
-        let (facts, tree, pool) = (facts!(self), &self.tree, &self.pool);
-        let wish = self.room.judge(&facts, &mut self.effects, tree, pool, &given);
-        self.settle();
-        let is_stuck = given.is_idle && self.room.is_short() && self.lag().is_some();
-        self.room.note_stuck(is_stuck, self.now_ms);
-        let Some(wish) = wish else { return };
-        let may_append = self.duties().append && !self.is_in_turn();
-        if may_append
-            && self.not_writing().is_none()
-            && self.room.grant_seal(wish, &self.tree, self.now_ms)
-        {
-            self.append_seal();
-        }
-    }
-
-    // ---- writes that wait
-
-    /// A write met the gate at `now_ms`, in milliseconds since 1970, and waits for it: to be said
-    /// each time that one does, also by one that has waited already. Without effect when the gate
-    /// holds nothing back.
-    pub fn hold_write(&mut self, now_ms: u64) {
-        if !self.held_writes.is_held() {
-            let held = self.holding();
-            self.held_writes.hold(held, now_ms);
-        }
-    }
-
-    /// What holds back a write that meets the gate now.
-    fn holding(&self) -> Option<Held> {
-        let lag = self.lag().map(|(stop, _)| stop);
-        let (is_full, in_vain) = (self.room.is_short(), self.writes_wait_in_vain().is_some());
-        Held::of(&self.write_gate(), lag, is_full, in_vain, self.jobs_pause())
-    }
-
-    /// Looks at what holds back who waits, once everything that was possible was done.
-    pub(super) fn judge_held(&mut self) {
-        if self.held_writes.is_held() {
-            let held = self.holding();
-            self.held_writes.judge(held);
-        }
     }
 }

@@ -6,10 +6,23 @@ use super::orders::Order;
 use super::{DamagedFile, LoadId, LoadState, LogEra, Node, room};
 use crate::work::WorkId;
 use alloc::string::String;
-use gabion_base::{Error, ReplicaId, Result};
+use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_engine::{Pressure, WriteState};
 
 impl Node {
+    // ---- the log
+
+    /// End of the log here: everything before it is applied to the MemTables.
+    #[must_use]
+    pub fn log_end(&self) -> Frontier {
+        Frontier::of(self.log.end())
+    }
+
+    /// Whether it was told to stop: nothing is begun any more but what writes the log out.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.is_begun()
+    }
+
     // ---- files
 
     /// Files that reads found damaged and that are not repaired, in the order of their numbers.

@@ -189,10 +189,6 @@ impl Node {
         self.stopping.state(&self.log)
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.is_begun()
-    }
-
     /// All that a node does that was told to stop.
     pub(super) fn advance_stop(&mut self) {
         if self.stopping.is_draining() {

@@ -13,9 +13,7 @@
 //! record.
 
 use super::Node;
-use crate::AckLevel;
-use gabion_base::{Failed, Result};
-use gabion_log::{RecordFlags, RecordKind};
+use gabion_engine::WriteState;
 
 impl Node {
     /// When, by the clock that the node is told, a record is wanted that carries time. Whoever
@@ -46,37 +44,14 @@ impl Node {
         self.carry_time();
     }
 
-    /// Appends a record that carries time, if one is due. The record of a turn under way carries it
-    /// too.
-    pub(super) fn carry_time(&mut self) {
-        let is_due = self.time_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms);
-        if !is_due || self.is_in_turn() || self.not_writing().is_some() {
-            return;
-        }
-        if self.ring_is_full() {
-            return;
-        }
-        match self.append_time() {
-            Ok(()) => {}
-            Err(error) => self.failed(Failed::Append, error),
-        }
-    }
-
-    /// The flags of a record that no client asked for: at the level `durable` readers wait for it
-    /// all the same, and so its block has to be whole.
-    pub(super) fn own_flags(&self) -> RecordFlags {
-        match self.config.ack {
-            AckLevel::Durable => RecordFlags::BLOCK_END,
-            AckLevel::Replicated => RecordFlags::NONE,
-        }
-    }
-
-    fn append_time(&mut self) -> Result<()> {
-        let first = self.tree.last_sequence().next();
-        // Who reads what has expired waits for this record like for any other.
-        let flags = self.own_flags();
-        let end = self.append_record(RecordKind::Batch, &[], first, 0, flags)?;
-        self.pass_marks(end, self.log.last().crc);
-        Ok(())
+    /// The clock goes on, for all that counts time.
+    pub(super) fn set_now(&mut self, now_ms: u64) {
+        self.held_writes.pass(now_ms);
+        self.now_ms = now_ms;
+        let fill = match self.tree.write_state() {
+            WriteState::Slow(fill) => Some(fill),
+            WriteState::Ok | WriteState::Stop(_) => None,
+        };
+        self.pace.pass(now_ms, fill);
     }
 }

@@ -14,7 +14,6 @@ use crate::view::View;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
-use gabion_log::{Record, RecordKind};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
@@ -130,38 +129,6 @@ impl Node {
         self.held = None;
         self.refused = Some("the group is starting".into());
         self.readable = false;
-        Ok(())
-    }
-
-    /// Begins the log of a term with the view in which it runs, so that the log tells by itself
-    /// whose it is. A log that nobody else reads needs no such record.
-    pub(super) fn append_term_start(&mut self) {
-        if !self.writing.awaits_term_start || !self.protocol.is_joined() {
-            return;
-        }
-        let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
-        let kind = RecordKind::TermStart;
-        match self.append_record(kind, &view, sequence, 0, self.own_flags()) {
-            Ok(end) => {
-                self.writing.awaits_term_start = false;
-                self.pass_marks(end, self.log.last().crc);
-            }
-            Err(error) => self.failed(Failed::Append, error),
-        }
-    }
-
-    /// A term begins in the log.
-    ///
-    /// # Errors
-    /// Corruption for a record that is no view of this group.
-    pub(super) fn apply_term_start(&mut self, record: &Record) -> Result<()> {
-        let view = GroupView::decode(&record.payload())?;
-        if view.group != self.config.group || view.term != record.header.term {
-            return Err(Error::corruption(format!(
-                "the log of {} in {} begins with a view of {} in {}",
-                self.config.group, record.header.term, view.group, view.term
-            )));
-        }
         Ok(())
     }
 

@@ -1,19 +1,26 @@
-//! Client writes at the head. Operations go into the MemTable at once, so that the next command of
-//! the same turn sees them, and into one record at the end of the turn: all ready connections of a
-//! turn become one record and one send.
+//! The writer: operations of clients at the head, until they are a record. They go into the
+//! MemTable at once, so that the next command of the same turn sees them, and into one record at
+//! the end of the turn: all ready connections of a turn become one record and one send.
+//!
+//! ```text
+//!   put, delete ─┬─► MemTable
+//!                └─► batch ── end of the turn ──┬─► a record, which the node appends
+//!                    encoded where the record   │   (route/logging.rs)
+//!                    will be                    └─► past the log: its sequence numbers alone,
+//!                                                   with the next record
+//! ```
+//!
+//! A record that the log does not take leaves the MemTable ahead of the log. Nothing is written
+//! here any more then: the process ends, and the next one has what the log has.
 
-use super::{Mutant, Node, WriteGate, WriteStop};
-use crate::AckLevel;
-use alloc::format;
-use alloc::string::{String, ToString};
+use crate::GroupConfig;
 use alloc::vec::Vec;
 use gabion_base::units::RECORD_OPS_MAX;
-use gabion_base::{Error, Failed, Frontier, Result, SequenceNumber};
+use gabion_base::{Error, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
-use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Pressure, WriteState};
-use gabion_log::{RecordBuilder, RecordFlags, RecordKind};
+use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Tree};
+use gabion_log::{RecordBuilder, RecordKind};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header,
 /// extensions and padding.
@@ -28,13 +35,14 @@ pub(super) struct Writing {
     batch: BatchBuilder,
     /// Bytes of the record before: about as many will be in the next.
     room: usize,
+    /// The sequence number of the batch's first operation.
     first: SequenceNumber,
     /// The key being written, with its keyspace.
     key: Vec<u8>,
     /// The buffer of the last batch that no record was made of.
     spare: Vec<u8>,
     /// Writes past the log, since its last record.
-    pub(super) unlogged: Option<Unlogged>,
+    unlogged: Option<Unlogged>,
     /// The last write past the log.
     unlogged_last: SequenceNumber,
     /// The last write that is in files of which the placement log has the edits.
@@ -42,23 +50,134 @@ pub(super) struct Writing {
     /// Why writes were refused for good in this term (the log took no record).
     failed: Option<Error>,
     /// A term began here whose log has no record yet: the first one says its view.
-    pub(super) awaits_term_start: bool,
+    awaits_term_start: bool,
 }
 
 /// Sequence numbers of writes past the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unlogged {
     pub(super) first: SequenceNumber,
     pub(super) count: u32,
 }
 
+/// A turn that ended, to be appended to the log.
+pub(super) struct Turn {
+    pub(super) builder: RecordBuilder,
+    pub(super) first: SequenceNumber,
+    pub(super) count: u32,
+}
+
+/// Bytes of operations that one record takes.
+fn batch_len_max(config: &GroupConfig) -> usize {
+    BATCH_LEN_MAX.min((config.segment_len as usize).saturating_sub(RECORD_OVERHEAD))
+}
+
+/// The key as the engine has it, in a buffer that is used again.
+#[inline]
+fn engine_key<'a>(buffer: &'a mut Vec<u8>, keyspace: Keyspace, key: &[u8]) -> &'a [u8] {
+    buffer.clear();
+    buffer.push(keyspace as u8);
+    buffer.extend_from_slice(key);
+    buffer
+}
+
 impl Writing {
+    // ---- questions
+
     /// Bytes of memory that the record under way takes.
     pub(super) fn memory_used(&self) -> usize {
         self.batch.memory_used() + self.key.capacity() + self.spare.capacity()
     }
 
-    /// An empty batch with room for about `len` bytes, or as many as the one before had.
-    fn begin(&mut self, len: usize) {
+    /// Whether operations wait for the end of the turn to become a record.
+    #[inline]
+    pub(super) const fn is_in_turn(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Bytes of operations of this turn.
+    #[inline]
+    pub(super) const fn pending(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Bytes that this turn's record can still take.
+    pub(super) fn room_left(&self, config: &GroupConfig) -> usize {
+        batch_len_max(config).saturating_sub(self.batch.len())
+    }
+
+    /// Whether the turn is to end before another operation of so many bytes.
+    #[inline]
+    pub(super) fn is_full(&self, config: &GroupConfig, len: usize) -> bool {
+        let is_too_long = self.batch.len() + len + OPERATION_OVERHEAD_MAX > batch_len_max(config);
+        (is_too_long || self.batch.count() + 1 > RECORD_OPS_MAX) && self.is_in_turn()
+    }
+
+    /// Whether the turn is to end before another range delete.
+    pub(super) const fn has_all_ranges(&self) -> bool {
+        self.batch.range_deletes() == MEMTABLE_RANGES_MAX
+    }
+
+    /// Why nothing is written in this term any more, if so.
+    #[inline]
+    pub(super) const fn refusal(&self) -> Option<&Error> {
+        self.failed.as_ref()
+    }
+
+    /// Whether the log has what the MemTable has. Else a later record would leave out what the log
+    /// did not take, and a reply would tell of it.
+    ///
+    /// # Errors
+    /// As [`Self::refusal`].
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Whether the term that began here is still to begin in the log.
+    #[inline]
+    pub(super) const fn awaits_term_start(&self) -> bool {
+        self.awaits_term_start
+    }
+
+    /// Whether a write past the log would go with the process.
+    pub(super) fn has_unlogged(&self) -> bool {
+        self.unlogged_last > self.kept
+    }
+
+    /// Checks what holds between steps: MemTable and record have the same operations.
+    pub(super) fn invariants(&self, tree: &Tree) {
+        let last = tree.last_sequence();
+        assert!(
+            !self.is_in_turn() || last.get() + 1 == self.first.get() + self.batch.count() as u64,
+            "the MemTable has the operations of the turn"
+        );
+        assert!(self.unlogged_last <= last, "what is past the log is in the MemTable");
+        let unlogged = self.unlogged.as_ref();
+        assert!(
+            unlogged.is_none_or(|it| it.first.get() + u64::from(it.count) <= last.get() + 1),
+            "the numbers past the log are of writes"
+        );
+    }
+
+    // ---- the term
+
+    /// A term is adopted here. `begins`: its log is to begin with a record of this replica's.
+    pub(super) const fn adopt_term(&mut self, begins: bool) {
+        self.awaits_term_start = begins;
+    }
+
+    /// The log has the record with which the term begins.
+    pub(super) fn term_started(&mut self) {
+        assert!(self.awaits_term_start, "a term begins in the log once");
+        self.awaits_term_start = false;
+    }
+
+    // ---- operations
+
+    /// Begins a batch with room for about `len` bytes, or as many as the one before had.
+    pub(super) fn begin(&mut self, len: usize) {
+        assert!(self.batch.is_empty(), "a turn ends before the next one begins");
         // Encoded where it becomes the record, with the header in front.
         let mut bytes = core::mem::take(&mut self.spare);
         bytes.clear();
@@ -67,501 +186,169 @@ impl Writing {
         self.batch = BatchBuilder::append_to(bytes);
     }
 
-    /// What was flushed up to here is found again by the next process.
-    pub(super) const fn keep_flushed(&mut self, sequence: SequenceNumber) {
-        self.kept = sequence;
-    }
-
-    /// Makes nothing of the batch.
-    fn skip_batch(&mut self) {
-        let batch = core::mem::take(&mut self.batch);
-        let count = batch.count() as u32;
-        self.room = batch.len();
-        let unlogged = self.unlogged.get_or_insert(Unlogged { first: self.first, count: 0 });
-        unlogged.count += count;
-        self.unlogged_last = SequenceNumber(self.first.get() + u64::from(count) - 1);
-        self.spare = batch.finish();
-        if self.spare.capacity() > SPARE_LEN_MAX {
-            self.spare = Vec::new();
+    /// The number of the operation that comes. One that the batch refuses leaves no trace.
+    #[inline]
+    fn number(&mut self, tree: &Tree) -> SequenceNumber {
+        let sequence = tree.last_sequence().next();
+        if self.batch.is_empty() {
+            self.first = sequence;
         }
-    }
-}
-
-impl Node {
-    /// Whether a write can be taken now. Whoever has one wait says so with [`Self::hold_write`].
-    #[must_use]
-    pub fn write_gate(&self) -> WriteGate {
-        if !self.duties().append {
-            return WriteGate::Refuse(format!("{} takes writes", self.view.writer()));
-        }
-        if let Some(reason) = self.not_writing() {
-            return WriteGate::Refuse(reason);
-        }
-        if let Some(reason) = self.jobs.out_of_space() {
-            let lag = self.lag().map(|(_, reason)| reason);
-            let deletes = lag.map(|lag| format!("; deletes are refused, too, as {lag}"));
-            let reason = format!("the pool is full: {reason}{}", deletes.unwrap_or_default());
-            return WriteGate::Full {
-                reason,
-                takes_deletes: lag.is_none(),
-                takes_clears: lag.is_none(),
-            };
-        }
-        match (self.full(), self.lag().map(|(_, reason)| reason)) {
-            (None, None) if self.writes_due_ms().is_some() => {
-                WriteGate::Wait("compaction is behind, writers are slowed down")
-            }
-            (None, None) => WriteGate::Open,
-            (None, Some(lag)) => WriteGate::Wait(lag),
-            (Some(_), lag) if self.makes_room() => {
-                WriteGate::Wait(lag.unwrap_or("the pool is almost full, compaction makes room"))
-            }
-            (Some(reason), lag) => self.full_gate(&reason, lag),
-        }
+        sequence
     }
 
-    /// The gate where there is no room and nothing makes any.
-    fn full_gate(&self, reason: &str, lag: Option<&str>) -> WriteGate {
-        let in_vain = self.waits_in_vain_for_room();
-        let what_of_deletes = match lag {
-            None => "deletes are taken".into(),
-            Some(lag) if !in_vain => format!("deletes wait, as {lag}"),
-            Some(lag) => format!("deletes are refused, too, as {lag} and nothing gives slots back"),
-        };
-        let log_goes_on =
-            self.load_lag().is_none() && self.ring_lag().is_none() && !self.is_log_long();
-        WriteGate::Full {
-            reason: format!("{reason}; {what_of_deletes}"),
-            takes_deletes: lag.is_none(),
-            takes_clears: lag.is_none() || (in_vain && log_goes_on),
-        }
-    }
-
-    /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and
-    /// compactions that are behind, and a pool that is full, hold nobody back who writes nothing.
-    #[must_use]
-    pub fn durable_gate(&self) -> WriteGate {
-        match (self.not_writing(), self.load_lag().or_else(|| self.ring_lag())) {
-            (Some(reason), _) => WriteGate::Refuse(reason),
-            (None, Some((_, lag))) => WriteGate::Wait(lag),
-            (None, None) => WriteGate::Open,
-        }
-    }
-
-    /// The load that any record waits for.
-    fn load_lag(&self) -> Option<(WriteStop, &'static str)> {
-        let holds = self.loads.hold_writes() || self.apply.last_load().is_some();
-        holds.then_some((WriteStop::Load, "a bulk load takes effect"))
-    }
-
-    /// The drain that any record waits for.
-    fn ring_lag(&self) -> Option<(WriteStop, &'static str)> {
-        self.ring_is_full().then_some((WriteStop::Ring, "the log's ring is full"))
-    }
-
-    /// While writers are slowed down: when, by the clock that the node is told, they may go on.
-    /// Whoever drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
-    #[must_use]
-    pub fn writes_due_ms(&self) -> Option<u64> {
-        self.pace.wait_until_ms(self.writing.batch.len())
-    }
-
-    /// What lags behind so far that any write waits for it, and the words for it.
-    pub(super) fn lag(&self) -> Option<(WriteStop, &'static str)> {
-        if let Some(load) = self.load_lag() {
-            Some(load)
-        } else if let WriteState::Stop(pressure) = self.tree.write_state() {
-            Some(match (pressure, self.damage()) {
-                (Pressure::SealedMemTables(_), _) => (WriteStop::Flush, "flush is behind"),
-                (_, Some(_)) => {
-                    (WriteStop::Compaction, "compaction is behind, as files are damaged")
-                }
-                (_, None) => (WriteStop::Compaction, "compaction is behind"),
-            })
-        } else if self.tree.sealed_count() > self.options.sealed_max {
-            Some((WriteStop::Flush, "flush is behind"))
-        } else if self.edits_not_applied_everywhere() > self.options.sealed_max as u64 * 4 {
-            let who = match self.duties().log_edits {
-                false => "edits are applied late",
-                true => "a replica applies edits late",
-            };
-            Some((WriteStop::Edits, who))
-        } else if let Some(ring) = self.ring_lag() {
-            Some(ring)
-        } else {
-            self.is_log_long().then_some((WriteStop::Log, "the log waits for flushes"))
-        }
-    }
-
-    /// Whether operations wait for the end of the turn to become a record.
-    pub(super) fn is_in_turn(&self) -> bool {
-        !self.writing.batch.is_empty()
-    }
-
-    /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that
-    /// waits to be appended may be what gives slots back.
-    pub(super) fn not_writing(&self) -> Option<String> {
-        if let Some(error) = &self.writing.failed {
-            return Some(error.to_string());
-        }
-        if self.is_stopping() {
-            return Some("the replica stops".into());
-        }
-        if let Some(reason) = self.protocol.not_ready_reason().or(self.refused.as_deref()) {
-            return Some(reason.into());
-        }
-        let is_starting = !self.protocol.is_joined() || self.writing.awaits_term_start;
-        is_starting.then(|| "the group is starting".into())
-    }
-
-    /// Whether every member has an edit in its placement log, so that none starts without it.
-    /// Members that compact for themselves do not tell.
-    #[must_use]
-    pub fn is_edit_kept(&self, edit: u64) -> bool {
-        !self.view.has_one_tree() || self.protocol.edits_applied_min() >= edit
-    }
-
-    fn edits_not_applied_everywhere(&self) -> u64 {
-        if !self.view.has_one_tree() {
-            return 0;
-        }
-        self.apply.last_appended(self.tree.last_edit()) - self.protocol.edits_applied_min()
-    }
-
-    /// Sets a key, as part of this turn's record.
-    ///
-    /// # Durability
-    /// None before [`Self::acknowledged`] has reached the position that [`Self::end_turn`] returns.
-    ///
-    /// # Errors
-    /// Limit exceeded for a key or value that is too long; nothing is written then.
-    ///
-    /// # Panics
-    /// When called at another member than the head, or while [`Self::write_gate`] is not open.
-    pub fn put(&mut self, keyspace: Keyspace, key: &[u8], value: &[u8]) -> Result<()> {
-        self.make_room(key.len() + value.len())?;
-        self.writing.batch.put(keyspace, key, value)?;
-        self.insert(EntryKind::Put, keyspace, key, value)
-    }
-
-    /// Sets a key until group time is `expires_ms`, in milliseconds since 1970, as part of this
-    /// turn's record. One in the past is a write as well: of a value that nobody sees once the
-    /// record is applied.
-    ///
-    /// # Durability
-    /// As [`Self::put`].
-    ///
-    /// # Errors
-    /// As [`Self::put`].
-    ///
-    /// # Panics
-    /// As [`Self::put`].
-    pub fn put_expiring(
+    #[inline]
+    pub(super) fn put(
         &mut self,
+        tree: &mut Tree,
+        keyspace: Keyspace,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let sequence = self.number(tree);
+        self.batch.put(keyspace, key, value)?;
+        let key = engine_key(&mut self.key, keyspace, key);
+        tree.apply_operation(sequence, EntryKind::Put, key, value)
+    }
+
+    pub(super) fn put_expiring(
+        &mut self,
+        tree: &mut Tree,
         keyspace: Keyspace,
         key: &[u8],
         value: &[u8],
         expires_ms: u64,
     ) -> Result<()> {
-        self.make_room(key.len() + value.len())?;
-        let mut batch = core::mem::take(&mut self.writing.batch);
-        let is_first = batch.is_empty();
-        let inserted = match batch.put_expiring(keyspace, key, value, expires_ms) {
-            Ok(stored) => self.insert_as(is_first, EntryKind::ExpiringPut, keyspace, key, stored),
-            Err(error) => Err(error),
-        };
-        self.writing.batch = batch;
-        inserted
+        let sequence = self.number(tree);
+        let stored = self.batch.put_expiring(keyspace, key, value, expires_ms)?;
+        let key = engine_key(&mut self.key, keyspace, key);
+        tree.apply_operation(sequence, EntryKind::ExpiringPut, key, stored)
     }
 
-    /// Adds to a counter, as part of this turn's record, without a look at what it has: see
-    /// [`gabion_engine::counter`] for what adding means. What expires by the clock that the node
-    /// was told counts as 0.
-    ///
-    /// # Durability
-    /// As [`Self::put`].
-    ///
-    /// # Errors
-    /// As [`Self::put`].
-    ///
-    /// # Panics
-    /// As [`Self::put`].
-    pub fn add(&mut self, keyspace: Keyspace, key: &[u8], delta: i64) -> Result<()> {
-        self.make_room(key.len() + OPERAND_LEN)?;
-        // At this time or later by the record that carries it: whoever reads the sum judges so too.
-        let operand = Operand::add(delta, self.now_ms());
-        let mut batch = core::mem::take(&mut self.writing.batch);
-        let is_first = batch.is_empty();
-        let inserted = match batch.merge(keyspace, key, operand) {
-            Ok(stored) => self.insert_as(is_first, EntryKind::Merge, keyspace, key, stored),
-            Err(error) => Err(error),
-        };
-        self.writing.batch = batch;
-        inserted
-    }
-
-    /// Deletes a key, as part of this turn's record. Deleting what is not there is a write as well.
-    ///
-    /// # Durability
-    /// As [`Self::put`].
-    ///
-    /// # Errors
-    /// As [`Self::put`].
-    pub fn delete(&mut self, keyspace: Keyspace, key: &[u8]) -> Result<()> {
-        self.make_room(key.len())?;
-        self.writing.batch.delete(keyspace, key)?;
-        self.insert(EntryKind::Delete, keyspace, key, &[])
-    }
-
-    /// Deletes every key of `from..to`, or from `from` to the end of the keyspace, as part of this
-    /// turn's record: one entry, whatever it deletes. See [`gabion_engine::range_delete`] for what
-    /// it costs who reads.
-    ///
-    /// # Durability
-    /// As [`Self::put`].
-    ///
-    /// # Errors
-    /// As [`Self::put`]; invalid input when `to` is not after `from`.
-    ///
-    /// # Panics
-    /// As [`Self::put`].
-    pub fn delete_range(
+    pub(super) fn merge(
         &mut self,
+        tree: &mut Tree,
+        keyspace: Keyspace,
+        key: &[u8],
+        operand: Operand,
+    ) -> Result<()> {
+        let sequence = self.number(tree);
+        let stored = self.batch.merge(keyspace, key, operand)?;
+        let key = engine_key(&mut self.key, keyspace, key);
+        tree.apply_operation(sequence, EntryKind::Merge, key, stored)
+    }
+
+    #[inline]
+    pub(super) fn delete(&mut self, tree: &mut Tree, keyspace: Keyspace, key: &[u8]) -> Result<()> {
+        let sequence = self.number(tree);
+        self.batch.delete(keyspace, key)?;
+        let key = engine_key(&mut self.key, keyspace, key);
+        tree.apply_operation(sequence, EntryKind::Delete, key, &[])
+    }
+
+    pub(super) fn delete_range(
+        &mut self,
+        tree: &mut Tree,
         keyspace: Keyspace,
         from: &[u8],
         to: Option<&[u8]>,
     ) -> Result<()> {
-        self.make_room(from.len() + to.map_or(0, <[u8]>::len))?;
-        if self.writing.batch.range_deletes() == MEMTABLE_RANGES_MAX {
-            self.end_turn()?;
-            self.make_room(0)?;
-        }
-        let mut batch = core::mem::take(&mut self.writing.batch);
-        let is_first = batch.is_empty();
-        let inserted = match batch.delete_range(keyspace, from, to) {
-            Ok(end) => self.insert_as(is_first, EntryKind::RangeDelete, keyspace, from, end),
-            Err(error) => Err(error),
-        };
-        self.writing.batch = batch;
-        inserted
+        let sequence = self.number(tree);
+        let end = self.batch.delete_range(keyspace, from, to)?;
+        let from = engine_key(&mut self.key, keyspace, from);
+        tree.apply_operation(sequence, EntryKind::RangeDelete, from, end)
     }
 
-    /// Deletes all of the user keyspace, as part of this turn's record, in constant time.
-    ///
-    /// # Durability
-    /// As [`Self::put`].
+    pub(super) fn clear(&mut self, tree: &mut Tree, keyspace: Keyspace) -> Result<()> {
+        let sequence = self.number(tree);
+        self.batch.clear(keyspace)?;
+        let key = engine_key(&mut self.key, keyspace, &[]);
+        tree.apply_operation(sequence, EntryKind::Clear, key, &[])
+    }
+
+    // ---- the end of a turn
+
+    /// Makes a record of the turn, if operations wait for one.
     ///
     /// # Errors
-    /// As [`Self::put`].
-    pub fn clear(&mut self) -> Result<()> {
-        self.make_room(0)?;
-        self.writing.batch.clear(Keyspace::User)?;
-        self.insert(EntryKind::Clear, Keyspace::User, &[], &[])
-    }
-
-    fn insert(
-        &mut self,
-        kind: EntryKind,
-        keyspace: Keyspace,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<()> {
-        self.insert_as(self.writing.batch.count() == 1, kind, keyspace, key, value)
-    }
-
-    fn insert_as(
-        &mut self,
-        is_first: bool,
-        kind: EntryKind,
-        keyspace: Keyspace,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<()> {
-        let sequence = self.tree.last_sequence().next();
-        if is_first {
-            self.writing.first = sequence;
+    /// As [`RecordBuilder::of_payload`].
+    #[inline]
+    pub(super) fn end_turn(&mut self, tree: &Tree) -> Result<Option<Turn>> {
+        if self.batch.is_empty() {
+            return Ok(None);
         }
-        let engine_key = &mut self.writing.key;
-        engine_key.clear();
-        engine_key.push(keyspace as u8);
-        engine_key.extend_from_slice(key);
-        self.tree.apply_operation(sequence, kind, engine_key, value)
-    }
-
-    /// Ends the record early when the operation does not fit any more.
-    fn make_room(&mut self, len: usize) -> Result<()> {
-        assert!(self.duties().append, "writes go to the head");
-        let batch = &self.writing.batch;
-        let full = batch.len() + len + OPERATION_OVERHEAD_MAX > self.batch_len_max()
-            || batch.count() + 1 > RECORD_OPS_MAX;
-        if full && batch.count() > 0 {
-            self.end_turn()?;
-        }
-        if self.writing.batch.is_empty() {
-            self.held_writes.release();
-            self.writing.begin(len);
-        }
-        Ok(())
-    }
-
-    /// Bytes of operations that one record takes.
-    fn batch_len_max(&self) -> usize {
-        BATCH_LEN_MAX.min((self.config.segment_len as usize).saturating_sub(RECORD_OVERHEAD))
-    }
-
-    /// Bytes that this turn's record can still take; a group of operations that must stay in one
-    /// record asks first.
-    #[must_use]
-    pub fn turn_room(&self) -> usize {
-        self.batch_len_max().saturating_sub(self.writing.batch.len())
-    }
-
-    /// Ends the turn: its operations become one record in the log and on the wire. Returns the
-    /// log's end, which is the frontier to wait for also when nothing was written: a reply waits
-    /// until the state that it saw is acknowledged.
-    ///
-    /// # Errors
-    /// The log's error. Writes are refused from then on, as the MemTable holds what the log does
-    /// not.
-    pub fn end_turn(&mut self) -> Result<Frontier> {
-        self.end_turn_at(self.config.ack)
-    }
-
-    /// As [`Self::end_turn`], at another level than the group's for this record: with
-    /// [`AckLevel::Durable`] every member flushes up to it, and [`Self::durable_everywhere`] is
-    /// what to wait for. The group's own level, where it is the higher one, holds all the same.
-    ///
-    /// # Errors
-    /// As [`Self::end_turn`].
-    pub fn end_turn_at(&mut self, level: AckLevel) -> Result<Frontier> {
-        if self.writing.batch.is_empty() {
-            return Ok(self.log_end());
-        }
-        let batch = core::mem::take(&mut self.writing.batch);
-        self.pace.wrote(batch.len());
-        let flags = match (self.config.ack, level) {
-            (AckLevel::Durable, _) => RecordFlags::BLOCK_END,
-            (_, AckLevel::Durable) => RecordFlags::DURABLE_ACK,
-            (AckLevel::Replicated, AckLevel::Replicated) if self.clear_is_awaited() => {
-                RecordFlags::BLOCK_END
-            }
-            (AckLevel::Replicated, AckLevel::Replicated) => RecordFlags::NONE,
-        };
+        let (batch, first) = (core::mem::take(&mut self.batch), self.first);
+        assert_eq!(
+            first.get() + batch.count() as u64,
+            tree.last_sequence().get() + 1,
+            "the record has what the MemTable has"
+        );
+        self.room = batch.len();
         let count = batch.count() as u32;
-        let first = self.writing.first;
-        self.writing.room = batch.len();
-        let builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish());
-        let result = builder.and_then(|builder| self.append_built(builder, first, count, flags));
-        if let Err(error) = result {
-            // The MemTable holds what the log does not: only a restart makes them equal again.
-            self.writing.failed = Some(error.clone());
-            self.failed(Failed::Apply, error.clone());
-            return Err(error);
-        }
-        self.note_clear(self.log.end());
-        self.pass_marks(self.log.end(), self.log.last().crc);
-        if level == AckLevel::Durable {
-            self.want_durable(self.log.end());
-        }
-        if self.tree.needs_seal() {
-            self.append_seal();
-        }
-        Ok(self.log_end())
+        let builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish())?;
+        Ok(Some(Turn { builder, first, count }))
     }
 
-    /// Goes on behind the last clear that an edit has kept: of one past the log, and of the writes
-    /// before it, the log may not tell, and what got their numbers would count as cleared.
+    /// The log did not take a record of what the MemTable has: only a restart makes them equal
+    /// again. The first reason stays.
+    pub(super) fn fail(&mut self, error: Error) {
+        assert!(self.batch.is_empty(), "a turn fails as it ends");
+        self.failed.get_or_insert(error);
+    }
+
+    // ---- writes past the log
+
+    /// Makes nothing of the batch but its sequence numbers.
+    pub(super) fn skip_batch(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        let (first, count) = (self.first, batch.count() as u32);
+        self.room = batch.len();
+        let unlogged = self.unlogged.get_or_insert(Unlogged { first, count: 0 });
+        assert_eq!(
+            unlogged.first.get() + u64::from(unlogged.count),
+            first.get(),
+            "one record says all numbers that the log does not have"
+        );
+        unlogged.count += count;
+        self.unlogged_last = SequenceNumber(first.get() + u64::from(count) - 1);
+        self.spare = batch.finish();
+        if self.spare.capacity() > SPARE_LEN_MAX {
+            self.spare = Vec::new();
+        }
+    }
+
+    /// Leaves out the numbers up to the last clear that an edit has kept.
     ///
     /// # Errors
     /// As [`gabion_engine::Tree::skip_sequences`].
-    pub(super) fn skip_cleared(&mut self) -> Result<()> {
-        let (first, floor) = (self.tree.last_sequence().next(), self.tree.floor());
-        if !self.view.log_is_private() || floor < first {
+    pub(super) fn skip_cleared(&mut self, tree: &mut Tree) -> Result<()> {
+        let (first, floor) = (tree.last_sequence().next(), tree.floor());
+        if floor < first {
             return Ok(());
         }
         // A MemTable has fewer entries, and the seal of one has the numbers before it logged.
         let count = u32::try_from(floor.get() - first.get() + 1).unwrap_or(u32::MAX);
-        self.tree.skip_sequences(first, count)?;
-        self.writing.unlogged = Some(Unlogged { first, count });
+        tree.skip_sequences(first, count)?;
+        self.unlogged = Some(Unlogged { first, count });
         Ok(())
     }
 
-    /// Ends the turn without a record: what was written is in the MemTable alone. The process takes
-    /// it along when it ends, unless it was flushed to a file before; of what came later, what went
-    /// into the log is found again all the same. Only the sequence numbers go into the log, with
-    /// the next record.
-    ///
-    /// # Errors
-    /// The log's error, as [`Self::end_turn`]: of the records by which time passes and a MemTable
-    /// is completed.
-    ///
-    /// # Panics
-    /// In a group of several, whose members have nothing but the log.
-    pub fn end_turn_unlogged(&mut self) -> Result<()> {
-        assert!(self.view.log_is_private(), "members of a group have writes from its log");
-        if self.writing.batch.is_empty() {
-            return Ok(());
-        }
-        self.pace.wrote(self.writing.batch.len());
-        self.writing.skip_batch();
-        // What was seen gone by this time stays gone after a restart: the log has the time, or it
-        // does not pass.
-        self.carry_time();
-        if self.time_due_ms().is_none_or(|due_ms| due_ms > self.now_ms()) {
-            self.tree.pass_time(self.now_ms());
-        }
-        if self.tree.needs_seal() {
-            self.append_seal();
-        }
-        Ok(())
+    /// The numbers that the log is to be told before its next record.
+    #[inline]
+    pub(super) const fn take_unlogged(&mut self) -> Option<Unlogged> {
+        self.unlogged.take()
     }
 
-    /// Whether a write past the log would go with the process: it is in memory alone, or in a file
-    /// of which the placement log does not have the edit yet.
-    #[must_use]
-    pub fn has_unlogged(&self) -> bool {
-        self.writing.unlogged_last > self.writing.kept
+    /// The log was not told these numbers.
+    pub(super) fn keep_unlogged(&mut self, unlogged: Unlogged) {
+        assert!(self.unlogged.is_none(), "numbers are told in their order");
+        self.unlogged = Some(unlogged);
     }
 
-    /// Completes the active MemTable, so that it is flushed to a file however small it is; an empty
-    /// one only after a clear that no edit has, as the edit of its flush has it then.
-    ///
-    /// # Errors
-    /// As [`Self::end_turn`].
-    ///
-    /// # Panics
-    /// When called at another member than the head.
-    pub fn seal_memtable(&mut self) -> Result<()> {
-        assert!(self.duties().append, "the head seals");
-        self.end_turn()?;
-        if self.tree.has_unsealed() {
-            self.append_seal();
-        }
-        Ok(())
-    }
-
-    /// Ends the turn before an event that may change who takes writes: what was written before it
-    /// belongs before it in the log.
-    pub(super) fn end_turn_before_event(&mut self) {
-        // An error has been reported as fatal.
-        let _ = self.end_turn();
-    }
-
-    /// The frontier up to which writes are acknowledged at the group's level.
-    #[must_use]
-    pub fn acknowledged(&self) -> Frontier {
-        if self.has(Mutant::AckWithoutMembers) {
-            return self.log_end();
-        }
-        match self.config.ack {
-            AckLevel::Replicated => self.protocol.commit(),
-            AckLevel::Durable => self.protocol.durable_commit(),
-        }
-    }
-
-    /// The frontier that every member has flushed: what `WAITAOF` waits for.
-    #[must_use]
-    pub fn durable_everywhere(&self) -> Frontier {
-        self.protocol.durable_commit()
+    /// What was flushed up to here is found again by the next process.
+    pub(super) const fn keep_flushed(&mut self, sequence: SequenceNumber) {
+        self.kept = sequence;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,12 @@
 //! Which edits may come again: those that a restart replays, and nothing else. A replica alone,
-//! with a log to which the test appends what no primary would.
+//! with a log to which the test appends what no primary would. Behind that the applier alone, in
+//! front of a tree of its own.
 
 use super::*;
-use crate::node::testing::Ring;
+use crate::Node;
+use crate::node::effects::Effect;
+use crate::node::facts::facts;
+use crate::node::testing::{HEAD, Ring, TAIL, one_of_two};
 use crate::work::{self, Done, Work};
 use crate::{
     AckLevel, CompactionMode, GroupConfig, LocalStore, NodeOptions, Output, WriteGate, open,
@@ -16,7 +20,7 @@ use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk};
-use gabion_pool::Trust;
+use gabion_pool::{FilePlacement, Trust};
 
 const RING_LEN: u64 = 256 * 1024;
 
@@ -177,11 +181,11 @@ fn a_restart_replays_edits_that_were_applied_and_refuses_an_old_number_behind_th
 #[test]
 fn a_replayed_edit_that_is_not_the_one_that_was_applied_is_corruption() {
     let mut node = Machine::new(CompactionMode::Primary).with_edits(2);
-    node.begin_replay([(2, edit(2, 1))].into());
+    node.apply.begin_replay([(2, edit(2, 1))].into());
     let same = append(&mut node, &edit(2, 1));
     node.apply_record(&same).unwrap();
     assert_eq!((node.edits_waiting(), node.tree.last_edit()), (0, 2));
-    node.begin_replay([(2, edit(2, 1))].into());
+    node.apply.begin_replay([(2, edit(2, 1))].into());
     let other = append(&mut node, &edit(2, 7));
     let wanted = "is not the edit 2 that was applied";
     assert_corruption(node.apply_record(&other), &other, wanted);
@@ -206,4 +210,159 @@ fn a_record_under_a_clock_that_went_back_has_the_groups_time() {
     assert_eq!(told(&mut node, 10_000), 10_000);
     assert_eq!(told(&mut node, 9_000), 10_000);
     assert_eq!(told(&mut node, 10_001), 10_001);
+}
+
+// ---- the applier alone
+
+const CORRUPTION: ErrorKind = ErrorKind::Corruption;
+
+/// An edit of this number that adds some files and removes others.
+fn change(number: u64, added: &[u64], removed: &[u64]) -> Edit {
+    let meta = |file| (0, FileMeta::new(FileId::sst(file), gabion_base::Term(1)));
+    Edit {
+        added: added.iter().map(|file| meta(*file)).collect(),
+        removed: removed.iter().map(|file| (0, FileId::sst(*file))).collect(),
+        number,
+        ..Edit::decode(&edit(1, 1)).unwrap()
+    }
+}
+
+/// The applier of a member, and the effects that it asked for.
+struct Alone {
+    node: Node,
+    apply: Applying,
+    asked: Effects,
+}
+
+impl Alone {
+    fn of(me: ReplicaId) -> Self {
+        let node = one_of_two(me, NodeOptions::default());
+        Self { apply: Applying::new(node.tree.floor()), node, asked: Effects::default() }
+    }
+
+    fn queue(&mut self, edit: Edit, end: u64) -> Result<()> {
+        let end = LogPosition(end);
+        let queued = self.apply.queue(&mut self.asked, &mut self.node.tree, edit, Vec::new(), end);
+        self.apply.invariants(self.node.tree.last_edit());
+        queued
+    }
+
+    fn ready(&mut self) -> Option<usize> {
+        self.apply.edits_ready(&facts!(self.node), |_| false)
+    }
+
+    fn next(&mut self) -> Result<Option<Ready>> {
+        self.apply.next_ready(&facts!(self.node), &mut self.asked)
+    }
+
+    /// The members that were asked for files, and these.
+    fn ask(&mut self) -> Vec<(ReplicaId, FileId)> {
+        self.apply.ask_for_missing_files(&facts!(self.node), &mut self.asked, |_| false);
+        let effects = core::iter::from_fn(|| self.asked.next_effect());
+        let wanted = effects.filter_map(|effect| match effect {
+            Effect::Tell(to, NodeMessage::NeedFile { file }) => Some((to, file)),
+            _ => None,
+        });
+        wanted.collect()
+    }
+}
+
+/// docs/faults.md: H3
+#[test]
+fn edits_out_of_order_or_repeated_are_refused_and_the_line_stays_as_it_was() {
+    let mut alone = Alone::of(HEAD);
+    for number in [2, 0] {
+        assert_eq!(alone.queue(change(number, &[], &[]), 0).unwrap_err().kind(), CORRUPTION);
+    }
+    assert!(alone.ready().is_none() && alone.next().unwrap().is_none());
+    alone.queue(change(1, &[], &[]), 0).unwrap();
+    alone.queue(change(2, &[], &[]), 0).unwrap();
+    for number in [1, 2, 4] {
+        assert_eq!(alone.queue(change(number, &[], &[]), 0).unwrap_err().kind(), CORRUPTION);
+        assert_eq!((alone.apply.waiting_count(), alone.apply.last_appended(0)), (2, 2));
+    }
+    let due = core::iter::from_fn(|| alone.asked.next_effect());
+    assert_eq!(due.filter(|effect| matches!(effect, Effect::Due(_))).count(), 2);
+    assert_eq!(alone.next().unwrap().map(|ready| ready.edit.number), Some(1));
+}
+
+/// docs/faults.md: H3
+#[test]
+fn an_edit_waits_for_its_record_to_be_durable_and_its_files_to_be_those_that_it_names() {
+    let mut alone = Alone::of(HEAD);
+    alone.queue(change(1, &[7], &[]), 8).unwrap();
+    let (file, term) = (FileId::sst(7), gabion_base::Term(1));
+    let Node { pool, files, .. } = &mut alone.node;
+    let slots = pool.allocate(1).unwrap();
+    files.add(pool, FilePlacement { file, term, len: 4_096, checksum: 7, slots }).unwrap();
+    assert!(files.placed(pool, file));
+    assert_eq!(alone.ready(), None, "its record may be lost");
+    let mut alone = Alone { node: alone.node, ..Alone::of(HEAD) };
+    alone.queue(change(1, &[7], &[]), 0).unwrap();
+    assert_eq!(alone.ready(), Some(1));
+    let error = alone.next().err().expect("other bytes lie here");
+    assert_eq!(error.kind(), CORRUPTION);
+    assert!(error.to_string().contains("and checksum 00000007, edit 1 names"), "{error}");
+}
+
+/// docs/faults.md: E7
+#[test]
+fn a_file_that_is_nowhere_any_more_is_skipped_with_the_edit_that_removes_it() {
+    let mut alone = Alone::of(TAIL);
+    alone.queue(change(1, &[7], &[]), 0).unwrap();
+    assert_eq!((alone.ready(), alone.ask()), (None, Vec::new()), "it may be on its way");
+    alone.node.now_ms += alone.node.options.placement_wait_ms;
+    assert_eq!(alone.ask(), [(HEAD, FileId::sst(7))]);
+    assert_eq!(alone.ask(), [], "it was asked for");
+    alone.node.now_ms += ANSWER_MS_MAX;
+    assert_eq!(alone.ask(), [(HEAD, FileId::sst(7))], "the answer is lost");
+    alone.queue(change(2, &[8], &[7]), 0).unwrap();
+    assert_eq!(alone.ready(), None, "the other one is missing, too");
+    alone.queue(change(3, &[], &[8, 5]), 0).unwrap();
+    let coming = alone.apply.edits_ready(&facts!(alone.node), |file| file == FileId::sst(8));
+    assert_eq!((coming, alone.ready()), (None, Some(3)));
+    let gone = (0..3).map(|_| alone.next().unwrap().expect("three are in line").gone);
+    assert_eq!(
+        gone.collect::<Vec<_>>(),
+        [alloc::vec![], alloc::vec![], alloc::vec![FileId::sst(5)]]
+    );
+    alone.apply.end_group(&facts!(alone.node), &mut alone.asked);
+    alone.apply.invariants(3);
+    let effects = core::iter::from_fn(|| alone.asked.next_effect());
+    let unneeded: BTreeSet<FileId> = effects
+        .filter_map(|effect| match effect {
+            Effect::Signal(Signal::Unneeded(file)) => Some(file),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(unneeded, [FileId::sst(7), FileId::sst(8)].into(), "they are not taken any more");
+    let mut counters = Counters::default();
+    alone.apply.count_into(&mut counters);
+    assert_eq!((counters.edits, counters.skipped_files, counters.pulled_files), (3, 2, 2));
+}
+
+/// docs/faults.md: E7
+#[test]
+#[should_panic(expected = "a file is in the tree and not here")]
+fn a_group_of_edits_that_leaves_a_missing_file_in_the_tree_is_never_whole() {
+    let mut alone = Alone::of(TAIL);
+    alone.queue(change(1, &[7], &[]), 0).unwrap();
+    alone.queue(change(2, &[], &[7]), 0).unwrap();
+    assert_eq!(alone.ready(), Some(2));
+    assert!(alone.next().unwrap().is_some());
+    alone.apply.end_group(&facts!(alone.node), &mut alone.asked);
+}
+
+#[test]
+#[should_panic(expected = "behind one at")]
+fn a_seal_below_the_last_one_is_no_place_to_trim_at() {
+    let seal = |position| Anchor { position: LogPosition(position), ..Anchor::START };
+    let mut apply = Applying::default();
+    apply.note_seal(seal(64), 1);
+    apply.note_seal(seal(128), 2);
+    apply.note_seal(seal(192), 3);
+    assert_eq!(apply.pass_seals(LogPosition(63)), None);
+    assert_eq!(apply.pass_seals(LogPosition(130)), Some((seal(128), 2)));
+    assert!(apply.is_seal(LogPosition(192)) && !apply.is_seal(LogPosition(64)));
+    apply.note_seal(seal(192), 4);
 }

@@ -1,0 +1,153 @@
+//! Records that this replica appends: of a turn, of writes past the log, of seals, of terms and of
+//! time. The log has them, the protocol sends the same bytes.
+
+use crate::AckLevel;
+use crate::node::Node;
+use crate::node::steps::Step;
+use crate::node::writes::Unlogged;
+use alloc::vec::Vec;
+use gabion_base::{Error, Failed, Frontier, LogPosition, Result, SequenceNumber, ShardId};
+use gabion_log::{Appended, RecordBuilder, RecordFlags, RecordKind, Seal, Stamp};
+
+impl Node {
+    /// Appends a record at the head and tells the protocol.
+    pub(in crate::node) fn append_record(
+        &mut self,
+        kind: RecordKind,
+        payload: &[u8],
+        first: SequenceNumber,
+        count: u32,
+        flags: RecordFlags,
+    ) -> Result<LogPosition> {
+        let mut builder = RecordBuilder::new(kind, payload.len());
+        builder.payload().extend_from_slice(payload);
+        self.append_built(builder, first, count, flags)
+    }
+
+    /// As [`Self::append_record`], in the buffer that the record was encoded in. Writes past the
+    /// log come before it.
+    pub(in crate::node) fn append_built(
+        &mut self,
+        builder: RecordBuilder,
+        first: SequenceNumber,
+        count: u32,
+        flags: RecordFlags,
+    ) -> Result<LogPosition> {
+        if self.is_stopping() {
+            return Err(Error::unavailable("the replica stops: its log takes no more records"));
+        }
+        self.writing.check()?;
+        self.append_unlogged()?;
+        let kind = builder.kind();
+        // A clock that is behind the group's time, after a change of head say, makes time stand
+        // still.
+        let now_ms = self.now_ms.max(self.tree.now_ms());
+        let stamp = Stamp { first_sequence: first, count, now_ms, flags };
+        self.log.set_members_durable(self.protocol.durable_commit().only());
+        let Appended { pad, record } = self.log.append_built(builder, stamp)?;
+        let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
+        let last = self.log.last();
+        self.protocol.handle_appended(ShardId::ZERO, records, last.crc);
+        assert_eq!(
+            self.protocol.progress().end.only(),
+            last.end,
+            "what is sent is what the log has"
+        );
+        if kind == RecordKind::Seal {
+            self.apply.note_seal(record.anchor(), now_ms);
+        }
+        self.tree.pass_time(now_ms);
+        self.due.mark_all(&Step::APPENDED);
+        Ok(record.end())
+    }
+
+    /// Says in the log which sequence numbers are of writes that it does not have: a batch of so
+    /// many that holds none.
+    fn append_unlogged(&mut self) -> Result<()> {
+        let Some(Unlogged { first, count }) = self.writing.take_unlogged() else { return Ok(()) };
+        let appended = self.append_record(RecordKind::Batch, &[], first, count, RecordFlags::NONE);
+        if appended.is_err() {
+            self.writing.keep_unlogged(Unlogged { first, count });
+        }
+        let end = appended?;
+        self.pass_marks(end, self.log.last().crc);
+        Ok(())
+    }
+
+    /// Completes the active MemTable, here and by the record at every member.
+    pub(in crate::node) fn append_seal(&mut self) {
+        match self.append_unlogged() {
+            Ok(()) => {}
+            Err(error) => return self.failed(Failed::Append, error),
+        }
+        let memtable = self.tree.active_id();
+        let sequence = self.tree.last_sequence();
+        let mut payload = Vec::new();
+        let frontier = Frontier::of(self.log.end());
+        Seal { memtable, sequence, frontier }.encode(&mut payload);
+        let result = self
+            .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
+            .and_then(|end| self.tree.seal(memtable, Frontier::of(end)).map(|_| ()));
+        match result {
+            Ok(()) => {
+                self.due.mark(Step::Jobs);
+                self.pass_marks(self.log.end(), self.log.last().crc);
+            }
+            // Without room for it the MemTable grows a little more.
+            Err(error) => self.failed(Failed::Append, error),
+        }
+    }
+
+    // ---- terms and time
+
+    /// Begins the log of a term with the view in which it runs, so that the log tells by itself
+    /// whose it is. A log that nobody else reads needs no such record.
+    pub(in crate::node) fn append_term_start(&mut self) {
+        if !self.writing.awaits_term_start() || !self.protocol.is_joined() {
+            return;
+        }
+        let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
+        let kind = RecordKind::TermStart;
+        match self.append_record(kind, &view, sequence, 0, self.own_flags()) {
+            Ok(end) => {
+                self.writing.term_started();
+                self.pass_marks(end, self.log.last().crc);
+            }
+            Err(error) => self.failed(Failed::Append, error),
+        }
+    }
+
+    /// Appends a record that carries time, if one is due. The record of a turn under way carries it
+    /// too.
+    pub(in crate::node) fn carry_time(&mut self) {
+        let is_due = self.time_due_ms().is_some_and(|due_ms| due_ms <= self.now_ms);
+        if !is_due || self.writing.is_in_turn() || self.refusal().is_some() {
+            return;
+        }
+        if self.ring_is_full() {
+            return;
+        }
+        match self.append_time() {
+            Ok(()) => {}
+            Err(error) => self.failed(Failed::Append, error),
+        }
+    }
+
+    /// The flags of a record that no client asked for: at the level `durable` readers wait for it
+    /// all the same, and so its block has to be whole.
+    pub(in crate::node) fn own_flags(&self) -> RecordFlags {
+        match self.config.ack {
+            AckLevel::Durable => RecordFlags::BLOCK_END,
+            AckLevel::Replicated => RecordFlags::NONE,
+        }
+    }
+
+    fn append_time(&mut self) -> Result<()> {
+        let first = self.tree.last_sequence().next();
+        // Who reads what has expired waits for this record like for any other.
+        let flags = self.own_flags();
+        let end = self.append_record(RecordKind::Batch, &[], first, 0, flags)?;
+        self.pass_marks(end, self.log.last().crc);
+        Ok(())
+    }
+}
