@@ -192,7 +192,11 @@ impl Node {
 mod tests {
     use super::*;
     use crate::NodeOptions;
-    use crate::node::testing::{HEAD, commit, one_of_two, place_segments};
+    use crate::node::file_table::Segments;
+    use crate::node::testing::{HEAD, Machine, built, commit, one_of_two, place_segments};
+    use gabion_base::Term;
+    use gabion_engine::{Edit, EntryKind, FileMeta, FileReference, Flushed, JobKind};
+    use gabion_log::{Anchor, Span};
 
     /// Slots of a segment that is read for a member are not written again under the read.
     /// docs/faults.md: E12
@@ -214,6 +218,78 @@ mod tests {
         assert!(node.pool.counts().free < free, "the second may be under the read");
         node.log_read(7, Err(Error::unavailable("the device fails the read")));
         assert_eq!(node.pool.counts().free, free);
+        node.invariants();
+    }
+
+    /// Applies the edit of a flush whose file references a segment.
+    fn flush_with_reference(machine: &Machine, node: &mut Node, segment: FileId) {
+        node.tree.apply_operation(SequenceNumber(1), EntryKind::Put, b"\x01k", b"v").unwrap();
+        let memtable = node.tree.active_id();
+        let frontier = Frontier::of(LogPosition(8));
+        node.tree.seal(memtable, frontier).unwrap();
+        let slots = node.pool.allocate(1).unwrap();
+        let file = built(FileId::sst(1), Term(0), slots, 4_096);
+        node.files.add(&mut node.pool, FilePlacement::clone(&file.placement)).unwrap();
+        machine.commit(node);
+        node.files.placed(&node.pool, file.meta.id);
+        let sequence = SequenceNumber(1);
+        let meta = FileMeta {
+            smallest: b"\x01k".to_vec(),
+            largest: b"\x01k".to_vec(),
+            smallest_sequence: sequence,
+            largest_sequence: sequence,
+            entries: 1,
+            references: alloc::vec![FileReference { file: segment, live_bytes: 100 }],
+            ..FileMeta::clone(&file.meta)
+        };
+        let edit = Edit {
+            number: 1,
+            kind: JobKind::Flush,
+            term: Term(0),
+            removed: Vec::new(),
+            added: alloc::vec![(0, meta)],
+            flushed: Some(Flushed { memtable, frontier, sequence }),
+            next_file: 2,
+            floor: None,
+            recipe: None,
+        };
+        let encoded = edit.encode().unwrap();
+        node.queue_edit(edit, encoded, LogPosition::ZERO).unwrap();
+        node.apply_edits();
+        assert_eq!(node.tree.last_edit(), 1);
+        machine.commit(node);
+    }
+
+    /// The log begins behind two segments, durably, and the process ends before it lets go of them.
+    /// docs/faults.md: E1
+    #[test]
+    fn a_start_keeps_of_the_segments_below_the_log_the_one_that_a_file_references() {
+        let machine = Machine::new(HEAD);
+        let mut node = machine.open(NodeOptions::default());
+        let segments: Vec<FileId> = (0..3).map(|it| node.log.config().segment(it)).collect();
+        for file in &segments {
+            let slots = node.pool.allocate(1).unwrap();
+            let (term, len) = (Term(0), node.config.segment_len);
+            let placement = FilePlacement { file: *file, term, len, checksum: 0, slots };
+            node.files.add(&mut node.pool, placement).unwrap();
+        }
+        machine.commit(&mut node);
+        segments.iter().for_each(|file| assert!(node.files.placed(&node.pool, *file)));
+        flush_with_reference(&machine, &mut node, segments[1]);
+        let position = LogPosition(2 * node.config.segment_len);
+        node.state.trimmed = Anchor { position, ..Anchor::START };
+        node.state.view.term = Term(1);
+        node.state.spans = alloc::vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
+        node.stage_state(None);
+        machine.commit(&mut node);
+        drop(node);
+        let mut node = machine.open(NodeOptions::default());
+        assert_eq!(node.files.segments(), Segments { of_log: 1, referenced: 1 });
+        machine.commit(&mut node);
+        let here = segments.iter().map(|file| node.pool.placement(*file).is_some());
+        assert!(here.eq([false, true, true]));
+        let live: Vec<_> = node.tree.version().referenced().iter().collect();
+        assert_eq!(live, [(&segments[1], &100)]);
         node.invariants();
     }
 }

@@ -90,9 +90,9 @@ pub(super) fn place_segments(node: &mut Node, count: u64) {
     }
 }
 
-/// A member of a group of two, on a disk of its own, that was never connected with the other one.
-pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
-    let group = GroupConfig {
+/// The configuration of a group of two.
+fn group_of_two() -> GroupConfig {
+    GroupConfig {
         group: GroupId(1),
         founders: alloc::vec![HEAD, TAIL],
         compaction: CompactionMode::Primary,
@@ -100,14 +100,45 @@ pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
         ring_len: MIB,
         segment_len: MIB / 4,
         tree: TreeConfig::default(),
-    };
-    let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
-    let handle = disk.handle();
-    let opened = async {
-        open::create(&handle, &group, me, [1; 16]).await?;
-        let pool = open::open_pool(&handle, Trust::Readable).await?;
-        let ring = Box::new(Ring::new(group.ring_len));
-        pool.open_node(ring, options, 0).await
-    };
-    disk.block_on(&handle, opened).unwrap().0
+    }
+}
+
+/// Disk and ring of a member of a group of two, which a restart leaves.
+pub(super) struct Machine {
+    disk: SimulatedDisk,
+    ring: Ring,
+}
+
+impl Machine {
+    pub(super) fn new(me: ReplicaId) -> Self {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
+        let handle = disk.handle();
+        let (group, pool_id) = (group_of_two(), [1; 16]);
+        disk.block_on(&handle, open::create(&handle, &group, me, pool_id)).unwrap();
+        Self { disk, ring: Ring::new(group.ring_len) }
+    }
+
+    /// The member that was never connected with the other one.
+    pub(super) fn open(&self, options: NodeOptions) -> Node {
+        let handle = self.disk.handle();
+        let opened = async {
+            let pool = open::open_pool(&handle, Trust::Readable).await?;
+            pool.open_node(Box::new(self.ring.clone()), options, 0).await
+        };
+        self.disk.block_on(&handle, opened).unwrap().0
+    }
+
+    /// Writes the commit that is due.
+    pub(super) fn commit(&self, node: &mut Node) {
+        node.schedule_commit();
+        let Some((id, Work::Commit(commit))) = ordered(node) else { panic!("no commit is due") };
+        let handle = self.disk.handle();
+        self.disk.block_on(&handle, gabion_pool::write_commit(&handle, commit)).unwrap();
+        node.handle_done(id, Done::Commit(Ok(())));
+    }
+}
+
+/// A member of a group of two, on a disk of its own, that was never connected with the other one.
+pub(super) fn one_of_two(me: ReplicaId, options: NodeOptions) -> Node {
+    Machine::new(me).open(options)
 }
