@@ -121,7 +121,6 @@ pub(super) enum Hold {
 }
 
 /// The first thing that holds a write back.
-#[inline]
 pub(super) fn judge(given: GateGiven) -> Hold {
     assert!(given.lag.is_some() || !given.lag_in_vain, "what is in vain is a wait for something");
     if let Some(refusal) = given.refusal {

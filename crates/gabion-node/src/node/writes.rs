@@ -267,15 +267,12 @@ impl Writing {
 
     // ---- the end of a turn
 
-    /// Makes a record of the turn, if operations wait for one.
+    /// Makes a record of the turn, which has operations.
     ///
     /// # Errors
     /// As [`RecordBuilder::of_payload`].
     #[inline]
-    pub(super) fn end_turn(&mut self, tree: &Tree) -> Result<Option<Turn>> {
-        if self.batch.is_empty() {
-            return Ok(None);
-        }
+    pub(super) fn end_turn(&mut self, tree: &Tree) -> Result<Turn> {
         let (batch, first) = (core::mem::take(&mut self.batch), self.first);
         assert_eq!(
             first.get() + batch.count() as u64,
@@ -285,7 +282,7 @@ impl Writing {
         self.room = batch.len();
         let count = batch.count() as u32;
         let builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish())?;
-        Ok(Some(Turn { builder, first, count }))
+        Ok(Turn { builder, first, count })
     }
 
     /// The log did not take a record of what the MemTable has: only a restart makes them equal

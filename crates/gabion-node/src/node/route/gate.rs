@@ -25,6 +25,7 @@ impl Node {
     }
 
     /// What holds back a write that comes now.
+    #[inline]
     fn hold(&self) -> Hold {
         let refusal = match self.duties().append {
             true => self.refusal(),
@@ -33,18 +34,21 @@ impl Node {
         if refusal.is_some() {
             return judge(GateGiven { refusal, ..GateGiven::default() });
         }
-        let (no_room, lag) = (self.full(), self.lag());
-        let is_short = no_room.is_some();
+        let (no_space, lag) = (self.jobs.out_of_space(), self.lag());
+        let (is_short, slowed_until_ms) = (self.room.is_short(), self.writes_due_ms());
+        if no_space.is_none() && lag.is_none() && !is_short && slowed_until_ms.is_none() {
+            return Hold::Nothing; // which every put asks
+        }
         judge(GateGiven {
             refusal: None,
-            no_space: self.jobs.out_of_space(),
+            no_space,
+            no_room: self.full(),
             room_is_made: is_short && self.makes_room(),
             room_in_vain: is_short && self.waits_in_vain_for_room(),
             log_goes_on: is_short && self.log_goes_on(),
-            no_room,
-            lag_in_vain: lag.is_some() && self.writes_wait_in_vain().is_some(),
             lag,
-            slowed_until_ms: self.writes_due_ms(),
+            lag_in_vain: lag.is_some() && self.writes_wait_in_vain().is_some(),
+            slowed_until_ms,
         })
     }
 
@@ -100,6 +104,7 @@ impl Node {
 
     /// Why nothing may go into the log, if so. A pool that is full is no such reason: an edit that
     /// waits to be appended may be what gives slots back.
+    #[inline]
     pub(in crate::node) fn refusal(&self) -> Option<Refusal<'_>> {
         if let Some(error) = self.writing.refusal() {
             return Some(Refusal::Failed(error));

@@ -158,14 +158,11 @@ impl Node {
     /// # Errors
     /// As [`Self::end_turn`].
     pub fn end_turn_at(&mut self, level: AckLevel) -> Result<Frontier> {
-        let len = self.writing.pending();
-        let turn = match self.writing.end_turn(&self.tree) {
-            Ok(None) => return self.writing.check().map(|()| self.log_end()),
-            Ok(Some(turn)) => Ok(turn),
-            Err(error) => Err(error),
-        };
-        self.pace.wrote(len);
-        let flags = self.turn_flags(level);
+        if !self.writing.is_in_turn() {
+            return self.writing.check().map(|()| self.log_end());
+        }
+        self.pace.wrote(self.writing.pending());
+        let (flags, turn) = (self.turn_flags(level), self.writing.end_turn(&self.tree));
         let append =
             |Turn { builder, first, count }| self.append_built(builder, first, count, flags);
         if let Err(error) = turn.and_then(append) {

@@ -22,7 +22,7 @@ fn put(writing: &mut Writing, tree: &mut Tree, key: &[u8]) {
 fn a_turn_is_one_record_of_what_the_memtable_has_and_what_is_refused_leaves_no_trace() {
     let (mut writing, mut node) = start();
     let tree = &mut node.tree;
-    assert!(writing.end_turn(tree).unwrap().is_none(), "nothing was written");
+    assert!(!writing.is_in_turn(), "nothing was written");
     put(&mut writing, tree, b"one");
     let long = alloc::vec![0; KEY_LEN_MAX + 1];
     let refused = writing.put(tree, Keyspace::User, &long, b"value").unwrap_err();
@@ -30,12 +30,12 @@ fn a_turn_is_one_record_of_what_the_memtable_has_and_what_is_refused_leaves_no_t
     writing.delete(tree, Keyspace::User, b"two").unwrap();
     let left = writing.room_left(&node.config);
     assert!(writing.is_full(&node.config, left) && !writing.is_full(&node.config, left / 2));
-    let turn = writing.end_turn(tree).unwrap().expect("two operations");
+    let turn = writing.end_turn(tree).unwrap();
     assert_eq!((turn.first, turn.count), (SequenceNumber(1), 2));
-    assert!(!writing.is_in_turn() && writing.end_turn(tree).unwrap().is_none());
+    assert!(!writing.is_in_turn());
     writing.begin(10);
     put(&mut writing, tree, b"three");
-    let turn = writing.end_turn(tree).unwrap().expect("an operation");
+    let turn = writing.end_turn(tree).unwrap();
     assert_eq!((turn.first, turn.count), (SequenceNumber(3), 1));
 }
 
@@ -45,7 +45,7 @@ fn a_writer_whose_record_the_log_does_not_take_refuses_what_comes_for_the_first_
     let (mut writing, mut node) = start();
     put(&mut writing, &mut node.tree, b"one");
     assert!(writing.refusal().is_none());
-    assert!(writing.end_turn(&node.tree).unwrap().is_some());
+    assert!(writing.end_turn(&node.tree).is_ok());
     writing.fail(Error::no_space("the ring is full"));
     writing.fail(Error::unavailable("the replica stops"));
     let reason = writing.refusal().expect("the MemTable has what the log has not");
