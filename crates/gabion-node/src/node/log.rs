@@ -194,6 +194,8 @@ mod tests {
     use crate::NodeOptions;
     use crate::node::file_table::Segments;
     use crate::node::testing::{HEAD, Machine, built, commit, one_of_two, place_segments};
+    use alloc::vec::Vec;
+    use gabion_base::SequenceNumber;
     use gabion_base::Term;
     use gabion_engine::{Edit, EntryKind, FileMeta, FileReference, Flushed, JobKind};
     use gabion_log::{Anchor, Span};
