@@ -33,6 +33,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(test)]
@@ -99,6 +100,8 @@ struct Shared {
     direct_refusal: Option<String>,
     ledger: Ledger,
     threads: Mutex<Option<Arc<ThreadPool>>>,
+    /// Media that are not dropped.
+    media: AtomicUsize,
 }
 
 impl Shared {
@@ -223,6 +226,7 @@ impl PoolFile {
             direct_refusal,
             ledger: Ledger::default(),
             threads: Mutex::new(None),
+            media: AtomicUsize::new(0),
         })))
     }
 
@@ -264,6 +268,12 @@ impl PoolFile {
     #[must_use]
     pub fn direct_refusal(&self) -> Option<&str> {
         self.0.direct_refusal.as_deref()
+    }
+
+    /// Whether a medium on this file is left: from then on operations of others may still land.
+    #[must_use]
+    pub fn has_medium(&self) -> bool {
+        self.0.media.load(Ordering::Acquire) > 0
     }
 
     /// A medium on this file, for one thread.
@@ -359,6 +369,24 @@ pub struct FileMedium {
     flushes: Flushes,
     /// The descriptor with which the thread flushes by itself, if it does.
     flush_here: Option<Arc<File>>,
+    /// Dropped last, behind the engine, which waits for what the kernel has of it.
+    _counted: Counted,
+}
+
+/// A medium among those of its file.
+struct Counted(PoolFile);
+
+impl Counted {
+    fn new(file: PoolFile) -> Self {
+        file.0.media.fetch_add(1, Ordering::AcqRel);
+        Self(file)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.media.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Flushes of one medium, one at a time. If two ran side by side on a descriptor, the system would
@@ -411,6 +439,7 @@ impl FileMedium {
         };
         let (engine, backend, fallback) = chosen;
         Self {
+            _counted: Counted::new(file.clone()),
             file,
             engine,
             backend,

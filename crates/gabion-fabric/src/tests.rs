@@ -285,8 +285,12 @@ fn dropping_a_medium_waits_for_what_is_in_flight() {
                 then: false,
             },
         ]);
+        let another = file.medium(options).unwrap();
         drop(medium);
         assert!(std::fs::read(file.path()).unwrap()[..1 << 20] == data[..]);
+        assert!(file.has_medium());
+        drop(another);
+        assert!(!file.has_medium(), "nothing of any can land any more");
     }
 }
 

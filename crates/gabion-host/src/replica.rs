@@ -269,6 +269,93 @@ fn open_ring(
     owned::map_ring(path, found, pool)
 }
 
+/// The files of a replica, locked: what stays while its node is closed and opened again. Nobody
+/// else can open the replica before this and all media of its file are dropped.
+pub struct ReplicaFiles {
+    dir: PathBuf,
+    file: PoolFile,
+    options: MediumOptions,
+}
+
+impl ReplicaFiles {
+    /// Locks the pool of the replica in `dir`.
+    ///
+    /// # Errors
+    /// Busy when another process has it; not found for a pool that is not whole; unsupported for
+    /// another format; I/O.
+    pub fn lock(dir: &Path, io: BackendChoice) -> Result<Self> {
+        let path = pool_path(dir);
+        if !holds_replica(dir)?
+            && matches!(owner(&unfinished_path(dir), Purpose::NewPool)?, Owner::Gabion(_))
+        {
+            return Err(Error::not_found(format!(
+                "{}: its pool is not whole, as what made it (a creation, a checkpoint) was \
+                 interrupted; nothing in it counts, the directory can be removed",
+                dir.display()
+            )));
+        }
+        check_pool(&path)?;
+        let file = PoolFile::open(&path, DirectIo::Try)?;
+        let options = MediumOptions { backend: io, ..MediumOptions::default() };
+        Ok(Self { dir: dir.to_owned(), file, options })
+    }
+
+    /// Opens pool, ring and log. The replica takes part in nothing yet, and `clock` is told nothing
+    /// of its time: [`Node::begin_at`] is to be called once that is known.
+    ///
+    /// # Errors
+    /// As [`open_replica`]; busy while a medium of the files is left, whose writes could land
+    /// beneath what is opened.
+    pub fn open(
+        &self,
+        options: NodeOptions,
+        lost: LostRing,
+        clock: &Clock,
+        check: impl FnOnce(&GroupConfig, ReplicaId) -> Result<()>,
+    ) -> Result<OpenedReplica> {
+        let file = self.file.clone();
+        let path = file.path().to_owned();
+        if self.file.has_medium() {
+            let message = format!("{}: a medium of it is in use", path.display());
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let mut remarks = Vec::new();
+        if let Some(refusal) = file.direct_refusal() {
+            remarks.push(format!("{}: no direct I/O: {refusal}", path.display()));
+        }
+        let medium = file.medium(self.options)?;
+        if let Some(fallback) = medium.fallback() {
+            remarks.push(format!("{}: no io_uring, threads instead: {fallback}", path.display()));
+        }
+        let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
+        let medium = BlockingMedium::new(medium);
+        let trust = if file.flush_had_failed() { Trust::Flushed } else { Trust::Readable };
+        if trust == Trust::Flushed {
+            remarks.push(format!(
+                "{}: a flush had failed; what it may not have covered is written again",
+                path.display()
+            ));
+        }
+        let mut pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
+        check(&pool.group, pool.state.me)?;
+        owned::unlabel_pool(&path);
+        let ring = open_ring(&ring_path(&self.dir), &mut pool, &medium, lost)?;
+        let local = pool.store();
+        let parts = StoreParts {
+            file,
+            options: self.options,
+            geometry: local.geometry.clone(),
+            pool_id: local.pool_id,
+            group: local.group,
+            buffers: Arc::default(),
+        };
+        medium.handle().count_buffers_by(parts.buffers.clone());
+        let opening = pool.open_node(Box::new(ring), options, clock.now_ms());
+        let (node, _) = medium.block_on(opening)?;
+        Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
+    }
+}
+
 /// Opens the replica in `dir`: lock, pool, ring, log. `check` sees the group's configuration and
 /// the replica's number before the log is looked at, and may refuse them. From then on `clock`
 /// tells the time that the replica goes by ([`Clock::open_at`]).
@@ -285,56 +372,11 @@ pub fn open_replica(
     clock: &Clock,
     check: impl FnOnce(&GroupConfig, ReplicaId) -> Result<()>,
 ) -> Result<OpenedReplica> {
-    let path = pool_path(dir);
-    let mut remarks = Vec::new();
-    if !holds_replica(dir)?
-        && matches!(owner(&unfinished_path(dir), Purpose::NewPool)?, Owner::Gabion(_))
-    {
-        return Err(Error::not_found(format!(
-            "{}: its pool is not whole, as what made it (a creation, a checkpoint) was interrupted; \
-             nothing in it counts, the directory can be removed",
-            dir.display()
-        )));
-    }
-    check_pool(&path)?;
-    let file = PoolFile::open(&path, DirectIo::Try)?;
-    if let Some(refusal) = file.direct_refusal() {
-        remarks.push(format!("{}: no direct I/O: {refusal}", path.display()));
-    }
-    let medium_options = MediumOptions { backend: io, ..MediumOptions::default() };
-    let medium = file.medium(medium_options)?;
-    if let Some(fallback) = medium.fallback() {
-        remarks.push(format!("{}: no io_uring, threads instead: {fallback}", path.display()));
-    }
-    let readiness = medium.readiness_fd().map(|fd| fd.as_raw_fd());
-    let medium = BlockingMedium::new(medium);
-    let trust = if file.flush_had_failed() { Trust::Flushed } else { Trust::Readable };
-    if trust == Trust::Flushed {
-        remarks.push(format!(
-            "{}: a flush had failed; what it may not have covered is written again",
-            path.display()
-        ));
-    }
-    let mut pool = medium.block_on(open::open_pool(medium.handle(), trust))?;
-    check(&pool.group, pool.state.me)?;
-    owned::unlabel_pool(&path);
-    let ring = open_ring(&ring_path(dir), &mut pool, &medium, lost)?;
-    let local = pool.store();
-    let parts = StoreParts {
-        file,
-        options: medium_options,
-        geometry: local.geometry.clone(),
-        pool_id: local.pool_id,
-        group: local.group,
-        buffers: Arc::default(),
-    };
-    medium.handle().count_buffers_by(parts.buffers.clone());
-    let opening = pool.open_node(Box::new(ring), options, clock.now_ms());
-    let (mut node, _) = medium.block_on(opening)?;
-    remarks.extend(clock.open_at(node.tree().now_ms()));
-    node.begin_at(clock.now_ms());
-    remarks.extend(parts.file.forget_failed_flush()?);
-    Ok(OpenedReplica { node: Box::new(node), local, parts, medium, readiness, remarks })
+    let mut opened = ReplicaFiles::lock(dir, io)?.open(options, lost, clock, check)?;
+    opened.remarks.extend(clock.open_at(opened.node.tree().now_ms()));
+    opened.node.begin_at(clock.now_ms());
+    opened.remarks.extend(opened.parts.file.forget_failed_flush()?);
+    Ok(opened)
 }
 
 /// Sixteen random bytes, for what must differ from all of its kind.
@@ -357,4 +399,48 @@ pub fn failed(path: &Path, what: &str, error: io::Error) -> Error {
         _ => ErrorKind::Io,
     };
     Error::with_source(kind, format!("{}: {what}", path.display()), error)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+mod tests {
+    use super::*;
+    use gabion_base::units::MIB;
+    use gabion_engine::TreeConfig;
+    use gabion_node::{AckLevel, CompactionMode};
+
+    #[test]
+    fn locked_files_are_read_again_once_no_medium_of_before_can_write_to_them() {
+        let dir = std::env::temp_dir().join(format!("gabion-host-files-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let group = GroupConfig {
+            group: GroupId(7),
+            founders: vec![ReplicaId(1)],
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: 4 * MIB,
+            segment_len: MIB,
+            tree: TreeConfig { memtable_len: MIB, ..TreeConfig::default() },
+        };
+        create_replica(&dir, 64 * MIB, &group, ReplicaId(1)).unwrap();
+        let clock = Clock::start();
+        let files = ReplicaFiles::lock(&dir, BackendChoice::Threads).unwrap();
+        let open = || files.open(NodeOptions::default(), LostRing::Refuse, &clock, |_, _| Ok(()));
+        let mut opened = open().unwrap();
+        let busy = |error: Option<Error>| error.map(|error| error.kind());
+        assert_eq!(busy(open().err()), Some(ErrorKind::Busy), "its medium could still write");
+        let medium = opened.parts.blocking().unwrap();
+        opened.node.begin_at(clock.now_ms());
+        opened.node.advance(clock.now_ms());
+        let end = opened.node.log_end();
+        drop(opened);
+        assert_eq!(busy(open().err()), Some(ErrorKind::Busy), "that of a thread could");
+        drop(medium);
+        let lock = || ReplicaFiles::lock(&dir, BackendChoice::Threads);
+        assert_eq!(busy(lock().err()), Some(ErrorKind::Busy), "the lock stays meanwhile");
+        assert_eq!(open().unwrap().node.log_end(), end);
+        drop(files);
+        lock().unwrap();
+        let _ = std::fs::remove_dir_all(&dir);
+    }
 }
