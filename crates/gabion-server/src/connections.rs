@@ -1,7 +1,7 @@
 //! What is done to connections without their asking: CLIENT KILL, the option `timeout`, keepalive.
 
 use crate::client::Client;
-use crate::server::Server;
+use crate::service::Service;
 use mio::net::TcpStream;
 use rustix::net::sockopt;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) fn keep_alive(stream: &TcpStream, seconds: u64) {
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
 }
 
-impl Server {
+impl Service {
     /// Closes the connections that CLIENT KILL named: what they asked for is given up like that of any whose client is
     /// gone.
     pub(crate) fn close_killed(&mut self) {

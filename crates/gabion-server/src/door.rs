@@ -10,13 +10,14 @@ use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
 use crate::descriptors::are_used_up;
 use crate::forward::{Origin, Outcome};
-use crate::run::{Begun, Ended, Finished, GATED_BYTES_HIGH};
-use crate::server::{CLIENTS, Server};
+use crate::run::{Begun, Ended, GATED_BYTES_HIGH, Owed};
+use crate::server::{self, CLIENTS};
+use crate::service::Service;
 use crate::status;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
+use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
-use mio::{Interest, Token};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -65,9 +66,12 @@ pub(crate) struct Ahead {
     until_ms: u64,
 }
 
-impl Server {
+impl Service {
     /// Accepts whoever waits at the door.
     pub(crate) fn accept_clients(&mut self) {
+        if !self.is_open() {
+            return self.door_has_more = true;
+        }
         for _ in 0..ACCEPTS_MAX {
             match self.resp.accept() {
                 Ok((stream, address)) => self.admit(stream, address),
@@ -126,15 +130,18 @@ impl Server {
             self.clients.len() - 1
         });
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registered =
-            self.poll.registry().register(&mut stream, Token(CLIENTS + token), interest);
+        let registered = self.registry.register(
+            &mut stream,
+            server::token(self.place, CLIENTS + token),
+            interest,
+        );
         if let Err(error) = registered {
             note!("door for clients: {error}");
             return self.free_clients.push(token);
         }
         // The door listens on one address of the machine.
         let local = self.host.resp.to_string();
-        let session = self.commands.connect(address.to_string(), local, &*self.host);
+        let session = self.commands.connect(address.to_string(), local, &self.host);
         session.set_descriptor(stream.as_raw_fd());
         // By its number SLOWLOG finds the connection again.
         let serial = session.id();
@@ -170,6 +177,9 @@ impl Server {
 
     /// Takes requests of a connection, as many as may be taken now.
     pub(crate) fn serve_client(&mut self, token: usize) {
+        if !self.is_open() {
+            return self.eager.push(token);
+        }
         let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else { return };
         let is_alive = self.serve(token, &mut client);
         self.put_back(token, client, is_alive);
@@ -184,7 +194,7 @@ impl Server {
             }
             return;
         }
-        let _ = self.poll.registry().deregister(&mut client.stream);
+        let _ = self.registry.deregister(&mut client.stream);
         self.free_clients.push(token);
     }
 
@@ -231,7 +241,7 @@ impl Server {
 
     /// Returns false when the connection is over.
     fn take_requests(&mut self, token: usize, client: &mut Client) -> bool {
-        self.commands.begin_batch(&*self.host);
+        self.commands.begin_batch(&self.host);
         while !client.is_blocked() {
             match client.input.next_request() {
                 Ok(Some(Incoming::Request(request))) => {
@@ -241,7 +251,7 @@ impl Server {
                 }
                 Ok(Some(Incoming::TooLarge(large))) => {
                     let step =
-                        self.commands.handle_too_large(&mut client.session, &large, &*self.host);
+                        self.commands.handle_too_large(&mut client.session, &large, &self.host);
                     if !self.take_step(token, client, step) {
                         return false;
                     }
@@ -262,7 +272,7 @@ impl Server {
 
     /// Returns false when the connection is over.
     fn take_request(&mut self, token: usize, client: &mut Client, request: Request) -> bool {
-        let step = self.commands.handle(&mut client.session, request, &*self.host);
+        let step = self.commands.handle(&mut client.session, request, &self.host);
         self.take_step(token, client, step)
     }
 
@@ -333,7 +343,7 @@ impl Server {
             return self.held.push(token);
         }
         if is_read && client.write_turn != 0 {
-            client.frontier = client.frontier.join(self.last_end);
+            client.frontier = client.frontier.join(self.replica.turns.last_end);
             client.write_turn = 0;
         }
         let kind = match &work {
@@ -369,7 +379,8 @@ impl Server {
                 return false;
             }
             // In a group of one, reads see the writes of the same turn.
-            let is_known = client.write_turn != self.turn || self.reader() == self.writer();
+            let is_known =
+                client.write_turn != self.replica.turns.current || self.reader() == self.writer();
             return client.writes_out == 0 && is_known;
         }
         client.reads_out == 0 && (place != self.me || self.gated_bytes <= GATED_BYTES_HIGH)
@@ -377,7 +388,7 @@ impl Server {
 
     /// Sees to it that a connection is looked after when a turn is acknowledged.
     fn await_turn(&mut self, token: usize, client: &mut Client, turn: u64) {
-        if turn <= self.acknowledged_turn {
+        if turn <= self.replica.turns.acknowledged {
             return self.mark(token, client);
         }
         if client.waits_for < turn {
@@ -394,7 +405,7 @@ impl Server {
                 continue;
             };
             if let Some((work, protocol)) = client.held.take() {
-                self.commands.begin_batch(&*self.host);
+                self.commands.begin_batch(&self.host);
                 self.offer(token, &mut client, work, protocol);
             }
             let begun = client.held.is_none();
@@ -442,7 +453,7 @@ impl Server {
                 continue;
             };
             client.is_listed = false;
-            let result = client.flush(self.acknowledged_turn, &mut encoded);
+            let result = client.flush(self.replica.turns.acknowledged, &mut encoded);
             let traffic = &self.host.traffic;
             let count = result.as_ref().copied().unwrap_or(0) as u64;
             traffic.client_sent.set(traffic.client_sent.get() + count);
@@ -452,7 +463,7 @@ impl Server {
             let is_done = client.is_closing && client.is_done() && !client.is_lingering();
             let is_over = result.is_err() || is_done && !self.linger(token, &mut client);
             if !is_over {
-                if client.has_reply(self.acknowledged_turn) && client.can_write {
+                if client.has_reply(self.replica.turns.acknowledged) && client.can_write {
                     self.mark(token, &mut client);
                 }
                 if client.is_stalled && (client.may_send_ahead() || !client.is_blocked()) {
@@ -572,16 +583,19 @@ impl Server {
         let reply = match question {
             Err(error) => error,
             Ok(Question::Status) => admin::reply(&status::status(self)),
-            Ok(Question::Files) => admin::reply(&admin::files(&self.node.borrow())),
-            Ok(Question::Time) => admin::reply(&admin::time(&self.node.borrow(), &self.clock)),
-            Ok(Question::AdoptTime) => admin::adopt_time(&self.node.borrow(), &self.clock),
+            Ok(Question::Files) => admin::reply(&admin::files(&self.replica.node.borrow())),
+            Ok(Question::Time) => {
+                admin::reply(&admin::time(&self.replica.node.borrow(), &self.clock))
+            }
+            Ok(Question::AdoptTime) => admin::adopt_time(&self.replica.node.borrow(), &self.clock),
             Ok(Question::Scrub(only)) => {
-                let (scrub, store) = (Scrub::of(&self.node, only.as_ref()), self.local.clone());
-                let (origin, finished) = (origin(client), self.finished.clone());
+                let scrub = Scrub::of(&self.replica.node, only.as_ref());
+                let store = self.replica.local.clone();
+                let owed = Owed::answer(&self.finished, origin(client));
                 let presence = client.presence();
-                self.executor.spawn(async move {
+                self.replica.executor.spawn(async move {
                     let reply = admin::reply_to(scrub.run(&store, &presence).await);
-                    finished.borrow_mut().push(Finished::Answer { origin, reply });
+                    owed.pay(reply, false);
                 });
                 return;
             }
@@ -592,12 +606,12 @@ impl Server {
                 }
             }
             Ok(Question::Digest) => {
-                let (view, end) = self.node.borrow_mut().digest_point();
-                let tables = self.store.tables().clone();
-                let (origin, finished) = (origin(client), self.finished.clone());
-                self.executor.spawn(async move {
+                let (view, end) = self.replica.node.borrow_mut().digest_point();
+                let tables = self.replica.store.tables().clone();
+                let owed = Owed::answer(&self.finished, origin(client));
+                self.replica.executor.spawn(async move {
                     let reply = admin::reply_to(admin::digest(view, end, &tables).await);
-                    finished.borrow_mut().push(Finished::Answer { origin, reply });
+                    owed.pay(reply, false);
                 });
                 return;
             }

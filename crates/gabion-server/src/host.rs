@@ -4,6 +4,7 @@ use crate::PeerAddress;
 use crate::admin::place;
 use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
 use crate::process;
+use crate::replica::WhileOpen;
 use crate::settings::{self, DoorSettings, Settings};
 use crate::store::SharedNode;
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use gabion_replication::MemberStatus;
 use gabion_resp::limits::REQUEST_LEN_MAX;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,19 +64,24 @@ impl CommandRate {
     }
 }
 
-/// The process, as commands see it.
-pub(crate) struct ServerHost {
+/// What commands may know of an open replica.
+pub(crate) struct Shown {
     pub(crate) node: SharedNode,
+    pub(crate) cache: Arc<SharedCache>,
+    /// The threads of jobs, which are the replica's: they end when it does.
+    pub(crate) jobs: Weak<RefCell<JobThreads>>,
+    /// Buffers of all threads.
+    pub(crate) buffers: Arc<BufferMeter>,
+}
+
+/// The process, as commands of one service see it.
+pub(crate) struct ServerHost {
+    pub(crate) replica: WhileOpen<Shown>,
     pub(crate) traffic: Traffic,
     pub(crate) rate: RefCell<CommandRate>,
     pub(crate) peers: Vec<PeerAddress>,
     pub(crate) resp: SocketAddr,
     pub(crate) run_id: [u8; 16],
-    pub(crate) cache: Arc<SharedCache>,
-    /// The threads of jobs, which are the loop's: they end when it does.
-    pub(crate) jobs: Weak<RefCell<JobThreads>>,
-    /// Buffers of all threads.
-    pub(crate) buffers: Arc<BufferMeter>,
     /// Clients for which there are descriptors.
     pub(crate) clients_max: usize,
     /// Steps by which jobs stand back.
@@ -85,7 +91,7 @@ pub(crate) struct ServerHost {
     /// From when on the time of commands is counted.
     pub(crate) began: Instant,
     pub(crate) now_us: Cell<u64>,
-    pub(crate) clock: Rc<Clock>,
+    pub(crate) clock: Arc<Clock>,
 }
 
 impl ServerHost {
@@ -99,12 +105,12 @@ impl ServerHost {
 
     /// What memory the replica takes, by what for.
     pub(crate) fn memory(&self, node: &Node) -> Memory {
-        let cache = &self.cache;
+        let cache = &self.replica.cache;
         let budgets = Budgets {
             block_cache: (cache.stats().bytes, cache.capacity()),
             open_files: (cache.open_bytes(), cache.open_capacity()),
         };
-        Memory::of(node, &self.buffers, budgets)
+        Memory::of(node, &self.replica.buffers, budgets)
     }
 
     /// Where clients reach another member.
@@ -135,15 +141,15 @@ impl Host for ServerHost {
     }
 
     fn replicas(&self) -> u32 {
-        self.node.borrow().view().group().members.len() as u32
+        self.replica.node.borrow().view().group().members.len() as u32
     }
 
     fn is_head(&self) -> bool {
-        self.node.borrow().duties().append
+        self.replica.node.borrow().duties().append
     }
 
     fn acknowledges_durable(&self) -> bool {
-        self.node.borrow().config().ack == AckLevel::Durable
+        self.replica.node.borrow().config().ack == AckLevel::Durable
     }
 
     #[inline]
@@ -157,9 +163,9 @@ impl Host for ServerHost {
     }
 
     fn options(&self) -> Vec<(String, String)> {
-        let node = self.node.borrow();
+        let node = self.replica.node.borrow();
         let config = node.config();
-        let settings = Settings::of(&node, &self.cache, self.door.get());
+        let settings = Settings::of(&node, &self.replica.cache, self.door.get());
         let Codecs { upper, bottom } = settings.codecs;
         let limits = settings.limits;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
@@ -198,25 +204,31 @@ impl Host for ServerHost {
     }
 
     fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {
-        let before = Settings::of(&self.node.borrow(), &self.cache, self.door.get());
+        let before =
+            Settings::of(&self.replica.node.borrow(), &self.replica.cache, self.door.get());
         let all = self.options();
         let value = |name: &str| {
             let found = all.iter().find(|(other, _)| other == name);
             found.map(|(_, value)| value.as_str())
         };
         let settings = before.with(options, value)?;
-        let grow = |count| match self.jobs.upgrade() {
+        let grow = |count| match self.replica.jobs.upgrade() {
             Some(jobs) => jobs.borrow_mut().grow(count),
             None => Err(Error::unavailable("the threads of jobs have ended")),
         };
-        settings.apply(&mut self.node.borrow_mut(), &self.cache, self.clients_max, grow)?;
+        settings.apply(
+            &mut self.replica.node.borrow_mut(),
+            &self.replica.cache,
+            self.clients_max,
+            grow,
+        )?;
         self.door.set(settings.door);
         Ok(())
     }
 
     fn info(&self) -> ServerInfo {
         let cpu = process::cpu();
-        let node = self.node.borrow();
+        let node = self.replica.node.borrow();
         let me = node.id();
         let members: Vec<MemberStatus> = {
             let all = node.protocol().members().into_iter();
@@ -227,7 +239,7 @@ impl Host for ServerHost {
         let to_head = members.iter().find(|member| member.id == head);
         let replicas = members.iter().filter(|member| is_head && member.is_joined);
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
-        let (cache, warmed) = (self.cache.stats(), self.cache.warmed());
+        let (cache, warmed) = (self.replica.cache.stats(), self.replica.cache.warmed());
         let stopped = counters.writes_stopped_ms;
         let by_what: Vec<_> = stopped.each().map(|(what, ms)| format!("{what}={ms}")).collect();
         let keys = node.tree().key_estimate();

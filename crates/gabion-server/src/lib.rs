@@ -8,11 +8,13 @@
 //!
 //! - [`run()`]: a replica from its directory until a signal; [`create_replica`]: such a directory.
 //! - [`commands`]: what a Redis client may ask, from the words of a request to its reply.
-//! - `server`: the loop and its turns; `door` and `client`: connections of clients (`listen` and
-//!   `descriptors`: how many may come); `mesh` and `peers`: connections of members, commands that
-//!   they forward (`forward`) and what they are owed for them (`replies`); `run`: commands at this
-//!   node; `store`: the node as what commands run on; `shipping` and `warm`: threads (those of
-//!   jobs: `gabion-db`); `admin` and `status`: `GABION …`.
+//! - `server`: the loop of all services; `service`: the turns of one; `replica`: its files, node
+//!   and threads, which `reopen` closes and opens.
+//! - `door` and `client`: connections of clients (`listen` and `descriptors`: how many may come);
+//!   `mesh` and `peers`: connections of members, commands that they forward (`forward`) and what
+//!   they are owed for them (`replies`).
+//! - `run`: commands at this node; `store`: the node as what commands run on; `shipping` and
+//!   `warm`: threads (those of jobs: `gabion-host`); `admin` and `status`: `GABION …`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -49,10 +51,13 @@ mod marks;
 mod mesh;
 mod peers;
 mod process;
+mod reopen;
+mod replica;
 mod replies;
 mod routing;
 mod run;
 mod server;
+mod service;
 mod settings;
 mod shipping;
 mod start;

@@ -3,14 +3,14 @@
 
 use crate::admin;
 use crate::forward::Origin;
-use crate::run::Finished;
-use crate::server::Server;
+use crate::run::Owed;
+use crate::service::Service;
 use crate::store::{DoorTables, SharedNode};
 use gabion_base::{Error, ErrorKind, Frontier, Result};
 use gabion_node::{Captured, MarkId};
 use serde_json::{Value, json};
 
-impl Server {
+impl Service {
     /// Arms a mark for a connection; the answer comes when the log has passed it.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl Server {
         frontier: Frontier,
         origin: impl FnOnce() -> Origin,
     ) -> Result<()> {
-        let mark = self.node.borrow_mut().arm_mark(frontier, self.now_ms)?;
+        let mark = self.replica.node.borrow_mut().arm_mark(frontier, self.now_ms)?;
         self.marks.insert(mark, origin());
         Ok(())
     }
@@ -32,11 +32,11 @@ impl Server {
             Ok(captured) => captured,
             Err(error) => return self.answer(&origin, admin::reply_to(Err(error))),
         };
-        let (node, tables) = (self.node.clone(), self.store.tables().clone());
-        let finished = self.finished.clone();
-        self.executor.spawn(async move {
+        let (node, tables) = (self.replica.node.clone(), self.replica.store.tables().clone());
+        let owed = Owed::answer(&self.finished, origin);
+        self.replica.executor.spawn(async move {
             let reply = admin::reply_to(digest_at(captured, &node, &tables).await);
-            finished.borrow_mut().push(Finished::Answer { origin, reply });
+            owed.pay(reply, false);
         });
     }
 
@@ -54,7 +54,7 @@ impl Server {
         };
         let gone = self.marks.iter().filter(|(_, origin)| !is_there(origin)).map(|(mark, _)| *mark);
         for mark in gone.collect::<Vec<_>>() {
-            self.node.borrow_mut().withdraw_mark(mark);
+            self.replica.node.borrow_mut().withdraw_mark(mark);
             if let Some(origin) = self.marks.remove(&mark) {
                 let error = Error::unavailable(admin::CLOSED);
                 self.answer(&origin, admin::reply_to(Err(error)));

@@ -1,13 +1,14 @@
 //! The other members, as the loop sees them: connections and frames.
 
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
-use crate::server::{PEERS, STRANGERS, STRANGERS_MAX, Server};
+use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
+use crate::service::Service;
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
 use gabion_replication::{Addresses, Frame, GroupView, Message};
+use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
-use mio::{Interest, Token};
 use std::io;
 
 /// How long somebody may take to say who he is, in ms.
@@ -34,7 +35,7 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
     }
 }
 
-impl Server {
+impl Service {
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
         self.peers.iter().position(|peer| peer.id == id)
     }
@@ -63,7 +64,11 @@ impl Server {
     fn connect_peer(&mut self, place: usize) {
         let result = TcpStream::connect(self.peers[place].address).and_then(|mut stream| {
             let interest = Interest::READABLE | Interest::WRITABLE;
-            self.poll.registry().register(&mut stream, Token(PEERS + place), interest)?;
+            self.registry.register(
+                &mut stream,
+                server::token(self.place, PEERS + place),
+                interest,
+            )?;
             Ok(stream)
         });
         match result {
@@ -117,7 +122,7 @@ impl Server {
 
     /// Returns whether the connection stands.
     fn finish_connecting(&mut self, place: usize) -> bool {
-        let (me, group) = (self.me, self.parts.group);
+        let (me, group) = (self.me, self.group);
         let peer = &mut self.peers[place];
         let Some(link) = &mut peer.link else { return false };
         let error = match link.stream.take_error() {
@@ -133,7 +138,7 @@ impl Server {
                 link.queue(Bytes::from(Preamble { group, from: me, to: peer.id }.encode()));
                 peer.made();
                 let id = peer.id;
-                self.node.borrow_mut().handle_connected(id, connection, self.now_ms);
+                self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
                 true
             }
             // Still under way: a spurious event.
@@ -198,7 +203,7 @@ impl Server {
             };
             match link.next_frame() {
                 Ok(Some(frame)) => {
-                    let mut node = self.node.borrow_mut();
+                    let mut node = self.replica.node.borrow_mut();
                     node.handle_message(id, connection, frame, self.now_ms);
                 }
                 Ok(None) => return true,
@@ -222,15 +227,15 @@ impl Server {
         self.drop_link(place);
     }
 
-    fn drop_link(&mut self, place: usize) {
+    pub(crate) fn drop_link(&mut self, place: usize) {
         let peer = &mut self.peers[place];
         let Some(mut link) = peer.link.take() else { return };
         peer.back_off(self.now_ms);
         let id = peer.id;
-        let _ = self.poll.registry().deregister(&mut link.stream);
+        let _ = self.registry.deregister(&mut link.stream);
         if link.is_up {
             peer.down_since_ms = self.now_ms;
-            self.node.borrow_mut().handle_disconnected(id, link.connection, self.now_ms);
+            self.replica.node.borrow_mut().handle_disconnected(id, link.connection, self.now_ms);
         }
         self.lose_forwarded(id, link.connection);
     }
@@ -238,6 +243,10 @@ impl Server {
     // ---- those who connect to us
 
     pub(crate) fn accept_strangers(&mut self) {
+        // They wait at the door until the replica is open.
+        if !self.is_open() {
+            return;
+        }
         while let Ok((mut stream, _)) = self.peer_door.accept() {
             let free = self.strangers.iter().position(Option::is_none);
             let Some(place) = free.or_else(|| {
@@ -248,8 +257,8 @@ impl Server {
             }) else {
                 continue;
             };
-            let token = Token(STRANGERS + place);
-            if self.poll.registry().register(&mut stream, token, Interest::READABLE).is_ok() {
+            let token = server::token(self.place, STRANGERS + place);
+            if self.registry.register(&mut stream, token, Interest::READABLE).is_ok() {
                 self.strangers[place] = Some(Stranger::new(stream, self.now_ms));
                 self.hear_stranger(place);
             }
@@ -268,7 +277,7 @@ impl Server {
             }
         };
         let Some(stranger) = self.strangers[place].take() else { return };
-        let is_ours = preamble.group == self.parts.group && preamble.to == self.me;
+        let is_ours = preamble.group == self.group && preamble.to == self.me;
         let member = self.peer_place(preamble.from).filter(|_| is_ours);
         let Some(peer) = member.filter(|&peer| !self.peers[peer].is_ours_to_make) else {
             let Preamble { group, from, to } = preamble;
@@ -280,9 +289,11 @@ impl Server {
 
     fn welcome(&mut self, place: usize, mut stream: TcpStream) {
         self.drop_link(place);
-        let registry = self.poll.registry();
+        let registry = &self.registry;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = registry.reregister(&mut stream, Token(PEERS + place), interest) {
+        if let Err(error) =
+            registry.reregister(&mut stream, server::token(self.place, PEERS + place), interest)
+        {
             return self.complain(place, &format!("its connection cannot be watched: {error}"));
         }
         let _ = stream.set_nodelay(true);
@@ -291,7 +302,7 @@ impl Server {
         peer.link = Some(Link::new(stream, connection, true, self.now_ms));
         peer.made();
         let id = peer.id;
-        self.node.borrow_mut().handle_connected(id, connection, self.now_ms);
+        self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
         // What came with the preamble gives no further event.
         self.read_peer(place);
     }
@@ -321,10 +332,10 @@ impl Server {
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.
     pub(crate) fn send_message(&mut self, to: ReplicaId, message: Message) -> bool {
         let (config, term) = {
-            let node = self.node.borrow();
+            let node = self.replica.node.borrow();
             (node.view().group().config, node.protocol().term())
         };
-        let (group, from) = (self.parts.group, self.me);
+        let (group, from) = (self.group, self.me);
         let Some(place) = self.peer_place(to) else { return false };
         let link = self.peers[place].link.as_mut();
         let Some(link) = link.filter(|link| link.has_greeted) else { return false };

@@ -17,7 +17,7 @@ use crate::forward::{self, Origin, Outcome};
 use crate::peers::{Peer, Reads};
 use crate::replies::FORWARDED_MAX;
 use crate::run::{Begun, Ended, Item, NOT_READABLE, READ_WAIT_MAX_MS};
-use crate::server::Server;
+use crate::service::Service;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
 use gabion_replication::Message;
@@ -110,7 +110,7 @@ impl Kept {
     }
 }
 
-impl Server {
+impl Service {
     /// Has another member run a command.
     pub(crate) fn forward(&mut self, to: ReplicaId, item: Item) -> Begun {
         let link = self.peer(to).and_then(Peer::greeted);
@@ -192,7 +192,7 @@ impl Server {
         }
         let args: Args = [Bytes::from_static(b"EXISTS"), Bytes::new()].into_iter().collect();
         let Ok(call) = Call::new(Request { args }) else { return };
-        self.commands.begin_batch(&*self.host);
+        self.commands.begin_batch(&self.host);
         let item = self.item(Origin::Probe, Work::Call(call), Protocol::Resp2, Frontier::ZERO);
         self.note_reads(Reads::Asked);
         let _ = self.forward(self.reader(), item);
@@ -214,7 +214,7 @@ impl Server {
             return unconnected(self.writer(), "head");
         }
         if self.reader() == self.me {
-            let is_readable = self.node.borrow().is_readable();
+            let is_readable = self.replica.node.borrow().is_readable();
             return (!is_readable).then(|| NOT_READABLE.to_owned());
         }
         match self.peer(self.reader()).and_then(Peer::greeted) {
@@ -261,7 +261,7 @@ impl Server {
         let command = forward::decode(&body)?;
         let origin = Origin::Peer { replica: from, connection, id };
         let protocol = command.protocol;
-        self.commands.begin_batch(&*self.host);
+        self.commands.begin_batch(&self.host);
         let item = self.item(origin.clone(), command.work, protocol, command.frontier);
         let is_read = item.is_read();
         let place = if is_read { self.reader() } else { self.writer() };

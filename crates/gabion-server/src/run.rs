@@ -4,13 +4,15 @@
 use crate::commands::{Asker, Route, Work};
 use crate::forward::{self, Origin, Outcome};
 use crate::replies::Replies;
-use crate::server::Server;
+use crate::service::Service;
 use crate::store::{Entry, Wish, entry};
 use gabion_base::Frontier;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// How long a read waits, at each node on its way, for what a group that recovers will soon have: a
@@ -93,12 +95,62 @@ impl WaitingReads {
 }
 
 /// A task that ended.
-#[expect(clippy::large_enum_variant, reason = "most are of the large kind")]
 pub(crate) enum Finished {
     /// A command; void when it met a closed gate.
     Command { item: Item, reply: Reply, hit_gate: bool },
+    /// A command that has to begin anew: its task was dropped, or the node that it waited for is
+    /// gone. It has done nothing, as every command writes last.
+    CutOff { item: Item },
     /// An answer that depends on no turn.
     Answer { origin: Origin, reply: Reply },
+}
+
+/// For a question to a node that ended before it answered.
+pub(crate) const ASKED_TOO_EARLY: Reply = Reply::error(
+    "TRYAGAIN the replica was opened again meanwhile: nothing was done, and it can be asked anew",
+);
+
+/// What a task owes somebody: it is told also where the task is dropped before its end.
+pub(crate) struct Owed {
+    finished: Rc<RefCell<Vec<Finished>>>,
+    end: Option<Finished>,
+}
+
+impl Owed {
+    /// Of a command.
+    pub(crate) fn command(finished: &Rc<RefCell<Vec<Finished>>>, item: Item) -> Self {
+        Self { finished: finished.clone(), end: Some(Finished::CutOff { item }) }
+    }
+
+    /// Of a question to the node.
+    pub(crate) fn answer(finished: &Rc<RefCell<Vec<Finished>>>, origin: Origin) -> Self {
+        let end = Finished::Answer { origin, reply: ASKED_TOO_EARLY };
+        Self { finished: finished.clone(), end: Some(end) }
+    }
+
+    /// The command's work.
+    fn item(&self) -> Option<&Item> {
+        match &self.end {
+            Some(Finished::CutOff { item }) => Some(item),
+            _ => None,
+        }
+    }
+
+    /// The task has ended with this reply.
+    pub(crate) fn pay(mut self, reply: Reply, hit_gate: bool) {
+        self.end = self.end.take().map(|end| match end {
+            Finished::CutOff { item } => Finished::Command { item, reply, hit_gate },
+            Finished::Answer { origin, .. } => Finished::Answer { origin, reply },
+            paid @ Finished::Command { .. } => paid,
+        });
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let end = self.end.take();
+        self.finished.borrow_mut().extend(end);
+    }
 }
 
 /// The end of a command of a client here.
@@ -121,7 +173,7 @@ pub(crate) enum Begun {
     Later,
 }
 
-impl Server {
+impl Service {
     /// A command for this node.
     pub(crate) fn item(
         &mut self,
@@ -145,7 +197,7 @@ impl Server {
         if !self.gated.is_empty() {
             return self.gate(item);
         }
-        let gate = self.node.borrow().write_gate();
+        let gate = self.replica.node.borrow().write_gate();
         match gate {
             WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
@@ -157,10 +209,15 @@ impl Server {
         if self.may_read(&item) {
             return self.run_read(item);
         }
-        if !self.node.borrow().is_readable() && self.host.uptime_ms() > READ_WAIT_MAX_MS {
+        if !self.replica.node.borrow().is_readable() && self.replica_age_ms() > READ_WAIT_MAX_MS {
             return Begun::Refused(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")));
         }
         self.lagging.push(item)
+    }
+
+    /// For how long the replica has been open.
+    fn replica_age_ms(&self) -> u64 {
+        self.clock.running_us().saturating_sub(self.replica.opened_us) / 1_000
     }
 
     /// Runs a read, or lets it wait until the member that forwarded it has been sent more of its
@@ -206,7 +263,7 @@ impl Server {
 
     /// Whether this node, the tail, can show what a read must show.
     fn may_read(&self, item: &Item) -> bool {
-        let node = self.node.borrow();
+        let node = self.replica.node.borrow();
         node.is_readable() && node.log_end().covers(&item.frontier)
     }
 
@@ -214,10 +271,10 @@ impl Server {
         if self.gated_bytes + item.len > GATED_BYTES_MAX {
             return Begun::Refused(TOO_MUCH_WAITS);
         }
-        self.node.borrow_mut().hold_write(self.now_ms);
+        self.replica.node.borrow_mut().hold_write(self.now_ms);
         self.gated_bytes += item.len;
         self.gated.insert(item.number, item);
-        self.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
+        self.replica.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
         Begun::Later
     }
 
@@ -225,7 +282,7 @@ impl Server {
     fn pop_gated(&mut self) -> Option<Item> {
         let (_, item) = self.gated.pop_first()?;
         self.gated_bytes -= item.len;
-        self.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
+        self.replica.store.hold_back_after(self.gated.first_key_value().map(|(number, _)| *number));
         Some(item)
     }
 
@@ -234,15 +291,15 @@ impl Server {
     /// done by then, as every command writes last.
     fn run_item(&mut self, item: Item) -> Begun {
         let (number, is_read) = (item.number, item.is_read());
-        self.store.run_as(number);
-        self.store.probe(true);
+        self.replica.store.run_as(number);
+        self.replica.store.probe(true);
         let outcome = {
-            let execution = pin!(self.commands.execute(&self.store, &item.work));
+            let execution = pin!(self.commands.execute(&self.replica.store, &item.work));
             execution.poll(&mut Context::from_waker(Waker::noop()))
         };
-        self.store.probe(false);
+        self.replica.store.probe(false);
         match outcome {
-            Poll::Ready(_) if self.store.take_hit_gate() => self.gate(item),
+            Poll::Ready(_) if self.replica.store.take_hit_gate() => self.gate(item),
             Poll::Ready(reply) => {
                 self.note_time(&item);
                 Begun::Done(reply, self.reply_turn(is_read))
@@ -255,10 +312,11 @@ impl Server {
                     },
                     _ => item,
                 };
-                let (commands, store) = (self.commands.clone(), self.store.clone());
-                let finished = self.finished.clone();
-                let task = self.executor.spawn(async move {
+                let (commands, store) = (self.commands.clone(), self.replica.store.clone());
+                let owed = Owed::command(&self.finished, item);
+                let task = self.replica.executor.spawn(async move {
                     let reply = {
+                        let Some(item) = owed.item() else { return };
                         let mut execution = pin!(commands.execute(&store, &item.work));
                         let run = poll_fn(|cx| {
                             store.run_as(number);
@@ -267,11 +325,11 @@ impl Server {
                         run.await
                     };
                     let hit_gate = store.take_hit_gate();
-                    finished.borrow_mut().push(Finished::Command { item, reply, hit_gate });
+                    owed.pay(reply, hit_gate);
                 });
                 // At once, so that it is in the queues of its keys before any command that comes
                 // later.
-                self.executor.run_one(task);
+                self.replica.executor.run_one(task);
                 Begun::Later
             }
         }
@@ -285,7 +343,7 @@ impl Server {
             Origin::Peer { replica, .. } => Asker::member(replica.get()),
             Origin::Probe => Asker::default(),
         };
-        self.commands.note_work(&item.work, item.begun_ns, asker, &*self.host);
+        self.commands.note_work(&item.work, item.begun_ns, asker, &self.host);
     }
 
     /// The turn that must be acknowledged before a reply made now is shown. What the tail of a
@@ -293,12 +351,12 @@ impl Server {
     fn reply_turn(&mut self, is_read: bool) -> u64 {
         let is_acknowledged = is_read
             && self.me != self.writer()
-            && self.node.borrow().config().ack == AckLevel::Replicated;
+            && self.replica.node.borrow().config().ack == AckLevel::Replicated;
         if is_acknowledged {
             return 0;
         }
-        self.turn_is_used = true;
-        self.turn
+        self.replica.turns.is_used = true;
+        self.replica.turns.current
     }
 
     /// Takes the results of tasks. Returns how many there were.
@@ -322,10 +380,28 @@ impl Server {
                     let begun = Begun::Done(reply, self.reply_turn(is_read));
                     self.complete(&item.origin, item.protocol, is_read, begun);
                 }
+                Finished::CutOff { item } => self.begin_anew(item),
                 Finished::Answer { origin, reply } => self.answer(&origin, reply),
             }
         }
         count
+    }
+
+    /// Begins a command that was cut off, if the client is one of this node's: a member was told by
+    /// the end of its connection, and asks again itself.
+    fn begin_anew(&mut self, mut item: Item) {
+        if !matches!(item.origin, Origin::Client { .. }) {
+            return;
+        }
+        // As for its connection: beyond that is nothing to be seen.
+        item.frontier = item.frontier.meet(self.replica.node.borrow().log_end());
+        let (origin, protocol, is_read) = (item.origin.clone(), item.protocol, item.is_read());
+        let begun = match is_read {
+            true if self.reader() == self.me => self.begin_read(item),
+            true => self.forward(self.reader(), item),
+            false => self.gate(item),
+        };
+        self.complete(&origin, protocol, is_read, begun);
     }
 
     /// Runs writes that waited for the gate, in the order in which they came. Returns how many.
@@ -333,13 +409,13 @@ impl Server {
         let mut count = 0;
         while !self.gated.is_empty() {
             let (gate, jobs_pause) = {
-                let node = self.node.borrow();
+                let node = self.replica.node.borrow();
                 (node.write_gate(), node.jobs_pause())
             };
             // Whether it is a put comes out when it runs: what a delete waits for, all behind it
             // do.
             if matches!(entry(gate.clone(), jobs_pause, Wish::Delete), Entry::Wait(_)) {
-                self.node.borrow_mut().hold_write(self.now_ms);
+                self.replica.node.borrow_mut().hold_write(self.now_ms);
                 break;
             }
             let Some(item) = self.pop_gated() else { break };
@@ -375,7 +451,7 @@ impl Server {
     pub(crate) fn tick_reads(&mut self) {
         let now_ms = self.now_ms;
         let is_late = |item: &Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
-        let is_readable = self.node.borrow().is_readable();
+        let is_readable = self.replica.node.borrow().is_readable();
         for item in self.lagging.take() {
             if !is_late(&item) {
                 let _ = self.lagging.push(item);
@@ -431,7 +507,7 @@ impl Server {
         if turn != 0 {
             return self.peer_replies.push_back((turn, origin.clone(), bytes.into()));
         }
-        let shown = if is_read { self.node.borrow().log_end() } else { Frontier::ZERO };
+        let shown = if is_read { self.replica.node.borrow().log_end() } else { Frontier::ZERO };
         self.send_reply(origin, shown, &bytes);
     }
 }

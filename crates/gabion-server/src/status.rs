@@ -3,7 +3,7 @@
 use crate::admin;
 use crate::host::ServerHost;
 use crate::process;
-use crate::server::Server;
+use crate::service::Service;
 use gabion_engine::picker::Strategy;
 use gabion_host::memory::{Memory, MemoryKind};
 use gabion_node::ring::Fate;
@@ -21,18 +21,18 @@ const fn role(duties: Duties) -> &'static str {
 }
 
 /// The status of this replica now.
-pub(crate) fn status(server: &Server) -> Value {
-    let node = server.node.borrow();
-    let host: &ServerHost = &server.host;
+pub(crate) fn status(service: &Service) -> Value {
+    let node = service.replica.node.borrow();
+    let host: &ServerHost = &service.host;
     let config = node.config();
-    let obstacle = obstacle(server, &node);
+    let obstacle = obstacle(service, &node);
     let ready = obstacle.is_none();
     let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.duties().append));
     let files: Vec<u64> = node.tree().version().files().map(|(_, f)| f.rounded_len()).collect();
     let view = node.view().group();
     let members: Vec<u32> = view.members.iter().map(|member| member.replica.get()).collect();
     let progress = node.protocol().progress();
-    let target = server.threads.target.address();
+    let target = service.replica.threads.target.address();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
@@ -48,10 +48,10 @@ pub(crate) fn status(server: &Server) -> Value {
         "compaction": config.compaction.as_str(),
         "ack": config.ack.as_str(),
         "uptime_ms": host.uptime_ms(),
-        "clock": admin::time(&node, &server.clock),
+        "clock": admin::time(&node, &service.clock),
         "ports": {
             "resp": host.resp.port(),
-            "peer": server.peer_door.local_addr().map_or(0, |address| address.port()),
+            "peer": service.peer_door.local_addr().map_or(0, |address| address.port()),
             "target": target.port(),
         },
         "log": {
@@ -76,15 +76,15 @@ pub(crate) fn status(server: &Server) -> Value {
         "damage": node.damage().map(ToString::to_string),
         "damaged_files": damaged_files(&node),
         "unshipped_bytes": node.unshipped_bytes(),
-        "counters": counters(server, &node),
+        "counters": counters(service, &node),
         "cpu_seconds": cpu_total(),
         "cpu_seconds_by_role": cpu_by_role(),
         "memory_bytes": gabion_proc::memory_bytes(),
         "memory": memory_json(&host.memory(&node)),
         "read_bytes": gabion_proc::device_bytes().unwrap_or_default().0,
         "write_bytes": gabion_proc::device_bytes().unwrap_or_default().1,
-        "net": net(server),
-        "replies": replies(server),
+        "net": net(service),
+        "replies": replies(service),
     })
 }
 
@@ -112,11 +112,11 @@ fn gate_reason(node: &Node) -> Option<String> {
 /// What keeps commands that come here from being run, if anything: who is told `ready` finds writes
 /// taken and reads answered through this node. A pool that is full is no such thing, as reads go
 /// on.
-fn obstacle(server: &Server, node: &Node) -> Option<String> {
+fn obstacle(service: &Service, node: &Node) -> Option<String> {
     if !node.protocol().is_ready() {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }
-    server.obstacle_to_forwarding()
+    service.obstacle_to_forwarding()
 }
 
 /// What may be gone with a ring: null where nothing is, or nobody has to know any more.
@@ -182,12 +182,12 @@ fn readers(node: &Node) -> Value {
     })
 }
 
-fn counters(server: &Server, node: &Node) -> Value {
+fn counters(service: &Service, node: &Node) -> Value {
     let counters = node.counters();
     let stopped = counters.writes_stopped_ms;
     let by_what: Map<_, _> =
         stopped.each().map(|(what, ms)| (what.to_owned(), ms.into())).collect();
-    let (cache, warmed) = (server.host.cache.stats(), server.host.cache.warmed());
+    let (cache, warmed) = (service.replica.cache.stats(), service.replica.cache.warmed());
     json!({
         "flushes": counters.flushes,
         "compactions": counters.compactions,
@@ -219,9 +219,9 @@ fn counters(server: &Server, node: &Node) -> Value {
         "warmed_blocks": warmed.blocks,
         "warmed_bytes": warmed.bytes,
         "warmings_given_up": warmed.given_up,
-        "warmings_left": server.threads.warm.left(),
-        "warm_read_bytes": server.threads.warm.read_bytes(),
-        "client_read_bytes": server.store.tables().source.pool.meter.bytes(),
+        "warmings_left": service.replica.threads.warm.left(),
+        "warm_read_bytes": service.replica.threads.warm.read_bytes(),
+        "client_read_bytes": service.replica.store.tables().source.pool.meter.bytes(),
     })
 }
 
@@ -239,18 +239,19 @@ fn cpu_by_role() -> Value {
 
 /// Replies on their way: those that clients have not read or are expected to get, those that
 /// members have not, and the reads of members that wait for that.
-fn replies(server: &Server) -> Value {
-    let links = || server.peers.iter().filter_map(|peer| peer.link.as_ref());
+fn replies(service: &Service) -> Value {
+    let links = || service.peers.iter().filter_map(|peer| peer.link.as_ref());
     json!({
-        "client_bytes": server.sums.unread.get(),
+        "client_bytes": service.sums.unread.get(),
         "member_bytes": links().map(|link| link.replies.bytes()).sum::<usize>(),
         "waiting_reads": links().map(|link| link.replies.waiting()).sum::<usize>(),
     })
 }
 
-fn net(server: &Server) -> Value {
-    let traffic = &server.host.traffic;
-    let (ship, target) = (server.threads.ship.bytes(), server.threads.target.wire_bytes());
+fn net(service: &Service) -> Value {
+    let traffic = &service.host.traffic;
+    let (ship, target) =
+        (service.replica.threads.ship.bytes(), service.replica.threads.target.wire_bytes());
     json!({
         "sent": {
             "client": traffic.client_sent.get(),

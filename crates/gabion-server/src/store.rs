@@ -71,7 +71,7 @@ impl FileSource for ProbeSource {
 
 struct Inner {
     node: SharedNode,
-    clock: Rc<Clock>,
+    clock: Arc<Clock>,
     tables: DoorTables,
     /// Operations since the last record, or more.
     turn_ops: Cell<usize>,
@@ -91,7 +91,7 @@ struct Inner {
 pub(crate) struct NodeStore(Rc<Inner>);
 
 impl NodeStore {
-    pub(crate) fn new(node: SharedNode, clock: Rc<Clock>, tables: DoorTables) -> Self {
+    pub(crate) fn new(node: SharedNode, clock: Arc<Clock>, tables: DoorTables) -> Self {
         Self(Rc::new(Inner {
             node,
             clock,

@@ -1,7 +1,7 @@
 //! The line: how long it may be, who leaves it, and what is left of it when the thread is to end.
 
 use super::*;
-use crate::server::waker;
+use crate::server::WAKER;
 use gabion_base::units::MIB;
 use gabion_base::{Generation, GroupId, ReplicaId, SequenceNumber, SlotIndex, Term};
 use gabion_engine::cache::WarmCache;
@@ -82,8 +82,9 @@ impl Rig {
         let pool = open_replica(&dir, io, options, lost, &clock, |_, _| Ok(())).unwrap();
         let (sender, events) = channel();
         let poll = mio::Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), WAKER).unwrap();
         let cache = Arc::new(SharedCache::new(64 << 20, 64 << 20));
-        let mailbox = Mailbox::new(sender, Arc::new(waker(&poll).unwrap()), cache.clone(), GROUP);
+        let mailbox = Mailbox::new(sender, Arc::new(waker), cache.clone(), GROUP);
         // Nothing is warmed where nobody reads.
         (0..1_000).for_each(|n| assert!(cache.block(id(1_000_000), n).is_none()));
         let warmer = Warmer {
