@@ -126,14 +126,18 @@ impl Spans {
     }
 
     /// How far this log, which is clipped, is the same as `other`. Log that `other` has trimmed
-    /// counts as the same: every member had flushed it.
+    /// counts as the same: every member had flushed it. A log that goes on beyond the beginning of
+    /// what `other` has parts before that.
     #[must_use]
     pub fn common_end(&self, other: &Self) -> LogPosition {
         let mut common = LogPosition::ZERO;
         let mut expected = None;
         for span in &self.0 {
             let Some(i) = other.0.iter().position(|s| s.term == span.term) else {
-                if other.0.first().is_some_and(|first| first.term > span.term) {
+                let is_trimmed = |first: &Span| {
+                    first.term > span.term && round_up_to_block(span.end.get()) <= first.start.get()
+                };
+                if other.0.first().is_some_and(is_trimmed) {
                     common = span.end;
                     continue;
                 }
@@ -244,6 +248,7 @@ mod tests {
             (&[(1, 0, 5000), (2, 8192, 8200), (3, 12288, 30000)], 5000),
             (&[(3, 8192, 30000)], 20000),
             (&[(4, 32768, 40000)], 20000),
+            (&[(4, 16384, 40000)], 5000),
             (&[(1, 0, 5000), (2, 8192, 8200), (4, 12288, 30000)], 5000),
         ] {
             assert_eq!(log.common_end(&spans(other)), LogPosition(common), "{other:?}");

@@ -152,12 +152,17 @@ impl Chain {
             return;
         }
         self.blocked = None;
-        if common < mine.tip().1 {
+        let spans = state.spans.followed_from(&mine, common);
+        // A term that was adopted here and wrote nothing gives its place to the older one that goes
+        // on: the winner was no member when it began.
+        let gives_way = spans.tip().0 < self.term;
+        if common < mine.tip().1 || gives_way {
             self.actions.push_back(Action::Truncate { shard: ShardId::ZERO, at: common });
+        }
+        if common < mine.tip().1 {
             self.last_crc = 0;
         }
-        let spans = state.spans.followed_from(&mine, common);
-        if spans.tip().0 > self.term {
+        if spans.tip().0 > self.term || gives_way {
             self.followed = self.followed.max(spans.tip().0);
             self.actions.push_back(Action::Follow { shard: ShardId::ZERO, spans: spans.clone() });
         }
