@@ -1,4 +1,4 @@
-//! The end of a failure: the operation, a connection or the process. This table is the only one of
+//! The end of a failure: the operation, a connection, the node or the process. This table is the only one of
 //! it. Every place that meets a failure asks it, so no two places answer the same one differently.
 //!
 //! | what failed | of which kind | ends |
@@ -8,6 +8,8 @@
 //! | [`Log`](Failed::Log) | any | process |
 //! | [`Placement`](Failed::Placement) | any | process |
 //! | [`Apply`](Failed::Apply) | any | process |
+//! | [`Cut`](Failed::Cut) | unavailable | node |
+//! | | any other | process |
 //! | [`Accounts`](Failed::Accounts) | any | process |
 //! | [`Job`](Failed::Job) | fenced, no space | operation |
 //! | | any other | process |
@@ -41,6 +43,9 @@ pub enum Failed {
     /// A record, edit, term or view of the log is applied. No replica may go on from a state that
     /// the others do not have.
     Apply,
+    /// The log is cut below the records applied here, as the group goes on without them. MemTables
+    /// are rebuilt from the rest; files of an applied edit cannot be.
+    Cut,
     /// The books of slots, files and orders are kept. Wrong books may free what is in use.
     Accounts,
     /// A flush or compaction that neither another slot nor the repair of an input can save. Fenced:
@@ -65,6 +70,8 @@ pub enum Ends {
     Operation,
     /// The connection with the act's peer. The peer opens a new one.
     Connection,
+    /// The node with its MemTables, which the process opens anew from pool and ring.
+    Node,
     /// The process. The next start recovers from disk and ring.
     Process,
 }
@@ -77,6 +84,7 @@ impl Failed {
             (Self::Append | Self::Job | Self::LoadFile | Self::RepairWrite, ErrorKind::NoSpace)
             | (Self::Job, ErrorKind::Fenced)
             | (Self::LogForPeer, ErrorKind::NotFound) => Ends::Operation,
+            (Self::Cut, ErrorKind::Unavailable) => Ends::Node,
             (Self::LogForPeer, kind) if !matches!(kind, ErrorKind::Corruption) => Ends::Connection,
             _ => Ends::Process,
         }
@@ -89,11 +97,12 @@ mod tests {
     use alloc::string::{String, ToString};
     use alloc::vec::Vec;
 
-    const ALL: [Failed; 9] = [
+    const ALL: [Failed; 10] = [
         Failed::Append,
         Failed::Log,
         Failed::Placement,
         Failed::Apply,
+        Failed::Cut,
         Failed::Accounts,
         Failed::Job,
         Failed::LoadFile,

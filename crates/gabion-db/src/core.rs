@@ -370,7 +370,8 @@ impl Shared {
                     self.cache.evict_file(file);
                 }
             }
-            Output::Fatal(error) => core.fail(error),
+            // A log that nobody else writes is never cut.
+            Output::Fatal(error) | Output::Reopen(error) => core.fail(error),
             Output::Notice(text) => self.note(text),
             // A group of one has no peer: nothing to send, to receive, to ship or to compare.
             Output::Send { .. }

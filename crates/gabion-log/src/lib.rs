@@ -51,7 +51,7 @@ const CHECKED: bool = cfg!(all(feature = "invariants", debug_assertions));
 
 pub use drain::Drain;
 pub use inspect::{RecordScan, Seen};
-pub use log::{Appended, Last, Log, Resend, Stamp};
+pub use log::{Appended, Following, Last, Log, Resend, Stamp};
 pub use record::{Header, Record, RecordBuilder, RecordFlags, RecordKind, decode_header, verify};
 pub use recovery::{Ending, RecoveryInput, RecoveryReport, Rot, recover};
 pub use scan::{SegmentReader, SegmentSource};

@@ -13,6 +13,7 @@ mod follow;
 mod terms;
 
 use self::marks::Marks;
+pub use self::terms::Following;
 use crate::drain::{Drain, Drains};
 use crate::record::{
     HEADER_LEN, Header, Layout, POSITION_MAX, Record, RecordBuilder, RecordFlags, RecordKind,

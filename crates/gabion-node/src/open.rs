@@ -39,7 +39,7 @@ pub async fn create(
     create_with(medium, group, group.founding_view(), me, pool_id).await
 }
 
-async fn create_with(
+pub(crate) async fn create_with(
     medium: &MediumHandle,
     group: &GroupConfig,
     view: GroupView,

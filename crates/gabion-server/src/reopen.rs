@@ -34,10 +34,6 @@ pub(crate) struct Reopened {
 impl Service {
     /// Has the replica opened again, at the end of the turn: its node ends, and another begins from
     /// the same files. The process ends where that fails. `why` is told to operators.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a node has no failure yet that ends only it")
-    )]
     pub(crate) fn reopen(&mut self, why: String) {
         self.to_reopen = Some(why);
     }

@@ -405,6 +405,7 @@ impl Service {
             Output::Marked(mark, captured) => self.take_marked(mark, captured),
             Output::View(view) => self.follow_view(&view),
             Output::Notice(text) => note!("{text}"),
+            Output::Reopen(why) => self.reopen(why.to_string()),
             Output::Fatal(error) => self.exit = Some(ExitReason::Failed(error)),
         }
     }

@@ -10,7 +10,7 @@
 use crate::Random;
 use crate::history::{Action, Operation};
 use crate::process::Process;
-use gabion_base::{Error, ErrorKind, Frontier};
+use gabion_base::{ConfigNumber, Error, ErrorKind, Frontier};
 use gabion_engine::{FinishedFile, JobKind, Keyspace, LoadBuilder};
 use gabion_node::{AckLevel, LoadId, Node, WriteGate};
 use std::cell::RefCell;
@@ -257,6 +257,8 @@ enum Waits {
 struct Pending {
     called: u64,
     incarnation: u64,
+    /// The view in which it was asked for.
+    config: Option<ConfigNumber>,
     waits: Waits,
 }
 
@@ -364,7 +366,8 @@ impl Client {
     }
 
     fn begin(&mut self, process: &Process, called: u64, waits: Waits) {
-        self.pending = Some(Pending { called, incarnation: process.incarnation, waits });
+        let (incarnation, config) = (process.incarnation, config_of(process));
+        self.pending = Some(Pending { called, incarnation, config, waits });
     }
 
     /// Checks whether the operation, which waits for `process`, ended.
@@ -395,9 +398,12 @@ impl Client {
         now: u64,
     ) -> Result<(), ReadFailure> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
-        let alive = process.filter(|process| process.incarnation == pending.incarnation);
-        let Some(process) = alive else {
-            // The server died: a write may have happened, a read has no result.
+        let goes_on = |process: &&mut Process| {
+            process.incarnation == pending.incarnation && config_of(process) == pending.config
+        };
+        let Some(process) = process.filter(goes_on) else {
+            // The server died, or another view began, in whose log the positions of this one may be
+            // other records: a write may have happened, a read has no result.
             match &pending.waits {
                 Waits::Acknowledged(_, actions) => {
                     history.extend(ended(pending.called, actions.clone(), None));
@@ -466,6 +472,11 @@ fn shown_at(node: &Node) -> Frontier {
         AckLevel::Replicated if !node.duties().append => Frontier::ZERO,
         _ => node.log_end(),
     }
+}
+
+/// The view in which a process acts.
+fn config_of(process: &Process) -> Option<ConfigNumber> {
+    process.node.as_ref().map(|node| node.view().group().config)
 }
 
 /// The head's node when it takes writes.

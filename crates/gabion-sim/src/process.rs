@@ -308,6 +308,8 @@ pub enum Wish {
     Disconnect(ReplicaId, Option<u64>, Error),
     /// Connect to a member's target: the client ends are kept, the server ends go there.
     ConnectTarget(ReplicaId, Pipe, Pipe),
+    /// The replica is to be opened anew.
+    Reopen(Error),
     /// Nothing works any more.
     Die(Error),
     /// Something forbidden happened.
@@ -359,6 +361,7 @@ impl Process {
         let (out, medium) = (events.clone(), handle.clone());
         executor.spawn(async move {
             let opened = async {
+                drained(&medium).await;
                 let mut pool = open::open_pool(&medium, trust).await?;
                 if let Some(label) = label {
                     label.find(&mut pool);
@@ -392,6 +395,13 @@ impl Process {
             replaced: Vec::new(),
             random,
         }
+    }
+
+    /// Ends everything but the operations that the disk was given: the next start on this medium
+    /// waits for them.
+    #[must_use]
+    pub fn into_medium(self) -> MediumHandle {
+        self.handle
     }
 
     /// The sources for clients' reads.
@@ -640,6 +650,7 @@ impl Process {
             // Members reach each other by their numbers here.
             Output::View(_) => {}
             Output::Notice(text) => wishes.push(Wish::Tell(text)),
+            Output::Reopen(reason) => wishes.push(Wish::Reopen(reason)),
             Output::Fatal(error) => wishes.push(Wish::Die(error)),
         }
     }
@@ -825,6 +836,18 @@ async fn run_io(
         }
         BackendKind::Flush => (store.medium.flush().await.map(|()| None), None),
     }
+}
+
+/// Waits until a medium has nothing under way. A late write would land in slots that are used again.
+async fn drained(medium: &MediumHandle) {
+    poll_fn(|cx| match medium.in_flight() {
+        0 => Poll::Ready(()),
+        _ => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// Waits until an initiator has shaken hands or failed.

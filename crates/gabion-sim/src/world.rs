@@ -4,12 +4,14 @@
 //! - [`options`]: the choices of a run. `machine`: disk, ring and process.
 //! - `links`: frames between members. `net`: the ways between machines, and pauses.
 //! - `load`: clients. `bulk`: bulk loads. `moves`: views, and a head that moves.
+//!   `absences`: views without a member that comes back.
 //! - `faults`: failures of all kinds. `power`: the power cuts that the level's promise covers.
 //! - `rot`: bits of files that flip. `flips`: bits that flip in memory, before files are shipped.
 //!   `log_rot`: logs that rot.
 //! - `marks`: states of all replicas at one position. `rest`: peace and the checks.
 //! - [`outcome`]: counts of what a run did.
 
+mod absences;
 mod bulk;
 mod faults;
 mod flips;
@@ -34,11 +36,12 @@ pub use outcome::Outcome;
 
 use crate::client::{Client, Locks};
 use crate::history::{self, Operation};
+use crate::lost::Moments;
 use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
 use crate::{Random, check};
-use gabion_base::{LogPosition, Term, crc};
-use gabion_media::MemoryRegion;
+use gabion_base::{Error, LogPosition, Term, crc};
+use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
 use gabion_replication::GroupView;
@@ -62,6 +65,8 @@ pub struct World {
     ended: BTreeMap<(usize, usize), VecDeque<Ended>>,
     next_link: u64,
     net: Net,
+    /// The member that the newest view leaves out, or that was left out lately.
+    absence: Option<absences::Absence>,
     /// Term and end of the last record that was ever shown or acknowledged.
     promised: (Term, LogPosition),
     /// Frames with records, when a test keeps them.
@@ -118,6 +123,7 @@ impl World {
             ended: BTreeMap::new(),
             next_link: 1,
             net: Net::new(seed),
+            absence: None,
             promised: (Term::ZERO, LogPosition::ZERO),
             kept: None,
             targets: Targets::Open,
@@ -161,6 +167,7 @@ impl World {
         for _ in 0..steps {
             self.inject_faults();
             self.inject_moves();
+            self.inject_absences();
             self.clients_act();
             self.begin_load();
             self.step();
@@ -249,6 +256,7 @@ impl World {
         self.moment += 1;
         self.expire();
         self.start_processes();
+        self.tell_of_return();
         self.pass_over_net();
         self.connect_links();
         for index in 0..self.machines.len() {
@@ -264,27 +272,45 @@ impl World {
     }
 
     fn start_processes(&mut self) {
-        let (now_ms, options) = (self.now_ms, options::node_options(&self.options));
-        for machine in &mut self.machines {
-            if machine.process.is_none() && now_ms >= machine.down_until_ms {
-                machine.starts += 1;
-                let ring: Box<dyn MemoryRegion> = Box::new(machine.ring.clone());
-                let ring = (ring, Some(machine.label.clone()));
-                let random = self.random.fork();
+        for index in 0..self.machines.len() {
+            let machine = &self.machines[index];
+            if machine.process.is_none() && self.now_ms >= machine.down_until_ms {
                 let handle = machine.disk.handle();
-                let starts = machine.starts;
-                let options = options.clone();
-                let flush_had_failed = machine.disk.flush_had_failed();
-                let trust = if flush_had_failed { Trust::Flushed } else { Trust::Readable };
-                let mut process =
-                    Process::start_on(starts, handle, ring, options, trust, now_ms, random);
-                process.replace_cache(self.options.cache_len);
-                if let Some(damage) = self.options.foreign_targets {
-                    process.serve_foreign(damage);
-                }
-                machine.process = Some(process);
+                self.open(index, handle);
             }
         }
+    }
+
+    /// Opens a machine's replica over what reaches its disk, once nothing is under way there.
+    fn open(&mut self, index: usize, handle: MediumHandle) {
+        let (now_ms, options) = (self.now_ms, options::node_options(&self.options));
+        let machine = &mut self.machines[index];
+        machine.starts += 1;
+        let ring: Box<dyn MemoryRegion> = Box::new(machine.ring.clone());
+        let ring = (ring, Some(machine.label.clone()));
+        let random = self.random.fork();
+        let flush_had_failed = machine.disk.flush_had_failed();
+        let trust = if flush_had_failed { Trust::Flushed } else { Trust::Readable };
+        let starts = machine.starts;
+        let mut process = Process::start_on(starts, handle, ring, options, trust, now_ms, random);
+        process.replace_cache(self.options.cache_len);
+        if let Some(damage) = self.options.foreign_targets {
+            process.serve_foreign(damage);
+        }
+        machine.process = Some(process);
+    }
+
+    /// The replica is opened anew in its process: what the disk was given goes on, and nothing that
+    /// it holds in memory is lost.
+    fn reopen(&mut self, index: usize, reason: &Error) {
+        self.trace(b"reopen");
+        self.note(format!("replica {} is opened anew: {reason}", index + 1));
+        self.end_node(index, false);
+        self.outcome.reopenings += 1;
+        let machine = &mut self.machines[index];
+        machine.moments = Moments::default();
+        let Some(process) = machine.process.take() else { return };
+        self.open(index, process.into_medium());
     }
 
     /// The clock of all, in ms.
@@ -350,6 +376,7 @@ impl World {
                     self.note(format!("replica {} says: {notice}", index + 1));
                     self.machines[index].notices.push(notice);
                 }
+                Wish::Reopen(reason) => self.reopen(index, &reason),
                 Wish::Die(error) => {
                     self.deaths.push(format!("replica {}: {error}", index + 1));
                     let death = format!("replica {} ended itself: {error}", index + 1);

@@ -20,6 +20,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         Mutant::MissingFilesNotAsked => Faults { lost: 100, ..of_seed.faults },
         // Late writes, and connections that end meanwhile.
         Mutant::DrainNotWaitedFor => Faults { hold: 60, link: 300, ..of_seed.faults },
+        Mutant::CutNotKept => Faults { absences: 200, ..of_seed.faults },
         _ => of_seed.faults,
     };
     Options {
@@ -162,4 +163,10 @@ fn a_target_that_opens_before_late_writes_have_ended_is_caught() {
 #[test]
 fn file_numbers_that_are_used_again_are_caught() {
     is_caught(Mutant::FileNumbersAgain, &["is in the pool already"]);
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_log_that_is_opened_anew_before_its_cut_is_durable_is_caught() {
+    is_caught(Mutant::CutNotKept, &["does not come to rest"]);
 }

@@ -96,6 +96,7 @@ fn seeds_keep_every_promise_and_repeat_exactly() {
         ("bit of a frame flipped", total.flipped_frames),
         ("bit of a transfer flipped", total.flipped_transfers),
         ("bit of a streamed record flipped", total.flipped_records),
+        ("replica opened anew", total.reopenings),
     ];
     for (what, times) in broken {
         assert!(times > count / 4 || count < 20, "{times} times was a {what}");

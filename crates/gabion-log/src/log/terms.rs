@@ -5,8 +5,18 @@ use crate::scan::{Look, Wanted, look_in_ring};
 use crate::span::{Anchor, SPANS_MAX, Span, Spans};
 use crate::{LogKind, block_ceil, block_floor};
 use alloc::format;
+use alloc::vec::Vec;
 use core::ops::Range;
 use gabion_base::{Error, ErrorKind, LogIndex, LogPosition, Result, Term};
+
+/// The log that one with other spans makes of this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// Where the two part: this log loses all that it has from here on.
+    pub common: LogPosition,
+    /// Its spans then.
+    pub spans: Vec<Span>,
+}
 
 impl Log {
     /// Closes the current span where the log ends and opens one for `term` at the next block. The
@@ -50,6 +60,25 @@ impl Log {
         Ok(())
     }
 
+    /// The spans of this log if it ends at `at`.
+    #[must_use]
+    pub fn spans_until(&self, at: LogPosition) -> Vec<Span> {
+        let mut spans = self.spans.clone();
+        spans.cut(at.get());
+        spans.list().to_vec()
+    }
+
+    /// The log that [`Self::adopt_spans`] would make of this one: for a caller who has applied what
+    /// is to be cut. It makes these spans durable and recovers the log by them.
+    ///
+    /// # Errors
+    /// As [`Self::adopt_spans`], but for drains that are under way and where the ring begins.
+    pub fn following(&self, list: &[Span]) -> Result<Following> {
+        let (theirs, common) = self.part_from(list)?;
+        let spans = theirs.behind(&self.spans, self.trimmed).list().to_vec();
+        Ok(Following { common: LogPosition(common), spans })
+    }
+
     /// Makes this log a follower of one with the spans `list`: cuts what that one does not have,
     /// and takes over its spans, also those that lie ahead. Its own are kept of what that one has
     /// trimmed and this one has not: a restart begins there. Returns where this log now ends and is
@@ -61,6 +90,30 @@ impl Log {
     /// nothing in common that is still here: a full copy is needed; otherwise as for
     /// [`Self::truncate`].
     pub fn adopt_spans(&mut self, list: &[Span]) -> Result<LogPosition> {
+        let (theirs, common) = self.part_from(list)?;
+        let tail = self.tail_at(common)?;
+        let goes_on = theirs.at(common).is_some_and(|span| span.start.get() < common);
+        if goes_on && common < self.end && self.ring.from() > block_floor(common) {
+            return Err(Error::unavailable(format!(
+                "span goes on at {}: the ring begins at {}",
+                LogPosition(common),
+                LogPosition(self.ring.from())
+            )));
+        }
+        self.spans = theirs.behind(&self.spans, self.trimmed);
+        self.may_append = false;
+        if common < self.end {
+            self.cut_to(tail);
+        } else {
+            self.forget_early();
+            self.hop();
+        }
+        self.end_step();
+        Ok(self.end())
+    }
+
+    /// A log with the spans `list`, and the position at which this one parts from it.
+    fn part_from(&self, list: &[Span]) -> Result<(Spans, u64)> {
         let theirs = Spans::new(list.to_vec())?;
         // What either side has trimmed cannot be compared, and need not be.
         let mut mine = self.spans.clone();
@@ -86,25 +139,7 @@ impl Log {
                 LogPosition(self.trimmed)
             )));
         };
-        let tail = self.tail_at(common)?;
-        let goes_on = theirs.at(common).is_some_and(|span| span.start.get() < common);
-        if goes_on && common < self.end && self.ring.from() > block_floor(common) {
-            return Err(Error::unavailable(format!(
-                "span goes on at {}: the ring begins at {}",
-                LogPosition(common),
-                LogPosition(self.ring.from())
-            )));
-        }
-        self.spans = theirs.behind(&self.spans, self.trimmed);
-        self.may_append = false;
-        if common < self.end {
-            self.cut_to(tail);
-        } else {
-            self.forget_early();
-            self.hop();
-        }
-        self.end_step();
-        Ok(self.end())
+        Ok((theirs, common))
     }
 
     /// The anchor of the record that ends at `at`, when the log can be cut there now.

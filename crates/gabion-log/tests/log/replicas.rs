@@ -64,8 +64,11 @@ impl Member {
     }
 
     fn follow(&mut self, spans: &[Span]) {
-        self.log.adopt_spans(spans).unwrap();
+        let planned = self.log.following(spans).unwrap();
+        let end = self.log.adopt_spans(spans).unwrap();
         self.spans = self.log.spans().to_vec();
+        assert_eq!(planned.spans, self.spans);
+        assert!(planned.common <= end);
     }
 
     /// Restarts; returns whether a rotten middle was found.

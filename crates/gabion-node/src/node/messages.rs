@@ -19,6 +19,10 @@ impl Node {
                 action,
                 Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
             );
+            if let Some(cut) = cuts.then(|| self.cut_by(&action)).flatten() {
+                // Before anything looks at what the group has committed in the other log.
+                return self.begin_reopening(cut);
+            }
             let fills = matches!(action, Action::Place { .. });
             if (cuts && self.is_draining()) || (fills && self.awaits_note()) {
                 // A log is not cut under a drain, and no later action overtakes this one.
@@ -184,13 +188,7 @@ impl Node {
 
     /// Makes the log a follower of one with these spans.
     fn follow(&mut self, spans: &Spans) -> Result<()> {
-        let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
-        let spans: Vec<Span> = spans
-            .as_slice()
-            .iter()
-            .map(|span| Span { term: span.term, start: span.start, end: open(span.end) })
-            .collect();
-        self.log.adopt_spans(&spans).map(|_| ())
+        self.log.adopt_spans(&spans_of(spans)).map(|_| ())
     }
 
     /// Puts records from a member into the log.
@@ -237,4 +235,11 @@ impl Node {
         self.end_log_read(ticket);
         self.protocol.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
     }
+}
+
+/// The spans of another log, as the log takes them.
+pub(super) fn spans_of(spans: &Spans) -> Vec<Span> {
+    let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
+    let spans = spans.as_slice().iter();
+    spans.map(|span| Span { term: span.term, start: span.start, end: open(span.end) }).collect()
 }

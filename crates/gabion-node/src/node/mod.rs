@@ -32,6 +32,7 @@ mod outward;
 mod pace;
 mod planted;
 mod ranges;
+mod reopen;
 mod repair;
 mod room;
 mod route;
@@ -115,7 +116,7 @@ pub struct Node {
     effects: Effects,
     /// The steps that are due in this turn.
     due: WorkList,
-    /// Something fatal happened: nothing is begun any more.
+    /// Something fatal happened, or the node is to be opened anew: nothing is begun any more.
     ended: bool,
     next_work: u64,
     orders: BTreeMap<WorkId, Order>,
@@ -129,6 +130,7 @@ pub struct Node {
     grants: grants::Grants,
     drain: drain::Draining,
     stopping: stop::Stopping,
+    reopening: reopen::Reopening,
     repairs: repair::Repairs,
     marks: marks::Marks,
     commits: Commits,
@@ -192,6 +194,7 @@ impl Node {
             grants: grants::Grants::default(),
             drain: drain::Draining::default(),
             stopping: stop::Stopping::default(),
+            reopening: reopen::Reopening::default(),
             repairs: repair::Repairs::default(),
             marks: marks::Marks::default(),
             commits: Commits::default(),
@@ -400,6 +403,9 @@ impl Node {
             debug_assert!(false, "a result without an order");
             return;
         };
+        if self.is_reopening() && !matches!(order, Order::Commit) {
+            return;
+        }
         match (order, done) {
             (Order::Commit, Done::Commit(result)) => self.commit_done(result),
             (Order::Drain(drain), Done::Drain(result)) => self.drain_done(drain, result),
@@ -435,6 +441,7 @@ impl Node {
                 break;
             }
         }
+        self.advance_reopening();
         self.let_jobs_build();
         self.judge_held();
         self.machine_invariants();

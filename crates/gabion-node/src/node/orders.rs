@@ -50,10 +50,18 @@ pub(super) struct DrainInFlight {
 /// A step that follows when a placement commit is durable.
 #[derive(Debug, PartialEq)]
 pub(super) enum After {
-    EditApplied { edit: u64, flushed: Flushed },
-    FilePlaced { file: FileId, tell: bool },
+    EditApplied {
+        edit: u64,
+        flushed: Flushed,
+    },
+    FilePlaced {
+        file: FileId,
+        tell: bool,
+    },
     SegmentPlaced(FileId),
     TermAdopted(Term),
+    /// The spans of a log that the node is opened anew with.
+    CutKept,
     ViewKept(ConfigNumber),
     Trimmed(LogPosition),
     SessionRaised,

@@ -55,6 +55,15 @@ pub enum Output {
     View(GroupView),
     /// A notice for the operator: one sentence for the replica's log.
     Notice(String),
+    /// The log must end below what is applied here, and by the durable state it does: drop the node
+    /// and open the replica again from the same pool and ring ([`crate::open`]). The process goes
+    /// on. It is the last output, and nothing more comes of anything that the node is told.
+    ///
+    /// The driver first ends all that it does for the node, and reads of its views with an error
+    /// after which clients try again. It waits until nothing of it can reach the medium any more:
+    /// the next node uses the same slots for other files. Connections and what is cached of files
+    /// end with the node.
+    Reopen(Error),
     /// The replica can no longer be trusted with its disk; end the process and start anew.
     Fatal(Error),
 }

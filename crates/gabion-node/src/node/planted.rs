@@ -46,6 +46,8 @@ pub enum Mutant {
     MarkerKept,
     /// A process that stops says so before its log is flushed.
     MarkerBeforeLog,
+    /// A node is opened anew before the cut of its log is durable.
+    CutNotKept,
     /// A new session's target is open before the old one's writes have ended (A13). The defect is
     /// the target driver's, as that is where the wait is.
     #[cfg(feature = "planted")]

@@ -179,7 +179,9 @@ impl Chain {
                     match ends {
                         Ends::Operation => self.refuse_log(i, read.from),
                         Ends::Connection => self.close_link(i, format!("{error}")),
-                        Ends::Process => self.actions.push_back(Action::Fatal { error }),
+                        Ends::Node | Ends::Process => {
+                            self.actions.push_back(Action::Fatal { error })
+                        }
                     }
                 }
             };

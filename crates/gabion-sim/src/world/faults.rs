@@ -111,11 +111,7 @@ impl World {
     /// `seed` decides the fate of writes in flight. It starts again at once. Returns false if there
     /// was no process.
     pub fn crash(&mut self, index: usize, power: Option<u64>, seed: u64) -> bool {
-        self.end_links_of(index);
-        self.note_left(index, power.is_some());
-        let mut outcome = std::mem::take(&mut self.outcome);
-        self.count_work(index, &mut outcome);
-        self.outcome = outcome;
+        self.end_node(index, power.is_some());
         if self.machines[index].process.take().is_none() {
             return false;
         }
@@ -133,6 +129,15 @@ impl World {
             machine.disk.crash_process(seed);
         }
         true
+    }
+
+    /// A machine's replica ends, and all that others have of it.
+    pub(super) fn end_node(&mut self, index: usize, power: bool) {
+        self.end_links_of(index);
+        self.note_left(index, power);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        self.count_work(index, &mut outcome);
+        self.outcome = outcome;
     }
 
     /// A machine's ring is gone, like a file that somebody removed. For a machine whose process has

@@ -51,7 +51,7 @@ impl World {
 
     pub(super) fn inject_moves(&mut self) {
         let rate = self.options.faults.moves;
-        if rate > 0 && self.net.random.once_in(rate) {
+        if rate > 0 && self.net.random.once_in(rate) && !self.is_somebody_absent() {
             self.move_some_head();
         }
     }
@@ -61,9 +61,7 @@ impl World {
         if order.len() < 2 {
             return;
         }
-        for i in (1..order.len()).rev() {
-            order.swap(i, self.net.random.below(i as u64 + 1) as usize);
-        }
+        self.shuffle(&mut order);
         let Some(head) = order.first().and_then(|id| self.index_of(*id)) else { return };
         let ends = (0..self.len()).map(|index| self.node(index).map(Node::log_end));
         let Some(ends) = ends.collect::<Option<Vec<_>>>() else { return };
@@ -76,11 +74,19 @@ impl World {
         self.move_head(&order, |index| index == head || told >> index & 1 == 1);
     }
 
+    pub(super) fn shuffle(&mut self, order: &mut [ReplicaId]) {
+        for i in (1..order.len()).rev() {
+            order.swap(i, self.net.random.below(i as u64 + 1) as usize);
+        }
+    }
+
     /// Makes a view in which the members stand in this order, and tells it to some of the machines.
     pub fn move_head(&mut self, order: &[ReplicaId], is_told: impl Fn(usize) -> bool) {
         self.trace(b"move");
         self.view.config = self.view.config.next();
         self.view.members = order.iter().map(|id| Member::new(*id)).collect();
+        // All of them are needed.
+        self.view.members_min = order.len() as u8;
         self.outcome.moves += 1;
         let ids: Vec<u32> = order.iter().map(|id| id.get()).collect();
         self.note(format!("{} has the order {ids:?}", self.view.config));

@@ -27,6 +27,9 @@ pub struct Faults {
     pub flip_records: u64,
     /// The next view has its members in another order: the head and the tail move.
     pub moves: u64,
+    /// The next view is without the head, which does not hear of it and goes on as it can. A later
+    /// one has it again, at any place but the first: its log has records that the group's lacks.
+    pub absences: u64,
     /// Kill of every process at once.
     pub kill_all: u64,
     /// Power cut of one machine. Its ring is lost: with the level `replicated`, a member that comes
@@ -158,6 +161,9 @@ impl Options {
         if [0, 2, 5, 8].contains(&(seed % 9)) {
             options.faults.moves = 1_500;
         }
+        if seed % 4 == 3 {
+            options.faults.absences = 300;
+        }
         if [0, 4, 5, 7].contains(&(seed % 9)) {
             options.faults.power = 1_000;
             options.faults.power_some = 1_500;
@@ -188,6 +194,7 @@ impl Default for Options {
                 flip_files: 0,
                 flip_records: 0,
                 moves: 0,
+                absences: 0,
                 kill_all: 5_000,
                 power: 2_500,
                 power_some: 0,

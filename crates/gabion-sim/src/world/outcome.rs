@@ -18,6 +18,10 @@ pub struct Outcome {
     pub power_cuts_amid_others: u64,
     /// Views in which the members stand in another order.
     pub moves: u64,
+    /// Views without the head, which came back with a later one.
+    pub absences: u64,
+    /// Replicas that were opened anew in their process, as their log was cut.
+    pub reopenings: u64,
     /// Pauses of processes for longer than others wait for them.
     pub pauses: u64,
     /// Directions in which nothing went from one machine to another for a while.
@@ -84,6 +88,8 @@ impl Outcome {
         self.crashes += other.crashes;
         self.power_cuts += other.power_cuts;
         self.power_cuts_amid_others += other.power_cuts_amid_others;
+        self.absences += other.absences;
+        self.reopenings += other.reopenings;
         self.pauses += other.pauses;
         self.one_ways += other.one_ways;
         self.flipped_frames += other.flipped_frames;

@@ -80,9 +80,14 @@ impl World {
 
     /// Cuts the power of machines, a bit for each, unless that may lose acknowledged records.
     pub(super) fn cut_power(&mut self, machines: u64) {
+        let absent = (0..self.len()).filter(|index| self.is_absent(*index));
+        let machines = absent.fold(machines, |machines, index| machines & !(1 << index));
         let is_cut = |index: usize| machines >> index & 1 == 1;
-        let may = self.options.ack == AckLevel::Durable
-            || (0..self.len()).any(|index| self.has_promised(index, is_cut(index)));
+        // Whoever was left out may have more log than is durable where it counts.
+        let is_durable = self.options.ack == AckLevel::Durable && !self.is_somebody_absent();
+        let has_promised =
+            |index: usize| self.counts(index) && self.has_promised(index, is_cut(index));
+        let may = is_durable || (0..self.len()).any(has_promised);
         if !may {
             return;
         }

@@ -29,6 +29,7 @@ impl World {
             disk.release_held();
         }
         self.heal();
+        self.take_back_now();
         (0..self.machines.len()).for_each(|index| self.tell_view(index));
         self.withdraw_marks();
         let mut calm = 0;

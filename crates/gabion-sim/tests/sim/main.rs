@@ -23,6 +23,7 @@ mod no_target;
 mod planted;
 mod power;
 mod recovery_crash_points;
+mod reopening;
 mod rig;
 mod rings;
 mod rotten_log;

@@ -12,7 +12,12 @@ impl Node {
         let Some((number, after)) = self.commits.in_flight.take() else { return };
         self.pool.committed(number);
         for step in after {
+            if self.is_reopening() && step != After::CutKept {
+                // It is for a node that goes on.
+                continue;
+            }
             match step {
+                After::CutKept => self.cut_kept(),
                 After::EditApplied { edit, flushed } => {
                     self.protocol.handle_edit_applied(edit, flushed.frontier);
                     self.writing.keep_flushed(flushed.sequence);

@@ -1,0 +1,124 @@
+//! A log that must end below what is applied here: the cut becomes durable, and the node asks to be
+//! opened anew. What was applied beyond it is in the MemTables alone, which end with the node.
+//!
+//! ```text
+//!   protocol: cut ─► below an applied edit? ─► the process ends
+//!                       │ no
+//!                       ▼ nothing is begun any more; no read, no acknowledgement
+//!                    spans and term of the other log ─► durable ─► Output::Reopen
+//! ```
+//!
+//! Nothing in ring or segments is touched: records beyond the cut lie in no span of their term any
+//! more, so recovery does not take them. A crash before the commit finds the log as it was, and
+//! hears of the cut again; one after it finds what the reopening finds.
+
+use super::messages::spans_of;
+use super::{After, Mutant, Node, Output};
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::{Ends, Error, ErrorKind, Failed, LogPosition, Term};
+use gabion_log::{Following, Span};
+use gabion_replication::Action;
+
+/// How far the node is with its end.
+#[derive(Default)]
+pub(super) enum Reopening {
+    #[default]
+    No,
+    /// The cut is on its way into the placement log.
+    Keeping(Error),
+    /// The driver was told.
+    Told,
+}
+
+/// The log of this replica as it is to be, without records that are applied here.
+pub(super) struct Cut {
+    at: LogPosition,
+    term: Term,
+    spans: Vec<Span>,
+}
+
+impl Node {
+    /// The cut that an action of the protocol asks for, if it takes records that are applied.
+    pub(super) fn cut_by(&self, action: &Action) -> Option<Cut> {
+        let known = self.state.term();
+        let (term, other) = match action {
+            Action::Truncate { at, .. } => {
+                let (at, term, spans) = (*at, known, self.log.spans_until(*at));
+                return (at < self.log.last().end).then_some(Cut { at, term, spans });
+            }
+            Action::Follow { spans, .. } => (known.max(spans.tip().0), spans),
+            Action::AdoptTerm { term, spans, .. } if !self.duties().append => (*term, spans),
+            _ => return None,
+        };
+        // Logs that have nothing in common are refused by the log, when it is to follow.
+        let Following { common: at, spans } = self.log.following(&spans_of(other)).ok()?;
+        (at < self.log.last().end).then_some(Cut { at, term, spans })
+    }
+
+    /// Ends all that this node does, and makes durable what the next one begins with.
+    pub(super) fn begin_reopening(&mut self, cut: Cut) {
+        let error = self.judge_cut(cut.at);
+        if Failed::Cut.ends(&error) != Ends::Node {
+            return self.fatal(error);
+        }
+        self.ended = true;
+        self.readable = false;
+        self.refused = Some("the replica is opened anew, as its log was cut".into());
+        self.cut_marks();
+        if self.has(Mutant::CutNotKept) {
+            self.reopening = Reopening::Keeping(error);
+            return self.cut_kept();
+        }
+        (self.state.view.term, self.state.spans) = (cut.term, cut.spans);
+        self.reopening = Reopening::Keeping(error);
+        self.stage_state(Some(After::CutKept));
+    }
+
+    /// Whether the log can be cut: no applied edit is beyond. (The protocol refuses a cut below what
+    /// it knows to be committed.)
+    fn judge_cut(&self, at: LogPosition) -> Error {
+        let flushed = self.tree.flushed().frontier.only();
+        let kept = self.state.durable.max(flushed).max(self.state.trimmed.position);
+        let (me, end) = (self.me, self.log.last().end);
+        if at < kept {
+            return Error::new(
+                ErrorKind::Fenced,
+                format!(
+                    "the log of {me} ends at {end} and is to be cut at {at}, below {kept}, up to \
+                     which edit {} and those before it are applied: {me} needs a full copy; leave \
+                     it stopped and keep its data",
+                    self.tree.last_edit()
+                ),
+            );
+        }
+        Error::unavailable(format!(
+            "the log of {me} is applied up to {end} and cut at {at}, where the group's goes on \
+             otherwise"
+        ))
+    }
+
+    /// Whether the node has ended and is to be opened anew.
+    #[must_use]
+    pub const fn is_reopening(&self) -> bool {
+        !matches!(self.reopening, Reopening::No)
+    }
+
+    /// All that a node does that is opened anew.
+    pub(super) fn advance_reopening(&mut self) {
+        if matches!(self.reopening, Reopening::Keeping(_)) {
+            self.schedule_commit();
+        }
+    }
+
+    /// The cut is durable: from now on a start finds the log without the records beyond.
+    pub(super) fn cut_kept(&mut self) {
+        if let Reopening::Keeping(reason) = core::mem::replace(&mut self.reopening, Reopening::Told)
+        {
+            self.outputs.push_back(Output::Reopen(reason));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! A member that was left out of a view comes back with records that the group's log lacks: it cuts
+//! them, with all that it applied of them, and its process goes on.
+//!
+//! docs/faults.md: R1, R4
+#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+
+use crate::{is_full, times};
+use gabion_base::ReplicaId;
+use gabion_node::CompactionMode;
+use gabion_sim::{Faults, Options, World};
+
+/// A group of three to which nothing happens but what a test does, with some data.
+fn world(seed: u64) -> World {
+    let compaction =
+        if seed % 2 == 1 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
+    let options = Options { replicas: 3, compaction, ..Options::of_seed(seed) };
+    let mut world = World::new(seed, Options { faults: Faults::default(), ..options });
+    world.advance(1_000).unwrap();
+    world
+}
+
+fn order(ids: &[u32]) -> Vec<ReplicaId> {
+    ids.iter().map(|id| ReplicaId(*id)).collect()
+}
+
+/// Crashes during a reopening that are taken without `GABION_CRASH_FULL` and `GABION_TIMES`.
+const CRASHES_MAX: u64 = 12;
+
+/// The head is left out while others go on without it, and writes on for a while. Then a view has
+/// it again.
+fn part(seed: u64, stay: &[u32], back: &[u32]) -> World {
+    let mut world = world(seed);
+    world.leave_out(&order(stay), u64::MAX);
+    world.advance(150).unwrap();
+    world.take_back(&order(back), |_| true);
+    world
+}
+
+#[test]
+fn a_head_that_was_left_out_cuts_what_it_alone_has_and_goes_on() {
+    for seed in 0..2 * times() {
+        for (stay, back) in [
+            (&[2, 3][..], &[2, 3, 1][..]),
+            (&[2, 3], &[2, 1, 3]),
+            (&[3, 2], &[3, 1, 2]),
+            (&[3], &[3, 2, 1]),
+            (&[2, 3], &[1, 2, 3]),
+        ] {
+            let what = format!("seed {seed}, {stay:?}, then {back:?}");
+            let mut world = part(seed, stay, back);
+            world.advance(2_000).unwrap_or_else(|error| panic!("{what}: {error}"));
+            world.finish().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let outcome = world.outcome();
+            assert_eq!((outcome.crashes, world.deaths()), (0, 0), "{what}");
+            assert!(outcome.reopenings > 0, "{what}: nothing was cut");
+        }
+    }
+}
+
+fn is_reopening(world: &World) -> bool {
+    world.node(0).is_none_or(|node| node.is_reopening())
+}
+
+/// A world in which the head of before is about to be opened anew.
+fn cut(seed: u64) -> World {
+    let mut world = part(seed, &[2, 3], &[2, 3, 1]);
+    for _ in 0..1_000 {
+        if is_reopening(&world) {
+            return world;
+        }
+        world.advance(1).unwrap();
+    }
+    panic!("seed {seed}: nothing was cut");
+}
+
+/// A kill, or a power cut that leaves of unflushed writes nothing, all, or a mixture, after every
+/// step from the decision to cut until the replica is open: it starts over to the same end.
+///
+/// docs/faults.md: E1, E2, R1
+#[test]
+fn a_crash_at_any_step_of_a_reopening_starts_over_to_the_same_end() {
+    for seed in [0, 2] {
+        let (mut world, mut steps) = (cut(seed), 0);
+        while is_reopening(&world) {
+            world.advance(1).unwrap();
+            steps += 1;
+        }
+        assert_eq!(world.outcome().reopenings, 1);
+        let ways = [None, Some(0), Some(1), Some(3 + seed)];
+        let all: Vec<_> = (0..steps).flat_map(|step| ways.map(|power| (step, power))).collect();
+        let stride = match is_full() {
+            true => 1,
+            // No multiple of the ways, so that each is met.
+            false => (all.len() as u64 / (CRASHES_MAX / 2 * times())) as usize | 1,
+        };
+        for &(step, power) in all.iter().step_by(stride) {
+            let what = format!("seed {seed}, after {step} of {steps} steps, power {power:?}");
+            let mut world = cut(seed);
+            world.advance(step).unwrap();
+            assert!(world.crash(0, power, step), "{what}: it is up");
+            world.advance(150).unwrap_or_else(|error| panic!("{what}: {error}"));
+            world.finish().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        eprintln!("coverage: {steps} steps of a reopening, one crash in {stride} taken");
+    }
+}
