@@ -52,10 +52,11 @@ impl World {
     pub(super) fn inject_absences(&mut self) {
         let rate = self.options.faults.absences;
         let is_due = rate > 0 && self.net.random.once_in(rate);
+        let has_all = self.runs_newest_view();
         match &mut self.absence {
             None if is_due && self.options.power_all_at.is_none() => self.leave_out_some_head(),
             None => {}
-            Some(absence) if absence.is_back && self.runs_newest_view() => self.absence = None,
+            Some(absence) if absence.is_back && has_all => self.absence = None,
             Some(absence) if absence.is_back => {}
             Some(absence) => {
                 absence.left = absence.left.saturating_sub(1);
