@@ -1,5 +1,6 @@
-//! The end of a failure: the operation, a connection, the node or the process. This table is the only one of
-//! it. Every place that meets a failure asks it, so no two places answer the same one differently.
+//! The end of a failure: the operation, a connection, the node or the process. This table is the
+//! only one of it. Every place that meets a failure asks it, so no two places answer the same one
+//! differently.
 //!
 //! | what failed | of which kind | ends |
 //! | --- | --- | --- |

@@ -124,8 +124,8 @@ pub fn slots(node: &Node) -> Result<(), String> {
 }
 
 /// The segments reach from the log's start to its end, and files of the tree may reference earlier
-/// ones. A log that a crash shortened may have some beyond its end, as far as the ring reached then;
-/// it will reach them.
+/// ones. A log that a crash shortened may have some beyond its end, as far as the ring reached
+/// then; it will reach them.
 fn segments(node: &Node) -> Result<(), String> {
     let config = node.config();
     let log = node.log_config();

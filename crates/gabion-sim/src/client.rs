@@ -262,6 +262,14 @@ struct Pending {
     waits: Waits,
 }
 
+impl Pending {
+    /// Whether the server lives, in the same view: in the log of another one the positions of this
+    /// one may be other records.
+    fn is_of(&self, process: &Process) -> bool {
+        process.incarnation == self.incarnation && config_of(process) == self.config
+    }
+}
+
 /// One client.
 #[derive(Default)]
 pub struct Client {
@@ -398,12 +406,8 @@ impl Client {
         now: u64,
     ) -> Result<(), ReadFailure> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
-        let goes_on = |process: &&mut Process| {
-            process.incarnation == pending.incarnation && config_of(process) == pending.config
-        };
-        let Some(process) = process.filter(goes_on) else {
-            // The server died, or another view began, in whose log the positions of this one may be
-            // other records: a write may have happened, a read has no result.
+        let Some(process) = process.filter(|process| pending.is_of(process)) else {
+            // A write may have happened, a read has no result.
             match &pending.waits {
                 Waits::Acknowledged(_, actions) => {
                     history.extend(ended(pending.called, actions.clone(), None));

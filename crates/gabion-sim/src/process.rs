@@ -838,7 +838,7 @@ async fn run_io(
     }
 }
 
-/// Waits until a medium has nothing under way. A late write would land in slots that are used again.
+/// Waits until a medium has nothing under way: a late write would land in slots used again.
 async fn drained(medium: &MediumHandle) {
     poll_fn(|cx| match medium.in_flight() {
         0 => Poll::Ready(()),

@@ -1,14 +1,14 @@
 //! Between the protocol and the rest: carrying out its actions, and messages from other nodes.
 
-use super::{After, Node, Order, Output};
+use super::reopen::{Cut, spans_of};
+use super::{After, Mutant, Node, Order, Output};
 use crate::message::NodeMessage;
 use crate::work::{ReadLogOrder, Work};
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
-use gabion_log::{Resend, Span};
+use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
+use gabion_log::Resend;
 use gabion_replication::{Action, Message, Spans};
 
 impl Node {
@@ -82,6 +82,21 @@ impl Node {
                 Action::Deliver { from, term: _, message } => self.deliver(from, message),
             }
         }
+    }
+
+    /// Ends this node for a log that is cut below what is applied, if there can be a next one.
+    fn begin_reopening(&mut self, cut: Cut) {
+        let error = self.judge_cut(&cut);
+        if Failed::Cut.ends(&error) != Ends::Node {
+            return self.fatal(error);
+        }
+        self.cut_marks();
+        if self.has(Mutant::CutNotKept) {
+            self.end_with(None, error);
+            return self.cut_kept();
+        }
+        self.end_with(Some(cut), error);
+        self.stage_state(Some(After::CutKept));
     }
 
     fn deliver(&mut self, from: ReplicaId, message: Message) {
@@ -235,11 +250,4 @@ impl Node {
         self.end_log_read(ticket);
         self.protocol.handle_log_read(ticket, result.map(|bytes| alloc::vec![bytes]));
     }
-}
-
-/// The spans of another log, as the log takes them.
-pub(super) fn spans_of(spans: &Spans) -> Vec<Span> {
-    let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
-    let spans = spans.as_slice().iter();
-    spans.map(|span| Span { term: span.term, start: span.start, end: open(span.end) }).collect()
 }

@@ -441,7 +441,9 @@ impl Node {
                 break;
             }
         }
-        self.advance_reopening();
+        if self.keeps_cut() {
+            self.schedule_commit();
+        }
         self.let_jobs_build();
         self.judge_held();
         self.machine_invariants();

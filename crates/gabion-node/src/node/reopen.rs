@@ -12,13 +12,12 @@
 //! more, so recovery does not take them. A crash before the commit finds the log as it was, and
 //! hears of the cut again; one after it finds what the reopening finds.
 
-use super::messages::spans_of;
-use super::{After, Mutant, Node, Output};
+use super::{Node, Output};
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{Ends, Error, ErrorKind, Failed, LogPosition, Term};
+use gabion_base::{Error, ErrorKind, LogPosition, Term};
 use gabion_log::{Following, Span};
-use gabion_replication::Action;
+use gabion_replication::{Action, Spans};
 
 /// How far the node is with its end.
 #[derive(Default)]
@@ -48,7 +47,7 @@ impl Node {
                 return (at < self.log.last().end).then_some(Cut { at, term, spans });
             }
             Action::Follow { spans, .. } => (known.max(spans.tip().0), spans),
-            Action::AdoptTerm { term, spans, .. } if !self.duties().append => (*term, spans),
+            Action::AdoptTerm { term, spans, .. } if !self.view.duties().append => (*term, spans),
             _ => return None,
         };
         // Logs that have nothing in common are refused by the log, when it is to follow.
@@ -56,28 +55,21 @@ impl Node {
         (at < self.log.last().end).then_some(Cut { at, term, spans })
     }
 
-    /// Ends all that this node does, and makes durable what the next one begins with.
-    pub(super) fn begin_reopening(&mut self, cut: Cut) {
-        let error = self.judge_cut(cut.at);
-        if Failed::Cut.ends(&error) != Ends::Node {
-            return self.fatal(error);
-        }
+    /// Ends all that this node does. With the next commit a start finds the log that is cut.
+    pub(super) fn end_with(&mut self, cut: Option<Cut>, reason: Error) {
         self.ended = true;
         self.readable = false;
         self.refused = Some("the replica is opened anew, as its log was cut".into());
-        self.cut_marks();
-        if self.has(Mutant::CutNotKept) {
-            self.reopening = Reopening::Keeping(error);
-            return self.cut_kept();
+        self.reopening = Reopening::Keeping(reason);
+        if let Some(cut) = cut {
+            (self.state.view.term, self.state.spans) = (cut.term, cut.spans);
         }
-        (self.state.view.term, self.state.spans) = (cut.term, cut.spans);
-        self.reopening = Reopening::Keeping(error);
-        self.stage_state(Some(After::CutKept));
     }
 
-    /// Whether the log can be cut: no applied edit is beyond. (The protocol refuses a cut below what
-    /// it knows to be committed.)
-    fn judge_cut(&self, at: LogPosition) -> Error {
+    /// Whether the log can be cut: no applied edit is beyond. (The protocol refuses a cut below
+    /// what it knows to be committed.)
+    pub(super) fn judge_cut(&self, cut: &Cut) -> Error {
+        let at = cut.at;
         let flushed = self.tree.flushed().frontier.only();
         let kept = self.state.durable.max(flushed).max(self.state.trimmed.position);
         let (me, end) = (self.me, self.log.last().end);
@@ -104,11 +96,9 @@ impl Node {
         !matches!(self.reopening, Reopening::No)
     }
 
-    /// All that a node does that is opened anew.
-    pub(super) fn advance_reopening(&mut self) {
-        if matches!(self.reopening, Reopening::Keeping(_)) {
-            self.schedule_commit();
-        }
+    /// Whether the cut is yet to become durable.
+    pub(super) const fn keeps_cut(&self) -> bool {
+        matches!(self.reopening, Reopening::Keeping(_))
     }
 
     /// The cut is durable: from now on a start finds the log without the records beyond.
@@ -118,6 +108,13 @@ impl Node {
             self.outputs.push_back(Output::Reopen(reason));
         }
     }
+}
+
+/// The spans of another log, as the log takes them.
+pub(super) fn spans_of(spans: &Spans) -> Vec<Span> {
+    let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
+    let spans = spans.as_slice().iter();
+    spans.map(|span| Span { term: span.term, start: span.start, end: open(span.end) }).collect()
 }
 
 #[cfg(test)]
