@@ -80,10 +80,9 @@ impl JobInputs {
     /// How long the outputs become.
     pub(crate) fn outgoing(&self) -> Outgoing {
         let recipe = &self.recipe;
-        let (codec, snapshots) = (recipe.sst.compression, recipe.snapshots.len());
         let files = self.files.iter().map(|(_, file)| &**file);
-        let of_files = Outgoing::of_files(files, codec, snapshots);
-        self.memtables.iter().fold(of_files, |all, table| all.and_table(table, snapshots))
+        let of_files = Outgoing::of_files(files, recipe.sst.compression);
+        self.memtables.iter().fold(of_files, |all, table| all.and_table(table))
     }
 
     /// Most slots that the outputs can take.
@@ -196,7 +195,7 @@ async fn merge_inputs(
         }
         merge.advance().await?;
     }
-    for made in visibility.end_folding(true)? {
+    for made in visibility.end_folding()? {
         files.write(&made.entry(&visibility.folding_key), sink, output).await?;
     }
     files.finish(sink, output).await?;
@@ -295,21 +294,16 @@ impl<S: FileSource> LevelScan<'_, S> {
 
 /// Which entries somebody can still see.
 ///
-/// Readers are the live snapshots and everyone after the job. Between two neighbouring snapshots
-/// only the newest version of a key can be seen: the *stripe* of an entry is the oldest snapshot
-/// that sees it.
+/// Readers are those after the job alone: those before keep the version of the tree that they
+/// began with. So of each key the newest entry counts, and what is added to it.
 ///
-/// What has expired by the recipe's group time is a tombstone to everyone after the job, as group
-/// time is past that before the job's edit is applied. A snapshot judges by an earlier time, which
-/// the recipe does not say: what one sees stays as it is.
+/// What has expired by the recipe's group time is a tombstone to them, as group time is past that
+/// before the job's edit is applied.
 struct Visibility<'a> {
     recipe: &'a Recipe,
-    /// The key of the last entry seen.
-    key: Vec<u8>,
-    /// The stripe of the last entry seen, of any key.
-    stripe: Option<SequenceNumber>,
-    /// The operands of the last entry's key and stripe, as long as nothing was met that they are
-    /// added to.
+    /// The key of the last entry seen, if one was.
+    key: Option<Vec<u8>>,
+    /// The operands of the last entry's key, as long as nothing was met that they are added to.
     fold: Option<Fold>,
     /// The key that was folded last.
     folding_key: Vec<u8>,
@@ -317,83 +311,62 @@ struct Visibility<'a> {
     hiding: Hiding<'a>,
 }
 
-/// The stripe of entries that no snapshot sees.
-const NEWEST: SequenceNumber = SequenceNumber(u64::MAX);
-
 impl<'a> Visibility<'a> {
     fn new(recipe: &'a Recipe, ranges: &'a Fragments) -> Self {
-        Self {
-            recipe,
-            key: Vec::new(),
-            stripe: None,
-            fold: None,
-            folding_key: Vec::new(),
-            hiding: Hiding::new(ranges),
+        Self { recipe, key: None, fold: None, folding_key: Vec::new(), hiding: Hiding::new(ranges) }
+    }
+
+    /// Whether an entry is deleted with its range or with its keyspace.
+    #[inline]
+    fn is_hidden(&mut self, key: &[u8], sequence: SequenceNumber) -> bool {
+        is_below_floor(key, sequence, self.recipe.floor) || self.hiding.hides(key, sequence)
+    }
+
+    /// Whether a newer entry of the same key came before this one, which is then of no use.
+    #[inline]
+    fn is_shadowed(&mut self, entry: &Entry<'_>) -> bool {
+        let Some(key) = &mut self.key else {
+            self.key = Some(entry.key.to_vec());
+            return false;
+        };
+        if *key == entry.key {
+            return true;
         }
-    }
-
-    /// Whether an entry of this stripe is deleted for all who could see it, with its range or with
-    /// its keyspace.
-    #[inline]
-    fn is_hidden(&mut self, key: &[u8], sequence: SequenceNumber, stripe: SequenceNumber) -> bool {
-        is_below_floor(key, sequence, self.recipe.floor, stripe)
-            || self.hiding.hides(key, sequence, stripe)
-    }
-
-    #[inline]
-    fn is_new_key(&self, entry: &Entry<'_>) -> bool {
-        self.stripe.is_none() || entry.key != self.key
-    }
-
-    #[inline]
-    fn stripe_of(&self, sequence: SequenceNumber) -> SequenceNumber {
-        let snapshots = &self.recipe.snapshots;
-        if snapshots.is_empty() {
-            return NEWEST;
-        }
-        let at = snapshots.partition_point(|snapshot| *snapshot < sequence);
-        snapshots.get(at).copied().unwrap_or(NEWEST)
+        key.clear();
+        key.extend_from_slice(entry.key);
+        false
     }
 
     /// What is to be written of an entry, if anything.
     #[inline]
     fn keep<'e>(&mut self, entry: &Entry<'e>) -> Result<Option<Entry<'e>>> {
         let sequence = entry.trailer.sequence();
-        let stripe = self.stripe_of(sequence);
-        let shadowed = if self.is_new_key(entry) {
-            self.key.clear();
-            self.key.extend_from_slice(entry.key);
-            false
-        } else {
-            self.stripe == Some(stripe)
-        };
-        self.stripe = Some(stripe);
-        if shadowed || self.is_hidden(entry.key, sequence, stripe) {
+        if self.is_shadowed(entry) || self.is_hidden(entry.key, sequence) {
             return Ok(None);
         }
         match entry.trailer.kind() {
             EntryKind::Put => Ok(Some(*entry)),
             EntryKind::ExpiringPut => {
                 let (expiry, _) = expiry_of(entry.trailer, entry.value)?;
-                if !self.is_gone(expiry, stripe) {
+                if !self.is_gone(expiry) {
                     return Ok(Some(*entry));
                 }
                 let trailer = Trailer::new(sequence, EntryKind::Delete);
                 let tombstone = Entry { key: entry.key, trailer, value: &[] };
-                Ok(self.is_tombstone_wanted(sequence).then_some(tombstone))
+                Ok(is_tombstone_wanted(self.recipe).then_some(tombstone))
             }
-            EntryKind::Delete => Ok(self.is_tombstone_wanted(sequence).then_some(*entry)),
+            EntryKind::Delete => Ok(is_tombstone_wanted(self.recipe).then_some(*entry)),
             EntryKind::Merge => self.begin_folding(entry).map(|()| None),
             other => Err(no_rule(other, sequence)),
         }
     }
 
-    /// Whether a value of this stripe that expires at `expiry` counts as deleted for whoever comes:
-    /// its time has passed, and no operand lies above that was written before.
-    fn is_gone(&self, expiry: Option<u64>, stripe: SequenceNumber) -> bool {
+    /// Whether a value that expires at `expiry` counts as deleted for whoever comes: its time has
+    /// passed, and no operand lies above that was written before.
+    fn is_gone(&self, expiry: Option<u64>) -> bool {
         let above_from_ms = self.recipe.merging.and_then(|merging| merging.above_from_ms);
         let by_ms = self.recipe.now_ms.min(above_from_ms.unwrap_or(u64::MAX));
-        stripe == NEWEST && expiry.is_some_and(|at| at <= by_ms)
+        expiry.is_some_and(|at| at <= by_ms)
     }
 
     /// Whether what operands are added to is still looked for.
@@ -422,13 +395,11 @@ impl<'a> Visibility<'a> {
     /// before it; to [`Self::keep`] it is shadowed if it went into that.
     #[cold]
     fn go_on_folding(&mut self, entry: &Entry<'_>) -> Result<Vec<Made>> {
-        let sequence = entry.trailer.sequence();
-        let stripe = self.stripe_of(sequence);
-        let is_same_key = entry.key == self.folding_key;
-        if !is_same_key || self.stripe != Some(stripe) {
-            return self.end_folding(!is_same_key);
+        if entry.key != self.folding_key {
+            return self.end_folding();
         }
-        if self.is_hidden(entry.key, sequence, stripe) {
+        let sequence = entry.trailer.sequence();
+        if self.is_hidden(entry.key, sequence) {
             return self.fold_onto(Base::Absent, None);
         }
         match entry.trailer.kind() {
@@ -445,10 +416,9 @@ impl<'a> Visibility<'a> {
         }
     }
 
-    /// No older entry of the key and stripe is there; of the key none at all if `is_oldest`.
-    /// Returns what is to be written.
-    fn end_folding(&mut self, is_oldest: bool) -> Result<Vec<Made>> {
-        if is_oldest && self.recipe.bottommost {
+    /// No older entry of the key is there. Returns what is to be written.
+    fn end_folding(&mut self) -> Result<Vec<Made>> {
+        if self.recipe.bottommost {
             return self.fold_onto(Base::Absent, None);
         }
         let operands = self.fold.take().map(Fold::into_operands);
@@ -471,17 +441,12 @@ impl<'a> Visibility<'a> {
             (Base::Other { .. }, Some(entry)) => (entry.trailer, entry.value.to_vec()),
             (Base::Other { .. } | Base::Absent, _) => return Ok(Vec::new()),
         };
-        let stripe = self.stripe.unwrap_or(NEWEST);
-        if fold.is_cut() || !self.is_gone(folded.expires_ms(), stripe) {
+        if fold.is_cut() || !self.is_gone(folded.expires_ms()) {
             return Ok(alloc::vec![Made { trailer, stored }]);
         }
         let tombstone =
             Made { trailer: Trailer::new(sequence, EntryKind::Delete), stored: Vec::new() };
-        Ok(self.is_tombstone_wanted(sequence).then_some(tombstone).into_iter().collect())
-    }
-
-    fn is_tombstone_wanted(&self, sequence: SequenceNumber) -> bool {
-        is_tombstone_wanted(self.recipe, sequence)
+        Ok(is_tombstone_wanted(self.recipe).then_some(tombstone).into_iter().collect())
     }
 }
 

@@ -100,13 +100,11 @@ impl Strategy {
 /// Why no strategy has a job, by [`Strategy::ORDER`].
 pub type WhyIdle = [NoPick; Strategy::ORDER.len()];
 
-/// What is visible to whom when a job is picked.
+/// What is visible when a job is picked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     /// Entries of users with a smaller sequence number were cleared.
     pub(crate) floor: SequenceNumber,
-    /// Of the snapshots that are alive.
-    pub(crate) oldest_snapshot: SequenceNumber,
     /// Group time.
     pub(crate) now_ms: u64,
 }
@@ -129,13 +127,13 @@ impl Picker<'_> {
     }
 
     fn pick_by(&self, strategy: Strategy, moment: Moment) -> Picked {
-        let Moment { floor, oldest_snapshot, now_ms } = moment;
+        let Moment { floor, now_ms } = moment;
         match strategy {
-            Strategy::Drop => self.pick_drop(floor, oldest_snapshot),
+            Strategy::Drop => self.pick_drop(floor),
             Strategy::Tombstones if self.slows_writers() => Err(NoPick::YieldsToL0),
-            Strategy::Tombstones => self.pick_tombstones(oldest_snapshot),
+            Strategy::Tombstones => self.pick_tombstones(),
             Strategy::Levels => self.pick(),
-            Strategy::Ranges => self.pick_ranges(oldest_snapshot),
+            Strategy::Ranges => self.pick_ranges(),
             Strategy::Expired => self.pick_expired(now_ms),
         }
     }

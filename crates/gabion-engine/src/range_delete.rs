@@ -29,8 +29,9 @@
 //!   delete of one key.
 //!
 //! **Cost.** Sequence numbers of a fragment are as many as range deletes overlap there. A job keeps
-//! one for each snapshot; a MemTable keeps all, and is sealed at [`MEMTABLE_RANGES_MAX`] so that
-//! range deletes within each other, of which `n` make `n²` numbers, stay within a few megabytes.
+//! the newest; a MemTable keeps all, as readers see a part of it, and is sealed at
+//! [`MEMTABLE_RANGES_MAX`] so that range deletes within each other, of which `n` make `n²` numbers,
+//! stay within a few megabytes.
 //!
 //! Bytes of fragments, in a file's properties, all of it known before memory is reserved:
 //!
@@ -42,8 +43,8 @@
 mod fragments;
 mod table;
 
+pub(crate) use fragments::Stretch;
 pub use fragments::{Fragment, Fragments};
-pub(crate) use fragments::{Stretch, WithinStripes};
 pub(crate) use table::TableRanges;
 
 use crate::entry::{ENGINE_KEY_LEN_MAX, Keyspace};
@@ -111,11 +112,10 @@ impl Deleted {
 }
 
 impl RangeDeletes {
-    /// Most bytes of a file that fragments take which are made of these, with so many snapshots.
-    /// Each start and each end becomes an end and a start at most, with a number for each snapshot
-    /// and one for those who come after.
-    pub(crate) const fn output_len_max(&self, snapshots: usize) -> u64 {
-        let each = FRAGMENT_OVERHEAD_LEN + 8 * (snapshots as u64 + 1);
+    /// Most bytes of a file that fragments take which are made of these. Each start and each end
+    /// becomes an end and a start at most, with the newest number.
+    pub(crate) const fn output_len_max(&self) -> u64 {
+        let each = FRAGMENT_OVERHEAD_LEN + size_of::<SequenceNumber>() as u64;
         // A description comes from disk and wire.
         self.key_bytes.saturating_add(self.fragments.saturating_mul(each)).saturating_mul(2)
     }

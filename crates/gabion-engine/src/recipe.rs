@@ -10,7 +10,6 @@
 //!      1 MemTables   u64 id each
 //!      2 inputs      u8 level, u8 file kind, varint file number each
 //!      3 cuts        prefixed key each, ascending
-//!      4 snapshots   u64 each, ascending
 //!      5 SstOptions
 //!      6 merging     u8 operator, u8 version, u64 first and last expiry, u64 operands above from; each ms,
 //!                    u64::MAX first and 0 last: none expires; u64::MAX: no operands above
@@ -36,12 +35,12 @@ const FLAG_BOTTOMMOST: u8 = 1;
 const FIELD_MEMTABLES: u16 = 1;
 const FIELD_INPUTS: u16 = 2;
 const FIELD_CUTS: u16 = 3;
-const FIELD_SNAPSHOTS: u16 = 4;
+// 4 is not used: it named snapshots, which keep versions of the tree instead.
 const FIELD_SST: u16 = 5;
 const FIELD_MERGING: u16 = 6;
 const FIELD_PARTED_FROM: u16 = 7;
 
-/// Most MemTables, input files, cuts or snapshots that one recipe may name.
+/// Most MemTables, input files or cuts that one recipe may name.
 pub const RECIPE_ITEMS_MAX: usize = 65_536;
 
 /// What a job does to the tree.
@@ -150,8 +149,6 @@ pub struct Recipe {
     pub cuts: Vec<Vec<u8>>,
     /// No level below the outputs' holds any key of the inputs' range: tombstones can go.
     pub bottommost: bool,
-    /// Live snapshots of the primary, ascending: what they see stays.
-    pub snapshots: Vec<SequenceNumber>,
     /// Group time at the start, in milliseconds: what has expired by then counts as deleted for
     /// whoever reads after the job.
     pub now_ms: u64,
@@ -188,7 +185,6 @@ impl Recipe {
             put_file_id(out, *id);
         });
         put_list(out, FIELD_CUTS, &self.cuts, |out, key| out.put_prefixed(key));
-        put_list(out, FIELD_SNAPSHOTS, &self.snapshots, |out, s| out.put_u64(s.get()));
         let mut sst = Vec::new();
         self.sst.encode(&mut sst);
         put_field(out, FIELD_SST, FIELD_CRITICAL, &sst);
@@ -230,9 +226,6 @@ impl Recipe {
                 FIELD_CUTS => {
                     recipe.cuts = list(payload, |r| Ok(r.prefixed(KEY_LEN_MAX + 1)?.to_vec()))?;
                 }
-                FIELD_SNAPSHOTS => {
-                    recipe.snapshots = list(payload, |r| r.u64().map(SequenceNumber))?;
-                }
                 FIELD_SST => sst = Some(SstOptions::decode(field.payload)?),
                 FIELD_MERGING => recipe.merging = Some(Merging::decode(payload)?),
                 FIELD_PARTED_FROM => recipe.parted_from = parted_from(payload)?,
@@ -250,9 +243,7 @@ impl Recipe {
     /// Corruption that names what is wrong.
     pub fn validate(&self) -> Result<()> {
         let flush = self.kind == JobKind::Flush;
-        let wrong = if !ascending(&self.snapshots) {
-            "snapshots are not ascending"
-        } else if !ascending(&self.cuts) {
+        let wrong = if !ascending(&self.cuts) {
             "cuts are not ascending"
         } else if !ascending(&self.memtables) {
             "MemTables are not ascending"
@@ -326,7 +317,6 @@ fn decode_header(header: &[u8]) -> Result<Recipe> {
         output_len: reader.u64()?,
         cuts: Vec::new(),
         bottommost: flags & FLAG_BOTTOMMOST != 0,
-        snapshots: Vec::new(),
         now_ms: reader.u64()?,
         floor: SequenceNumber(reader.u64()?),
         sst: SstOptions::default(),

@@ -75,11 +75,9 @@ struct Sealed {
 
 /// What a job may use, and what it must respect.
 #[derive(Clone, Copy, Debug)]
-pub struct JobContext<'a> {
+pub struct JobContext {
     /// The primary's term.
     pub term: Term,
-    /// Live snapshots, in any order.
-    pub snapshots: &'a [SequenceNumber],
     /// Free slots at the replica that has the fewest: a job that may need more is not begun.
     pub slots_free: u64,
     /// Room is short: levels are compacted that are not over their aims.
@@ -189,8 +187,8 @@ struct Jobs {
 
 /// That no compaction was found.
 struct Idle {
-    /// The oldest snapshot, the free slots and the urgency with which it was looked for.
-    asked: (SequenceNumber, u64, bool),
+    /// The free slots and the urgency with which it was looked for.
+    asked: (u64, bool),
     /// What expires by then may change that.
     until_ms: Option<u64>,
     why: WhyIdle,

@@ -27,7 +27,6 @@ use std::sync::{Arc, Once};
 use std::task::{Poll, Waker};
 
 /// The reports of a process's tasks.
-#[expect(clippy::large_enum_variant, reason = "a handful wait at a time")]
 pub enum Event {
     /// The replica was opened, or could not be.
     Opened(Result<(Box<Node>, LocalStore)>),

@@ -1,4 +1,4 @@
-//! Folding the operands of one key in one stripe, as a job meets them: from new to old.
+//! Folding the operands of one key, as a job meets them: from new to old.
 //!
 //! What they are added to comes last, if it comes at all. Two become one at once unless something
 //! may expire between the times at which they were written; then both are kept, up to

@@ -3,7 +3,7 @@
 use super::JobInputs;
 use super::rules::{is_below_floor, is_tombstone_wanted};
 use crate::file::{FileMeta, FileSource, noted};
-use crate::range_delete::{Fragment, Fragments, WithinStripes};
+use crate::range_delete::{Fragment, Fragments};
 use crate::recipe::Recipe;
 use crate::sst::SstReader;
 use alloc::borrow::Cow;
@@ -11,8 +11,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{GroupId, Result, SequenceNumber};
 
-/// All that the inputs have, as far as the recipe's snapshots tell them apart. Reads the ends of
-/// the files that have range deletes.
+/// The newest of the inputs' that covers each key: it hides all that the older ones do. Reads the
+/// ends of the files that have range deletes.
 pub(super) async fn of_inputs(
     inputs: &JobInputs,
     group: GroupId,
@@ -31,7 +31,7 @@ pub(super) async fn of_inputs(
         let reader = noted(source, meta.id, opened)?;
         fragments.extend_from_slice(reader.ranges().as_slice());
     }
-    Ok(Fragments::merged(fragments.iter(), WithinStripes(&inputs.recipe.snapshots)))
+    Ok(Fragments::merged(fragments.iter()))
 }
 
 type Files = [(u8, Arc<FileMeta>)];
@@ -45,37 +45,31 @@ pub(super) fn without_hidden<'a>(
     if ranges.is_empty() {
         return (Cow::Borrowed(&inputs.files[..]), 0);
     }
-    let stripes = WithinStripes(&inputs.recipe.snapshots);
     let mut hidden_len = 0;
     let mut files = inputs.files.clone();
     files.retain(|(_, meta)| {
-        let is_hidden = hides_all(ranges, stripes, meta);
+        let is_hidden = hides_all(ranges, meta);
         hidden_len += if is_hidden { meta.len } else { 0 };
         !is_hidden
     });
     (Cow::Owned(files), hidden_len)
 }
 
-/// Whether one range delete covers all keys of a file, is newer than all that it holds, and is seen
-/// by all who see any of that.
-fn hides_all(ranges: &Fragments, stripes: WithinStripes<'_>, meta: &FileMeta) -> bool {
+/// Whether one range delete covers all keys of a file and is newer than all that it holds.
+fn hides_all(ranges: &Fragments, meta: &FileMeta) -> bool {
     let fragments = ranges.as_slice();
     let at = fragments.partition_point(|fragment| *fragment.end <= *meta.smallest);
     let Some(fragment) = fragments.get(at) else { return false };
     // The upper bound may be a key that is there.
     let covers = *fragment.start <= *meta.smallest && *meta.largest < *fragment.end;
-    let newest = fragment.newest(stripes.stripe_of(meta.smallest_sequence));
-    covers && newest > Some(meta.largest_sequence)
+    covers && fragment.sequences.first() > Some(&meta.largest_sequence)
 }
 
 /// What has to stay, by the rule for tombstones. What was cleared with its keyspace hides nothing
 /// more.
 pub(super) fn kept(recipe: &Recipe, ranges: &Fragments) -> Fragments {
-    let stripes = WithinStripes(&recipe.snapshots);
     ranges.only(|start, sequence| {
-        let stripe = stripes.stripe_of(sequence);
-        is_tombstone_wanted(recipe, sequence)
-            && !is_below_floor(start, sequence, recipe.floor, stripe)
+        is_tombstone_wanted(recipe) && !is_below_floor(start, sequence, recipe.floor)
     })
 }
 
@@ -90,21 +84,16 @@ impl<'a> Hiding<'a> {
         Self { fragments: ranges.as_slice() }
     }
 
-    /// Whether a range delete hides an entry of this stripe from all who could see it.
+    /// Whether a range delete hides an entry.
     #[inline]
-    pub(super) fn hides(
-        &mut self,
-        key: &[u8],
-        sequence: SequenceNumber,
-        stripe: SequenceNumber,
-    ) -> bool {
-        !self.fragments.is_empty() && self.search(key, stripe) > Some(sequence)
+    pub(super) fn hides(&mut self, key: &[u8], sequence: SequenceNumber) -> bool {
+        !self.fragments.is_empty() && self.newest(key) > Some(sequence)
     }
 
-    fn search(&mut self, key: &[u8], stripe: SequenceNumber) -> Option<SequenceNumber> {
+    fn newest(&mut self, key: &[u8]) -> Option<SequenceNumber> {
         while let Some((first, rest)) = self.fragments.split_first() {
             if *key < *first.end {
-                return if *first.start <= *key { first.newest(stripe) } else { None };
+                return first.sequences.first().copied().filter(|_| *first.start <= *key);
             }
             self.fragments = rest;
         }

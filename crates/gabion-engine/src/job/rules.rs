@@ -4,20 +4,14 @@ use crate::entry::Keyspace;
 use crate::recipe::Recipe;
 use gabion_base::SequenceNumber;
 
-/// A tombstone can go when nothing older can come to light: no deeper level holds the key, and no
-/// older version stays for a snapshot before it.
-pub(super) fn is_tombstone_wanted(recipe: &Recipe, sequence: SequenceNumber) -> bool {
-    let oldest = recipe.snapshots.first().is_none_or(|first| sequence <= *first);
-    !(recipe.bottommost && oldest)
+/// A tombstone can go when nothing older can come to light: no deeper level holds the key.
+#[inline]
+pub(super) const fn is_tombstone_wanted(recipe: &Recipe) -> bool {
+    !recipe.bottommost
 }
 
-/// Whether an entry was cleared, and no snapshot before the clear still sees it.
+/// Whether an entry was cleared.
 #[inline]
-pub(super) fn is_below_floor(
-    key: &[u8],
-    sequence: SequenceNumber,
-    floor: SequenceNumber,
-    stripe: SequenceNumber,
-) -> bool {
-    sequence < floor && stripe >= floor && key.first() == Some(&(Keyspace::User as u8))
+pub(super) fn is_below_floor(key: &[u8], sequence: SequenceNumber, floor: SequenceNumber) -> bool {
+    sequence < floor && key.first() == Some(&(Keyspace::User as u8))
 }

@@ -131,11 +131,10 @@ impl Outgoing {
         Self { usual, most: u64::MAX, read: usual, read_slots: 0, is_packed: false }
     }
 
-    /// Of files that are written anew with `codec`, as far as so many snapshots see them.
+    /// Of files that are written anew with `codec`.
     pub(crate) fn of_files<'a>(
         files: impl IntoIterator<Item = &'a FileMeta>,
         codec: Compression,
-        snapshots: usize,
     ) -> Self {
         let mut all = Self { is_packed: codec != Compression::None, ..Self::default() };
         for file in files {
@@ -143,14 +142,14 @@ impl Outgoing {
             all.read_slots = all.read_slots.saturating_add(file.len.div_ceil(SLOT_LEN));
             all.add(usual_len(file, codec), len_most(file));
             if let Some(ranges) = &file.ranges {
-                all.add_ranges(ranges, snapshots);
+                all.add_ranges(ranges);
             }
         }
         all
     }
 
     /// And of a MemTable.
-    pub(crate) fn and_table(mut self, table: &MemTable, snapshots: usize) -> Self {
+    pub(crate) fn and_table(mut self, table: &MemTable) -> Self {
         let memory = table.memory_used() as u64;
         self.add(memory, memory.saturating_mul(2));
         self.read = self.read.saturating_add(memory);
@@ -159,7 +158,7 @@ impl Outgoing {
             all.fragments += 1;
             all.key_bytes += (range.start.len() + range.end.len()) as u64;
         }
-        self.add_ranges(&all, snapshots);
+        self.add_ranges(&all);
         self
     }
 
@@ -169,8 +168,8 @@ impl Outgoing {
     }
 
     /// Range deletes that overlap are more when they are cut, and fill a part of a file only.
-    fn add_ranges(&mut self, ranges: &RangeDeletes, snapshots: usize) {
-        let len = ranges.output_len_max(snapshots).saturating_mul(RANGES_PART);
+    const fn add_ranges(&mut self, ranges: &RangeDeletes) {
+        let len = ranges.output_len_max().saturating_mul(RANGES_PART);
         self.add(len, len);
         // Which is no reason to hold back what deletes: see `limit`.
         self.read = self.read.saturating_add(len);
@@ -299,7 +298,7 @@ mod tests {
     }
 
     fn usual(file: &FileMeta, codec: Compression) -> u64 {
-        Outgoing::of_files([file], codec, 0).usual_len()
+        Outgoing::of_files([file], codec).usual_len()
     }
 
     #[test]
@@ -310,8 +309,7 @@ mod tests {
             assert_eq!(usual(&file(codec, ratio), codec), LEN);
         }
         let slots = |how| {
-            Outgoing::of_files([&file(Compression::None, 1)], Compression::None, 0)
-                .slots(LEN, 0, how)
+            Outgoing::of_files([&file(Compression::None, 1)], Compression::None).slots(LEN, 0, how)
         };
         assert_eq!(slots(Estimate::Usual), 12);
     }
@@ -332,7 +330,7 @@ mod tests {
     #[test]
     fn eleven_files_of_zstd_that_are_undone_have_slots_for_all_that_they_become() {
         let files = vec![file(Compression::ZSTD, 3); 11];
-        let outgoing = Outgoing::of_files(&files, Compression::None, 0);
+        let outgoing = Outgoing::of_files(&files, Compression::None);
         let slots = outgoing.slots(LEN, 2, Estimate::Usual);
         assert!((264..290).contains(&slots), "{slots}");
         assert!(outgoing.files_max(LEN, 2) > 2 * 33);
@@ -342,8 +340,7 @@ mod tests {
     #[test]
     fn jobs_that_become_longer_leave_what_is_kept_and_others_take_all() {
         let estimate = Estimate::Usual;
-        let of =
-            |ratio| Outgoing::of_files([&file(Compression::ZSTD, ratio)], Compression::None, 0);
+        let of = |ratio| Outgoing::of_files([&file(Compression::ZSTD, ratio)], Compression::None);
         let fits = |ratio, free| of(ratio).fits(LEN, 0, Room { free, kept: 100, estimate });
         // It gives back eight.
         let needed = 100 + of(3).slots(LEN, 0, estimate) - 8;
@@ -360,7 +357,7 @@ mod tests {
             key_bytes: u64::MAX,
             ..RangeDeletes::default()
         });
-        let outgoing = Outgoing::of_files([&file, &file], Compression::None, 9);
+        let outgoing = Outgoing::of_files([&file, &file], Compression::None);
         for how in [Estimate::Usual, Estimate::Ample { at_least: u64::MAX }] {
             assert!(outgoing.slots(4096, 7, how) > 1 << 40);
         }
@@ -378,7 +375,7 @@ mod tests {
         estimates.ran_out(JobKind::Compaction, 40);
         assert_eq!(estimates.flush, Estimate::Usual);
         let files = [file(Compression::ZSTD, 9)];
-        let outgoing = Outgoing::of_files(&files, Compression::ZSTD, 0);
+        let outgoing = Outgoing::of_files(&files, Compression::ZSTD);
         let least =
             |estimates: &Estimates| outgoing.slots(LEN, 0, estimates.of(JobKind::Compaction));
         assert_eq!(least(&estimates), 51);

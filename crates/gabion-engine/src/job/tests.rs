@@ -1,11 +1,10 @@
-//! What a merge keeps and drops, judged by what every snapshot sees of it, and where its files are
-//! cut.
+//! What a merge keeps and drops, judged by what readers see of it, and where its files are cut.
 
 use super::*;
 use crate::entry::{ENGINE_KEY_LEN_MAX, Trailer};
 use crate::expiry::ExpirySpan;
 use crate::file::{FILE_LEN_MAX, FinishedFile};
-use crate::range_delete::{Fragment, WithinStripes};
+use crate::range_delete::Fragment;
 use crate::recipe::Merging;
 use crate::sst::SstBuilder;
 use crate::sst::SstOptions;
@@ -22,7 +21,7 @@ const GROUP: GroupId = GroupId(5);
 /// Group time in every recipe here.
 const NOW_MS: u64 = 10;
 
-fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: bool) -> Recipe {
+fn recipe(floor: SequenceNumber, bottommost: bool) -> Recipe {
     Recipe {
         kind: JobKind::Flush,
         term: Term(1),
@@ -34,7 +33,6 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
         output_len: 16 << 20,
         cuts: Vec::new(),
         bottommost,
-        snapshots,
         now_ms: NOW_MS,
         floor,
         sst: SstOptions::default(),
@@ -45,12 +43,11 @@ fn recipe(snapshots: Vec<SequenceNumber>, floor: SequenceNumber, bottommost: boo
 
 type Entries = Vec<(Vec<u8>, Trailer, Vec<u8>)>;
 
-/// What a reader at `at` sees of each key by group time `now_ms`: its value, and when that expires.
-/// Deletes, cleared and expired entries are left out. Goes from old to new, as no reader of the
+/// What readers see of each key by group time `now_ms`: its value, and when that expires. Deletes,
+/// cleared and expired entries are left out. Goes from old to new, as no reader of the
 /// engine does. A range delete is an entry here, of its start, with its end as the value.
 fn seen(
     entries: &[&Entries],
-    at: SequenceNumber,
     floor: SequenceNumber,
     now_ms: u64,
 ) -> BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)> {
@@ -59,10 +56,7 @@ fn seen(
     let mut seen = BTreeMap::new();
     for (key, trailer, stored) in oldest_first {
         let sequence = trailer.sequence();
-        if sequence > at {
-            continue;
-        }
-        if floor <= at && sequence < floor && key[0] == 1 {
+        if sequence < floor && key[0] == 1 {
             seen.remove(key);
             continue;
         }
@@ -105,7 +99,7 @@ fn keep(recipe: &Recipe, entries: &Entries) -> Entries {
         sequences: vec![trailer.sequence()],
     };
     let ranges: Vec<_> = ranges.iter().map(fragment).collect();
-    let ranges = Fragments::merged(ranges.iter(), WithinStripes(&recipe.snapshots));
+    let ranges = Fragments::merged(ranges.iter());
     let mut kept = keep_under(recipe, &entries, &ranges);
     for Fragment { start, end, sequences } in ranges::kept(recipe, &ranges).as_slice() {
         for &sequence in sequences {
@@ -133,7 +127,7 @@ fn keep_under(recipe: &Recipe, entries: &Entries, ranges: &Fragments) -> Entries
             write(&mut kept, written);
         }
     }
-    for made in visibility.end_folding(true).unwrap() {
+    for made in visibility.end_folding().unwrap() {
         write(&mut kept, made.entry(&visibility.folding_key));
     }
     let is_sorted = kept.is_sorted_by(|a, b| crate::entry::compare(&a.0, a.1, &b.0, b.1).is_lt());
@@ -180,9 +174,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
     /// docs/faults.md: P11, P13, P16
     #[test]
-    fn what_is_dropped_is_seen_by_no_snapshot_and_by_nobody_after(
+    fn what_is_dropped_is_seen_by_nobody_after(
         ops in prop::collection::vec((0u8..2, 0u8..3, 0u64..72, 0u64..3), 0..60),
-        snapshots in prop::collection::btree_set(1u64..60, 0..4),
         floor in prop_oneof![Just(0u64), 0u64..60],
         (below_len, above_len) in prop_oneof![Just((0, 0)), (0usize..30, 0usize..20)],
     ) {
@@ -202,24 +195,20 @@ proptest! {
         let above = entries.split_off(entries.len() - above_len.min(entries.len()));
         let below: Entries = entries.drain(..below_len.min(entries.len())).collect();
         entries.sort_by(|a, b| crate::entry::compare(&a.0, a.1, &b.0, b.1));
-        let snapshots: Vec<_> = snapshots.into_iter().map(SequenceNumber).collect();
         let floor = SequenceNumber(floor);
-        let mut recipe = recipe(snapshots.clone(), floor, below.is_empty());
+        let mut recipe = recipe(floor, below.is_empty());
         let operands = above.iter().filter(|(_, trailer, _)| trailer.kind() == EntryKind::Merge);
         let above_from_ms = operands.map(|(.., stored)| Operand::decode(stored).unwrap().at_ms).min();
         recipe.merging = Some(Merging { expiries: expiries(&[&entries, &below]), above_from_ms });
         let kept = keep(&recipe, &entries);
-        // A snapshot may judge by any time before the job, everyone after it by the job's or a
-        // later one.
-        let snapshots_at = snapshots.iter().flat_map(|at| (0..=NOW_MS).map(|now_ms| (*at, now_ms)));
-        let newest_at = (NOW_MS..25).map(|now_ms| (SequenceNumber(100), now_ms));
-        for (at, now_ms) in snapshots_at.chain(newest_at) {
-            let after = seen(&[&kept, &below, &above], at, floor, now_ms);
-            let before = seen(&[&entries, &below, &above], at, floor, now_ms);
-            prop_assert_eq!(after, before, "at {} by {} ms", at, now_ms);
+        // Everyone after the job judges by its time or a later one.
+        for now_ms in NOW_MS..25 {
+            let after = seen(&[&kept, &below, &above], floor, now_ms);
+            let before = seen(&[&entries, &below, &above], floor, now_ms);
+            prop_assert_eq!(after, before, "by {} ms", now_ms);
         }
-        if snapshots.is_empty() && below.is_empty() && above.is_empty() {
-            let newest = seen(&[&entries], SequenceNumber(100), floor, NOW_MS);
+        if below.is_empty() && above.is_empty() {
+            let newest = seen(&[&entries], floor, NOW_MS);
             prop_assert_eq!(kept.len(), newest.len(), "nothing invisible stays at the bottom");
         }
     }
@@ -232,11 +221,10 @@ fn operand(sequence: u64, delta: i64, at_ms: u64) -> (Vec<u8>, Trailer, Vec<u8>)
 
 /// docs/faults.md: P13
 #[test]
-fn operands_become_one_unless_a_snapshot_or_an_expiry_lies_between_them() {
+fn operands_become_one_unless_an_expiry_lies_between_them() {
     let entries: Entries = (1..=6).rev().map(|n| operand(n, 10, n)).collect();
-    let kept = |snapshots: &[u64], bottommost, expiries| {
-        let snapshots = snapshots.iter().copied().map(SequenceNumber).collect();
-        let mut recipe = recipe(snapshots, SequenceNumber(0), bottommost);
+    let kept = |bottommost, expiries| {
+        let mut recipe = recipe(SequenceNumber(0), bottommost);
         recipe.merging = Some(Merging { expiries, above_from_ms: None });
         let kept = keep(&recipe, &entries);
         let described = kept.iter().map(|(_, trailer, stored)| match trailer.kind() {
@@ -250,14 +238,12 @@ fn operands_become_one_unless_a_snapshot_or_an_expiry_lies_between_them() {
         });
         described.collect::<Vec<_>>()
     };
-    assert_eq!(kept(&[], false, None), [(6, 60)]);
-    assert_eq!(kept(&[], true, None), [(1006, 60)], "nothing beneath: a value");
-    assert_eq!(kept(&[4], false, None), [(6, 20), (4, 40)]);
-    assert_eq!(kept(&[4], true, None), [(6, 20), (1004, 40)]);
+    assert_eq!(kept(false, None), [(6, 60)]);
+    assert_eq!(kept(true, None), [(1006, 60)], "nothing beneath: a value");
     let expiries = |first_ms, last_ms| Some(ExpirySpan { first_ms, last_ms });
-    assert_eq!(kept(&[], false, expiries(4, 5)), [(6, 20), (4, 10), (3, 30)]);
-    assert_eq!(kept(&[], false, expiries(7, 9)), [(6, 60)]);
-    assert_eq!(kept(&[], false, expiries(0, 1)), [(6, 60)]);
+    assert_eq!(kept(false, expiries(4, 5)), [(6, 20), (4, 10), (3, 30)]);
+    assert_eq!(kept(false, expiries(7, 9)), [(6, 60)]);
+    assert_eq!(kept(false, expiries(0, 1)), [(6, 60)]);
 }
 
 /// docs/faults.md: P13
@@ -271,12 +257,12 @@ fn more_operands_than_memory_holds_apart_are_written_as_they_are_and_none_is_los
             (b"\x01k".to_vec(), trailer, [&expires_ms.to_le_bytes()[..], b"7"].concat())
         }));
         let floor = SequenceNumber(0);
-        let mut recipe = Recipe { now_ms: count, ..recipe(vec![], floor, true) };
+        let mut recipe = Recipe { now_ms: count, ..recipe(floor, true) };
         let expiries = Some(ExpirySpan { first_ms: 1, last_ms: count });
         recipe.merging = Some(Merging { expiries, above_from_ms: None });
         let kept = keep(&recipe, &entries);
         assert!((3_900..4_000).contains(&kept.len()), "{}", kept.len());
-        let sum = |entries: &Entries| seen(&[entries], SequenceNumber(count), floor, count);
+        let sum = |entries: &Entries| seen(&[entries], floor, count);
         assert_eq!(sum(&kept), sum(&entries), "{base:?}");
         // Once more, and again: fewer each time.
         let again = keep(&recipe, &kept);
@@ -291,7 +277,7 @@ fn what_expired_stays_while_older_operands_above_it_must_find_it_gone() {
     let trailer = Trailer::new(SequenceNumber(5), EntryKind::ExpiringPut);
     let put = vec![(b"\x01k".to_vec(), trailer, b"\x08\0\0\0\0\0\0\x007".to_vec())];
     let kept = |above_from_ms| {
-        let mut recipe = recipe(vec![], SequenceNumber(0), true);
+        let mut recipe = recipe(SequenceNumber(0), true);
         recipe.merging = Some(Merging { expiries: None, above_from_ms });
         keep(&recipe, &put)
     };
@@ -303,7 +289,7 @@ fn what_expired_stays_while_older_operands_above_it_must_find_it_gone() {
 /// docs/faults.md: P13
 #[test]
 fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
-    let recipe = recipe(vec![], SequenceNumber(0), true);
+    let recipe = recipe(SequenceNumber(0), true);
     let (key, trailer, stored) = operand(5, 1, 1);
     let entry = Entry { key: &key, trailer, value: &stored };
     let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
@@ -314,14 +300,13 @@ fn an_operand_under_a_recipe_without_an_operator_is_corruption() {
 fn a_tombstone_stays_while_a_deeper_level_may_hold_its_key() {
     let entries: Entries =
         vec![(b"\x01k".to_vec(), Trailer::new(SequenceNumber(5), EntryKind::Delete), vec![])];
-    assert_eq!(keep(&recipe(vec![], SequenceNumber(0), false), &entries).len(), 1);
-    assert_eq!(keep(&recipe(vec![], SequenceNumber(0), true), &entries).len(), 0);
+    assert_eq!(keep(&recipe(SequenceNumber(0), false), &entries).len(), 1);
+    assert_eq!(keep(&recipe(SequenceNumber(0), true), &entries).len(), 0);
 }
 
 /// docs/faults.md: P11
 #[test]
-fn what_has_expired_is_a_tombstone_while_a_deeper_level_may_hold_its_key_and_stays_for_a_snapshot()
-{
+fn what_has_expired_is_a_tombstone_while_a_deeper_level_may_hold_its_key() {
     let put = |expires_ms: u64| {
         let trailer = Trailer::new(SequenceNumber(5), EntryKind::ExpiringPut);
         (b"\x01k".to_vec(), trailer, [&expires_ms.to_le_bytes()[..], b"value"].concat())
@@ -329,19 +314,16 @@ fn what_has_expired_is_a_tombstone_while_a_deeper_level_may_hold_its_key_and_sta
     let (gone, there) = (vec![put(NOW_MS)], vec![put(NOW_MS + 1)]);
     let tombstone = Trailer::new(SequenceNumber(5), EntryKind::Delete);
     let floor = SequenceNumber(0);
-    let above = recipe(vec![], floor, false);
+    let above = recipe(floor, false);
     assert_eq!(keep(&above, &gone), [(b"\x01k".to_vec(), tombstone, vec![])]);
     assert_eq!(keep(&above, &there), there);
-    assert_eq!(keep(&recipe(vec![], floor, true), &gone), []);
-    assert_eq!(keep(&recipe(vec![], floor, true), &there), there);
-    let (before, after) = (vec![SequenceNumber(4)], vec![SequenceNumber(5)]);
-    assert_eq!(keep(&recipe(before, floor, true), &gone), [(b"\x01k".to_vec(), tombstone, vec![])]);
-    assert_eq!(keep(&recipe(after, floor, true), &gone), gone);
+    assert_eq!(keep(&recipe(floor, true), &gone), []);
+    assert_eq!(keep(&recipe(floor, true), &there), there);
 }
 
 #[test]
 fn a_reserved_kind_ends_a_job_instead_of_being_guessed_at() {
-    let recipe = recipe(vec![], SequenceNumber(0), true);
+    let recipe = recipe(SequenceNumber(0), true);
     let trailer = Trailer::new(SequenceNumber(5), EntryKind::Relocation);
     let entry = Entry { key: b"\x01k", trailer, value: b"" };
     let error = Visibility::new(&recipe, &Fragments::default()).keep(&entry).unwrap_err();
@@ -356,15 +338,14 @@ fn inputs_and_output_can_be_sent_to_a_thread() {
 }
 
 #[test]
-fn a_file_is_left_out_when_one_range_delete_hides_all_of_it_from_all_who_could_see_it() {
+fn a_file_is_left_out_when_one_range_delete_hides_all_of_it() {
     let mut builder = SstBuilder::new(&SstOptions::default(), GroupId(1), FileId::sst(1), Term(1));
     builder.add(b"\x01b", Trailer::new(SequenceNumber(5), EntryKind::Put), b"");
     builder.add(b"\x01c", Trailer::new(SequenceNumber(6), EntryKind::Put), b"");
     let file = Arc::new(builder.finish().meta);
-    let is_left_out = |start: &[u8], end: &[u8], sequence, snapshots: &[u64]| {
-        let snapshots: Vec<_> = snapshots.iter().copied().map(SequenceNumber).collect();
+    let is_left_out = |start: &[u8], end: &[u8], sequence| {
         let inputs = JobInputs {
-            recipe: recipe(snapshots.clone(), SequenceNumber(0), false),
+            recipe: recipe(SequenceNumber(0), false),
             memtables: Vec::new(),
             files: vec![(1, file.clone())],
         };
@@ -373,19 +354,17 @@ fn a_file_is_left_out_when_one_range_delete_hides_all_of_it_from_all_who_could_s
             end: end.into(),
             sequences: vec![SequenceNumber(sequence)],
         };
-        let fragments = Fragments::merged([fragment].iter(), WithinStripes(&snapshots));
+        let fragments = Fragments::merged([fragment].iter());
         let (left, len) = ranges::without_hidden(&inputs, &fragments);
         assert_eq!(len, if left.is_empty() { file.len } else { 0 });
         left.is_empty()
     };
-    assert!(is_left_out(b"\x01b", b"\x01c\0", 9, &[]));
-    assert!(!is_left_out(b"\x01b", b"\x01c", 9, &[]), "its last key is not deleted");
-    assert!(!is_left_out(b"\x01b\0", b"\x01d", 9, &[]), "nor its first");
-    assert!(!is_left_out(b"\x01a", b"\x01d", 4, &[]), "what is newer stays");
-    assert!(is_left_out(b"\x01a", b"\x01d", 9, &[4]));
-    assert!(is_left_out(b"\x01a", b"\x01d", 9, &[4, 9]));
-    assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[6]), "a snapshot sees it");
-    assert!(!is_left_out(b"\x01a", b"\x01d", 9, &[5]), "a snapshot sees a part");
+    assert!(is_left_out(b"\x01b", b"\x01c\0", 9));
+    assert!(!is_left_out(b"\x01b", b"\x01c", 9), "its last key is not deleted");
+    assert!(!is_left_out(b"\x01b\0", b"\x01d", 9), "nor its first");
+    assert!(!is_left_out(b"\x01a", b"\x01d", 4), "what is newer stays");
+    assert!(!is_left_out(b"\x01a", b"\x01d", 6), "as new as what it holds");
+    assert!(is_left_out(b"\x01a", b"\x01d", 7));
 }
 
 /// Files in memory, as a job writes them.
@@ -421,7 +400,7 @@ fn written(
     value: &[u8],
     deleted: &Fragment,
 ) -> Written {
-    let ranges = Fragments::merged([deleted].into_iter(), WithinStripes(&[]));
+    let ranges = Fragments::merged([deleted].into_iter());
     let (recipe, mut sink) = (inputs.recipe.clone(), Written::default());
     let mut output = JobOutput { recipe, added: Vec::new(), stats: JobStats::default() };
     let mut outputs = Outputs::new(inputs, GROUP, ranges);
@@ -451,7 +430,7 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
     let bounds_len = ENGINE_KEY_LEN_MAX + PREFIX + 1 - 2 * EDIT_KEY_BOUND_LEN_MAX;
     let count = FILE_PER_BOUND * bounds_len as u64 / VALUE_LEN as u64 + 2;
     let mut inputs = JobInputs {
-        recipe: recipe(Vec::new(), SequenceNumber::ZERO, false),
+        recipe: recipe(SequenceNumber::ZERO, false),
         memtables: Vec::new(),
         files: Vec::new(),
     };

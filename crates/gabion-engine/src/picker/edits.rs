@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::iter::successors;
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, EDIT_LEN_MAX};
 
-/// What an edit takes besides its files, cuts and snapshots.
+/// What an edit takes besides its files and cuts.
 const EDIT_OVERHEAD: u64 = 4096;
 /// What the recipe takes for each cut, a bound of a file.
 const CUT_LEN: u64 = EDIT_KEY_BOUND_LEN_MAX as u64 + 4;
@@ -32,7 +32,7 @@ impl Picker<'_> {
         outputs: OutputLen,
     ) -> Result<u64, NoPick> {
         let files = files.into_iter();
-        let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec, self.snapshots);
+        let outgoing = Outgoing::of_files(files.clone().map(|file| &**file), codec);
         let has_room = |len: u64, cuts: usize| outgoing.fits(len, cuts as u64, self.room);
         if !has_room(self.config.sst_len, 0) {
             return Err(NoPick::NoRoom);
@@ -100,7 +100,7 @@ impl Picker<'_> {
         cuts: u64,
         outputs: OutputLen,
     ) -> Option<u64> {
-        let besides = EDIT_OVERHEAD + self.snapshots as u64 * 8 + cuts * CUT_LEN;
+        let besides = EDIT_OVERHEAD + cuts * CUT_LEN;
         let usual = self.config.sst_len;
         let longest = match outputs {
             OutputLen::Usual => usual,

@@ -16,21 +16,18 @@ const RANGES_FILE_PART: u64 = 4;
 impl Picker<'_> {
     /// Files that can go without being read:
     ///
-    /// - of which every entry is below `floor`, in the user keyspace, and seen by no snapshot;
-    /// - of which all is deleted by a range delete in a file above them, and seen by no snapshot.
-    ///   What such a file hides of deeper levels, the range delete hides too, and goes on to until
-    ///   nothing of it is left;
+    /// - of which every entry is below `floor`, in the user keyspace;
+    /// - of which all is deleted by a range delete in a file above them. What such a file hides of
+    ///   deeper levels, the range delete hides too, and goes on to until nothing of it is left;
     /// - that hold nothing but tombstones, with nothing older of their range below them that stays.
     ///
     /// # Errors
     /// Why there are none.
-    pub fn pick_drop(&self, floor: SequenceNumber, oldest_snapshot: SequenceNumber) -> Picked {
+    pub fn pick_drop(&self, floor: SequenceNumber) -> Picked {
         let user = [crate::entry::Keyspace::User as u8];
-        let deleted = self.deleted(oldest_snapshot);
+        let deleted = self.deleted();
         let is_gone = |file: &FileMeta| {
-            let is_cleared = file.largest_sequence < floor
-                && oldest_snapshot >= floor
-                && file.smallest[..] >= user[..];
+            let is_cleared = file.largest_sequence < floor && file.smallest[..] >= user[..];
             is_cleared || deleted.contains(&file.id)
         };
         let gone = self.gone_with_tombstones(is_gone);
@@ -49,12 +46,11 @@ impl Picker<'_> {
         })
     }
 
-    /// Files of which all is deleted for all readers, by a range delete in a file above.
-    fn deleted(&self, oldest_snapshot: SequenceNumber) -> BTreeSet<FileId> {
+    /// Files of which all is deleted by a range delete in a file above.
+    fn deleted(&self) -> BTreeSet<FileId> {
         let mut gone = BTreeSet::new();
         for (level, file) in self.version.files() {
-            let widest = file.ranges.iter().flat_map(|ranges| &ranges.widest);
-            for deleted in widest.filter(|deleted| deleted.seen_from <= oldest_snapshot) {
+            for deleted in file.ranges.iter().flat_map(|ranges| &ranges.widest) {
                 let older = self.version.level(0).iter().filter(|older| older.id < file.id);
                 let beside = older.filter(|_| level == 0);
                 let below = (level + 1..self.version.level_count()).flat_map(|below| {
@@ -69,13 +65,12 @@ impl Picker<'_> {
 
     /// When no level is over its target: a file with range deletes goes a level down, or, where
     /// nothing deeper is left of its range, is written anew without them. One that holds enough
-    /// besides waits for its turn with its level, unless room is short. One of which a snapshot,
-    /// the oldest of all, keeps all range deletes waits for that.
-    pub(crate) fn pick_ranges(&self, oldest_snapshot: SequenceNumber) -> Picked {
-        or_longer(|outputs| self.pick_due_ranges(oldest_snapshot, outputs))
+    /// besides waits for its turn with its level, unless room is short.
+    pub(crate) fn pick_ranges(&self) -> Picked {
+        or_longer(|outputs| self.pick_due_ranges(outputs))
     }
 
-    fn pick_due_ranges(&self, oldest_snapshot: SequenceNumber, outputs: OutputLen) -> Picked {
+    fn pick_due_ranges(&self, outputs: OutputLen) -> Picked {
         let is_due = |file: &FileMeta| {
             let is_slim = file.len <= self.config.sst_len / RANGES_FILE_PART;
             file.ranges.is_some() && (is_slim || self.urgent)
@@ -83,26 +78,16 @@ impl Picker<'_> {
         let is_due_in_l0 = self.version.level(0).iter().any(|file| is_due(file));
         let from_l0 = is_due_in_l0.then_some(()).into_iter().map(|()| self.pick_l0(outputs));
         let due = self.version.files().filter(|(level, file)| *level > 0 && is_due(file));
-        let down = |(level, file)| self.take_ranges_down(level, file, oldest_snapshot, outputs);
+        let down = |(level, file)| self.take_ranges_down(level, file, outputs);
         first_pick(from_l0.chain(due.map(down)))
     }
 
-    fn take_ranges_down(
-        &self,
-        level: u8,
-        file: &Arc<FileMeta>,
-        oldest_snapshot: SequenceNumber,
-        outputs: OutputLen,
-    ) -> Picked {
+    fn take_ranges_down(&self, level: u8, file: &Arc<FileMeta>, outputs: OutputLen) -> Picked {
         if self.is_busy(file) {
             return Err(NoPick::Busy);
         }
         if self.version.overlaps_from(level + 1, &file.smallest, &file.largest) {
             return self.complete(level, alloc::vec![file.clone()], true, outputs);
-        }
-        let first = file.ranges.as_ref().map(|ranges| ranges.first_sequence);
-        if first.is_none_or(|first| first > oldest_snapshot) {
-            return Err(NoPick::SeenBySnapshot);
         }
         self.rewrite(level, file, outputs)
     }

@@ -30,8 +30,6 @@ pub enum NoPick {
     NothingDue,
     /// Writers are slowed down for L0, whose jobs go first.
     YieldsToL0,
-    /// A snapshot still sees what the job would drop.
-    SeenBySnapshot,
     /// It needs files that jobs under way read.
     Busy,
     /// Its outputs may take more slots than are free.
@@ -47,7 +45,6 @@ impl NoPick {
         match self {
             Self::NothingDue => "nothing_due",
             Self::YieldsToL0 => "yields_to_l0",
-            Self::SeenBySnapshot => "seen_by_snapshot",
             Self::Busy => "busy",
             Self::NoRoom => "no_room",
             Self::EditTooLong => "edit_too_long",

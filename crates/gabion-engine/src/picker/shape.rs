@@ -23,7 +23,6 @@ pub struct Picker<'a> {
     pub(super) version: &'a Version,
     pub(super) busy: &'a BTreeSet<FileId>,
     pub(super) room: Room,
-    pub(super) snapshots: usize,
     pub(super) urgent: bool,
     /// When the first of the operands was written that no file holds.
     pub(super) operands_in_memory_ms: Option<u64>,
@@ -73,16 +72,15 @@ impl<'a> Picker<'a> {
             version,
             busy,
             room: Room { free: u64::MAX, kept: 0, estimate: Estimate::Usual },
-            snapshots: 0,
             urgent: false,
             operands_in_memory_ms: None,
         }
     }
 
-    /// Picks only jobs for which there is room, while so many snapshots are alive.
+    /// Picks only jobs for which there is room.
     #[must_use]
-    pub(crate) const fn within(self, room: Room, snapshots: usize) -> Self {
-        Self { room, snapshots, ..self }
+    pub(crate) const fn within(self, room: Room) -> Self {
+        Self { room, ..self }
     }
 
     /// Whether room is short: then also levels are compacted that are not over their aims.
@@ -131,7 +129,7 @@ impl<'a> Picker<'a> {
         for level in 0..self.version.level_count() {
             let written = |codec| {
                 let files = self.version.level(level).iter().map(|file| &**file);
-                Outgoing::of_files(files, codec, 0).usual_len()
+                Outgoing::of_files(files, codec).usual_len()
             };
             let at_bottom = written(codecs.at_bottom());
             let is_one = self.len_below(level) == 0 || codecs.at_bottom() == codecs.upper;

@@ -98,8 +98,11 @@ fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String
     let bottom_compression = Some(Compression::ZSTD);
     let config =
         TreeConfig { level1_len: 32 * MIB, sst, bottom_compression, ..TreeConfig::default() };
-    let picker = Picker::new(&config, &version, &busy)
-        .within(Room { free: slots_free, kept: 0, estimate: Estimate::Usual }, 0);
+    let picker = Picker::new(&config, &version, &busy).within(Room {
+        free: slots_free,
+        kept: 0,
+        estimate: Estimate::Usual,
+    });
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
 }
 
@@ -470,20 +473,19 @@ fn a_move_that_would_overlap_too_much_of_the_level_after_next_is_a_merge() {
 }
 
 #[test]
-fn what_lies_below_the_floor_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
+fn what_lies_below_the_floor_is_dropped_unless_a_job_holds_it() {
     let version = version(&["0:4[a-b]", "1:2[a-b]", "2:1[c-d]"]);
     let config = TreeConfig::default();
-    let drop = |floor, snapshot, busy: &[u64]| {
+    let drop = |floor, busy: &[u64]| {
         let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
         let picker = Picker::new(&config, &version, &busy);
-        let pick = picker.pick_drop(SequenceNumber(floor), SequenceNumber(snapshot));
+        let pick = picker.pick_drop(SequenceNumber(floor));
         pick.map_or("nothing".to_string(), |pick| describe(&pick))
     };
-    assert_eq!(drop(0, 1000, &[]), "nothing");
-    assert_eq!(drop(30, 1000, &[]), "Drop 1:2 2:1 to 0");
-    assert_eq!(drop(29, 1000, &[]), "Drop 2:1 to 0");
-    assert_eq!(drop(50, 1000, &[2]), "Drop 0:4 2:1 to 0");
-    assert_eq!(drop(50, 49, &[]), "nothing");
+    assert_eq!(drop(0, &[]), "nothing");
+    assert_eq!(drop(30, &[]), "Drop 1:2 2:1 to 0");
+    assert_eq!(drop(29, &[]), "Drop 2:1 to 0");
+    assert_eq!(drop(50, &[2]), "Drop 0:4 2:1 to 0");
 }
 
 /// A file of range deletes over `from..to` with sequence numbers like its own.
@@ -504,7 +506,7 @@ pub(super) fn with_ranges(number: u64, from: &str, to: &str, len: u64) -> FileMe
 
 /// docs/faults.md: P16
 #[test]
-fn what_a_range_delete_above_covers_is_dropped_unless_a_snapshot_or_a_job_holds_it() {
+fn what_a_range_delete_above_covers_is_dropped_unless_a_job_holds_it() {
     let files = vec![
         // Newer, and as new in parts.
         (0, meta(9, "b", "c", MIB)),
@@ -518,44 +520,42 @@ fn what_a_range_delete_above_covers_is_dropped_unless_a_snapshot_or_a_job_holds_
         (3, with_ranges(0, "g", "k", MIB)),
     ];
     let (version, config) = (Version::of(7, files), TreeConfig::default());
-    let drop = |snapshot, busy: &[u64]| {
+    let drop = |busy: &[u64]| {
         let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
         let picker = Picker::new(&config, &version, &busy);
-        let pick = picker.pick_drop(SequenceNumber(0), SequenceNumber(snapshot));
+        let pick = picker.pick_drop(SequenceNumber(0));
         pick.map_or("nothing".to_string(), |pick| describe(&pick))
     };
-    assert_eq!(drop(1000, &[]), "Drop 0:4 1:2 3:0 to 0");
-    assert_eq!(drop(59, &[5, 2]), "Drop 0:4 3:0 to 0");
-    assert_eq!(drop(58, &[]), "nothing", "a snapshot does not see all of what deletes it");
+    assert_eq!(drop(&[]), "Drop 0:4 1:2 3:0 to 0");
+    assert_eq!(drop(&[5, 2]), "Drop 0:4 3:0 to 0");
 }
 
 /// docs/faults.md: P16
 #[test]
 fn a_file_of_range_deletes_sinks_and_vanishes_where_nothing_is_left_that_it_could_hide() {
     let slim = |level, number| (level, with_ranges(number, "c", "f", MIB));
-    let picked = |files: Vec<(u8, FileMeta)>, snapshot, urgent| {
+    let picked = |files: Vec<(u8, FileMeta)>, urgent| {
         let (version, busy) = (Version::of(7, files), BTreeSet::new());
         let config = TreeConfig::default();
         let picker = Picker::new(&config, &version, &busy).urgent(urgent);
-        let pick = picker.pick_ranges(SequenceNumber(snapshot));
+        let pick = picker.pick_ranges();
         pick.map_or("nothing".to_string(), |pick| describe(&pick))
     };
     let below = || vec![(3, meta(1, "a", "d", MIB)), (3, meta(2, "f", "g", MIB))];
     let with = |file| [below(), vec![file]].concat();
-    assert_eq!(picked(below(), 1000, false), "nothing");
+    assert_eq!(picked(below(), false), "nothing");
     let in_use = vec![slim(0, 9), (1, meta(3, "x", "y", MIB))];
-    assert_eq!(picked([below(), in_use].concat(), 1000, false), "TrivialMove 0:9 to 1");
-    let past_empty = picked(with(slim(0, 9)), 1000, false);
+    assert_eq!(picked([below(), in_use].concat(), false), "TrivialMove 0:9 to 1");
+    let past_empty = picked(with(slim(0, 9)), false);
     assert_eq!(past_empty, "Compaction 0:9 3:1 3:2 to 3 bottommost");
-    assert_eq!(picked(with(slim(1, 9)), 1000, false), "TrivialMove 1:9 to 2");
-    let merged = picked(with(slim(2, 9)), 1000, false);
+    assert_eq!(picked(with(slim(1, 9)), false), "TrivialMove 1:9 to 2");
+    let merged = picked(with(slim(2, 9)), false);
     assert!(merged.starts_with("Compaction 2:9 3:1 3:2 to 3"), "{merged}");
-    let last = picked(vec![slim(3, 9)], 1000, false);
+    let last = picked(vec![slim(3, 9)], false);
     assert!(last.starts_with("Compaction 3:9 to 3"), "{last}");
-    assert_eq!(picked(vec![slim(3, 9)], 89, false), "nothing", "a snapshot holds it");
     let full = || with((2, with_ranges(9, "c", "f", 16 * MIB)));
-    assert_eq!(picked(full(), 1000, false), "nothing", "it waits for its level");
-    assert!(picked(full(), 1000, true).starts_with("Compaction 2:9"), "room is short");
+    assert_eq!(picked(full(), false), "nothing", "it waits for its level");
+    assert!(picked(full(), true).starts_with("Compaction 2:9"), "room is short");
 }
 
 #[test]
@@ -664,9 +664,8 @@ fn reasons(files: Vec<(u8, FileMeta)>, busy: &[u64], slots_free: u64, urgent: bo
     let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
     let (version, config) = (Version::of(7, files), TreeConfig::default());
     let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
-    let picker = Picker::new(&config, &version, &busy).within(room, 0).urgent(urgent);
-    let oldest_snapshot = SequenceNumber(15);
-    let moment = Moment { floor: SequenceNumber::ZERO, oldest_snapshot, now_ms: 200 };
+    let picker = Picker::new(&config, &version, &busy).within(room).urgent(urgent);
+    let moment = Moment { floor: SequenceNumber::ZERO, now_ms: 200 };
     let why = match picker.pick_by_order(moment) {
         Ok(pick) => return describe(&pick),
         Err(why) => Strategy::ORDER.into_iter().zip(why),
@@ -690,20 +689,9 @@ fn each_strategy_says_why_it_has_no_job() {
     let slow = || runs(20).chain([(1, meta(90, "a", "b", MIB))]).collect();
     assert_eq!(reasons(slow(), &[90], u64::MAX, false), "tombstones yields_to_l0, levels busy");
     let dense = |number| FileMeta { entries: 4_000, deletes: 2_000, ..meta(number, "a", "c", MIB) };
-    assert_eq!(reasons(vec![(6, dense(2))], &[], u64::MAX, false), "tombstones seen_by_snapshot");
-    assert_eq!(
-        reasons(
-            vec![(6, FileMeta { largest_sequence: SequenceNumber(15), ..dense(1) })],
-            &[],
-            0,
-            false
-        ),
-        "tombstones no_room"
-    );
-    assert_eq!(
-        reasons(vec![(6, with_ranges(2, "a", "c", MIB))], &[], u64::MAX, false),
-        "ranges seen_by_snapshot"
-    );
+    assert_eq!(reasons(vec![(6, dense(2))], &[], 0, false), "tombstones no_room");
+    assert_eq!(reasons(vec![(6, with_ranges(2, "a", "c", MIB))], &[2], 0, false), "ranges busy");
+    assert_eq!(reasons(vec![(6, with_ranges(2, "a", "c", MIB))], &[], 0, false), "ranges no_room");
     let count = 2 * crate::recipe::RECIPE_ITEMS_MAX as u64;
     let key = |n: u64| format!("{n:06}");
     let below = (0..count).map(|n| (2, meta(10 + n, &key(n), &key(n), 4096)));

@@ -29,8 +29,8 @@ use crate::version::newest_first;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use gabion_base::FileId;
 use gabion_base::units::{KIB, SLOT_LEN};
-use gabion_base::{FileId, SequenceNumber};
 
 /// A file is looked at if it has one tombstone for so many bytes of a MemTable: 1,024 for 16 MiB.
 const TOMBSTONE_PER: u64 = 16 * KIB;
@@ -80,19 +80,16 @@ impl Picker<'_> {
     }
 
     /// The merge of a file that is dense in tombstones with what it deletes, one level down, or,
-    /// where nothing lies below it, with itself. Those that a snapshot, the oldest of all, would
-    /// keep at the bottom wait for that.
-    pub(crate) fn pick_tombstones(&self, oldest_snapshot: SequenceNumber) -> Picked {
+    /// where nothing lies below it, with itself.
+    pub(crate) fn pick_tombstones(&self) -> Picked {
         let nothing = BTreeSet::new();
         let pick = |level, at, file: &Arc<FileMeta>| {
             if self.is_busy(file) {
                 Err(NoPick::Busy)
             } else if !self.is_lowest(level, at, &nothing) {
                 self.pick_with_deleted(level, file)
-            } else if file.largest_sequence <= oldest_snapshot {
-                self.pick_at_bottom(level, file)
             } else {
-                Err(NoPick::SeenBySnapshot)
+                self.pick_at_bottom(level, file)
             }
         };
         first_pick((0..self.version.level_count()).rev().flat_map(|level| {
@@ -154,7 +151,7 @@ impl Picker<'_> {
         let files = pick.inputs.iter().map(|(_, file)| &**file);
         let codec = self.config.codecs().of_job(pick.kind, pick.bottommost);
         let fits = || {
-            let outgoing = Outgoing::of_files(files, codec, self.snapshots);
+            let outgoing = Outgoing::of_files(files, codec);
             outgoing.fits(short, pick.cuts.len() as u64, self.room)
         };
         let is_plain = pick.kind == JobKind::Compaction && pick.output_len == usual;

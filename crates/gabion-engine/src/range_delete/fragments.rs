@@ -41,11 +41,6 @@ impl Fragment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragments(Vec<Fragment>);
 
-/// Which of the range deletes that cover a key somebody can still tell apart: of those between two
-/// neighbouring snapshots, the newest.
-#[derive(Clone, Copy)]
-pub(crate) struct WithinStripes<'a>(pub(crate) &'a [SequenceNumber]);
-
 /// Keys that one search answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
@@ -87,15 +82,12 @@ impl Fragments {
         Self::build(parts, |covering, out| out.extend(covering.iter().rev()))
     }
 
-    /// Of fragments that overlap as they like: each has what `stripes` tell apart.
-    pub(crate) fn merged<'a>(
-        fragments: impl Iterator<Item = &'a Fragment>,
-        stripes: WithinStripes<'_>,
-    ) -> Self {
+    /// Of fragments that overlap as they like: each has the newest that covers it.
+    pub(crate) fn merged<'a>(fragments: impl Iterator<Item = &'a Fragment>) -> Self {
         let parts = fragments.flat_map(|fragment| {
             fragment.sequences.iter().map(|&sequence| (&fragment.start, &fragment.end, sequence))
         });
-        Self::build(parts, |covering, out| stripes.choose(covering, out))
+        Self::build(parts, |covering, out| out.extend(covering.last()))
     }
 
     /// Goes through all ends in order, with the range deletes that cover what follows.
@@ -311,23 +303,4 @@ impl Fragments {
 #[cold]
 fn bad(what: &str) -> Error {
     Error::corruption(what)
-}
-
-impl WithinStripes<'_> {
-    /// The oldest snapshot that sees `sequence`; the largest number when none does.
-    pub(crate) fn stripe_of(self, sequence: SequenceNumber) -> SequenceNumber {
-        let at = self.0.partition_point(|snapshot| *snapshot < sequence);
-        self.0.get(at).copied().unwrap_or(SequenceNumber(u64::MAX))
-    }
-
-    /// The newest of each stripe, newest first.
-    fn choose(self, covering: &BTreeSet<SequenceNumber>, out: &mut Vec<SequenceNumber>) {
-        let mut next = covering.last().copied();
-        while let Some(sequence) = next {
-            out.push(sequence);
-            let at = self.0.partition_point(|snapshot| *snapshot < sequence);
-            let before = at.checked_sub(1).map(|at| self.0[at]);
-            next = before.and_then(|before| covering.range(..=before).next_back().copied());
-        }
-    }
 }

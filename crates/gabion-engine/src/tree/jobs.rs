@@ -16,7 +16,7 @@ use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
 
 impl Tree {
     /// The next job: a flush if one is due, else a compaction. See [`Tree::next_flush`].
-    pub fn next_job(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+    pub fn next_job(&mut self, context: &JobContext) -> Option<JobInputs> {
         self.next_flush(context).or_else(|| self.next_compaction(context))
     }
 
@@ -27,7 +27,7 @@ impl Tree {
     ///
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
     /// [`Tree::job_failed`] is called.
-    pub fn next_flush(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+    pub fn next_flush(&mut self, context: &JobContext) -> Option<JobInputs> {
         let is_free = |sealed: &Sealed| !self.jobs.flushing.contains(&sealed.table.id());
         let at = self.sealed.iter().position(is_free)?;
         let table = self.sealed[at].table.clone();
@@ -73,11 +73,11 @@ impl Tree {
 
     /// The next compaction, move or drop. Several may run at a time: their inputs are disjoint. See
     /// [`Tree::next_flush`].
-    pub fn next_compaction(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+    pub fn next_compaction(&mut self, context: &JobContext) -> Option<JobInputs> {
         // Requested jobs go first. While writers wait for L0, or all of the tree was cleared, every
         // other job is another: neither waits for a whole range, nor does the range wait for
         // writers to pause.
-        let yields = self.jobs.was_asked && (self.holds_writers() || self.has_drop(context));
+        let yields = self.jobs.was_asked && (self.holds_writers() || self.has_drop());
         let mut next = if yields { None } else { self.next_asked(context) };
         self.jobs.was_asked = next.is_some();
         next = next.or_else(|| self.next_unasked(context));
@@ -88,7 +88,7 @@ impl Tree {
         next
     }
 
-    fn next_asked(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
+    fn next_asked(&mut self, context: &JobContext) -> Option<JobInputs> {
         let pick = self.pick_asked(context)?;
         self.begin(pick, Vec::new(), context)
     }
@@ -99,25 +99,24 @@ impl Tree {
     }
 
     /// Whether files can go that are cleared as a whole.
-    fn has_drop(&self, context: &JobContext<'_>) -> bool {
+    fn has_drop(&self) -> bool {
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
-        picker.pick_drop(self.floor, oldest_of(context)).is_ok()
+        picker.pick_drop(self.floor).is_ok()
     }
 
     /// The next job that the shape of the tree asks for.
-    fn next_unasked(&mut self, context: &JobContext<'_>) -> Option<JobInputs> {
-        let oldest_snapshot = oldest_of(context);
-        let asked = (oldest_snapshot, context.slots_free, context.urgent);
+    fn next_unasked(&mut self, context: &JobContext) -> Option<JobInputs> {
+        let asked = (context.slots_free, context.urgent);
         let is_over = |idle: &Idle| idle.until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
         if self.jobs.idle.as_ref().is_some_and(|idle| idle.asked == asked && !is_over(idle)) {
             return None;
         }
         let room = self.room(JobKind::Compaction, context.slots_free);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
-            .within(room, context.snapshots.len())
+            .within(room)
             .below_operands(self.operands_in_memory_ms())
             .urgent(context.urgent);
-        let moment = Moment { floor: self.floor, oldest_snapshot, now_ms: self.now_ms };
+        let moment = Moment { floor: self.floor, now_ms: self.now_ms };
         match picker.pick_by_order(moment) {
             Ok(pick) => self.begin(pick, Vec::new(), context),
             Err(why) => {
@@ -135,8 +134,7 @@ impl Tree {
     pub fn is_job_due(&self) -> bool {
         let none_busy = BTreeSet::new();
         let picker = Picker::new(&self.config, self.versions.current(), &none_busy);
-        let oldest_snapshot = SequenceNumber::MAX;
-        let moment = Moment { floor: self.floor, oldest_snapshot, now_ms: self.now_ms };
+        let moment = Moment { floor: self.floor, now_ms: self.now_ms };
         !self.sealed.is_empty() || picker.pick_by_order(moment).is_ok()
     }
 
@@ -144,11 +142,8 @@ impl Tree {
         &mut self,
         pick: Pick,
         memtables: Vec<Arc<MemTable>>,
-        context: &JobContext<'_>,
+        context: &JobContext,
     ) -> Option<JobInputs> {
-        let mut snapshots = context.snapshots.to_vec();
-        snapshots.sort_unstable();
-        snapshots.dedup();
         let merging = match memtables.first() {
             Some(table) => self.merging_of_flush(table),
             None => self.merging_of(&pick),
@@ -165,7 +160,6 @@ impl Tree {
                 output_len: pick.output_len,
                 cuts: pick.cuts,
                 bottommost: pick.bottommost,
-                snapshots,
                 now_ms: self.now_ms,
                 floor: self.floor,
                 sst: self.config.sst_of_job(pick.kind, pick.bottommost),
@@ -445,9 +439,4 @@ impl Tree {
             flushed.memtable, flushed.frontier, flushed.sequence
         )))
     }
-}
-
-/// The oldest snapshot of which jobs are to know.
-fn oldest_of(context: &JobContext<'_>) -> SequenceNumber {
-    context.snapshots.iter().min().copied().unwrap_or(SequenceNumber::MAX)
 }

@@ -72,7 +72,6 @@ impl Tree {
             output_len: self.config.sst_len,
             cuts: Vec::new(),
             bottommost: false,
-            snapshots: Vec::new(),
             now_ms: self.now_ms,
             floor: self.floor,
             sst: SstOptions { compression, ..self.config.sst.clone() },

@@ -50,12 +50,12 @@ impl Tree {
     }
 
     /// The next job of the first range that was asked for.
-    pub(super) fn pick_asked(&mut self, context: &JobContext<'_>) -> Option<Pick> {
+    pub(super) fn pick_asked(&mut self, context: &JobContext) -> Option<Pick> {
         let room = self.room(JobKind::Compaction, context.slots_free);
         loop {
             let range = self.jobs.ranges.waiting.front_mut()?;
-            let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
-                .within(room, context.snapshots.len());
+            let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
+            let picker = picker.within(room);
             if range.position.is_none() {
                 let next_file = self.jobs.reserved.max(self.next_file);
                 range.position = picker.begin_range(&range.from, range.to.as_deref(), next_file);

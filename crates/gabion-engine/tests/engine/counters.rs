@@ -47,7 +47,7 @@ fn what_was_added_to_a_value_is_gone_with_it_wherever_either_of_them_lies() {
     driven.replica.tree.pass_time(20);
     add(&mut driven, "in a file", 1);
     driven.seal();
-    let flush = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    let flush = driven.replica.tree.next_flush(&context()).unwrap();
     add(&mut driven, "in memory", 1);
     let edit = driven.edit(&flush);
     driven.replica.tree.apply_edit(&edit).unwrap();
@@ -123,7 +123,7 @@ fn a_value_that_expires_between_two_operands_beneath_them_counts_for_the_first_a
 /// docs/faults.md: P13
 #[test]
 fn a_file_is_not_written_anew_for_what_has_to_stay_for_older_operands() {
-    let urgent = JobContext { urgent: true, ..context(&[]) };
+    let urgent = JobContext { urgent: true, ..context() };
     let mut driven = Driven::new(eager());
     put_expiring(&mut driven, "counter", b"7", 50);
     driven.put("pad", &[1; 3_000]);

@@ -129,7 +129,7 @@ fn a_recipe_says_what_filter_its_files_have() {
             let flush = driven.flush().recipe.unwrap();
             let bits = if is_first { at_bottom } else { above };
             assert_eq!((flush.bottommost, flush.sst.filter_bits_per_key), (is_first, bits));
-            while let Some(job) = driven.replica.tree.next_job(&context(&[])) {
+            while let Some(job) = driven.replica.tree.next_job(&context()) {
                 let edit = driven.edit(&job);
                 driven.replica.tree.apply_edit(&edit).unwrap();
                 let recipe = edit.recipe.unwrap();
@@ -163,8 +163,8 @@ fn what_is_written_in_order_has_the_filters_of_the_bottom() {
     driven.put("y", b"1");
     driven.put("zz", b"1");
     driven.seal();
-    let first = driven.replica.tree.next_flush(&context(&[])).unwrap();
-    let second = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    let first = driven.replica.tree.next_flush(&context()).unwrap();
+    let second = driven.replica.tree.next_flush(&context()).unwrap();
     let bits = [first, second].map(|job| job.recipe.sst.filter_bits_per_key);
     assert_eq!(bits, [10, 16]);
 }

@@ -16,7 +16,7 @@ fn copied(fork: &Tree, from: &Files) -> Files {
 
 /// Flushes all that is in the fork's memory.
 fn flush(fork: &mut Tree, files: &Files) {
-    while let Some(job) = fork.next_flush(&context(&[])) {
+    while let Some(job) = fork.next_flush(&context()) {
         let output = block_on(run_job(&job, GROUP, files, &mut files.clone())).unwrap();
         let edit = fork.finish_job(output, fork.last_edit() + 1).unwrap();
         fork.apply_edit(&edit).unwrap();
@@ -73,13 +73,13 @@ fn a_fork_holds_what_its_view_sees_and_nothing_that_is_written_later() {
 fn a_fork_of_an_empty_tree_and_one_with_all_in_files_need_no_flush() {
     let mut driven = Driven::new(small_config());
     let mut fork = Tree::fork(&driven.replica.tree.lasting_view(), small_config(), GROUP).unwrap();
-    assert!(fork.next_flush(&context(&[])).is_none());
+    assert!(fork.next_flush(&context()).is_none());
     assert_eq!(fork.last_sequence(), SequenceNumber::ZERO);
     driven.put("a", b"1");
     driven.flush();
     let view = driven.replica.tree.lasting_view();
     let mut fork = Tree::fork(&view, small_config(), GROUP).unwrap();
-    assert!(fork.next_flush(&context(&[])).is_none());
+    assert!(fork.next_flush(&context()).is_none());
     let opened = Tree::open(small_config(), GROUP, &fork.snapshot()).unwrap();
     assert_eq!(opened.last_sequence(), view.sequence());
     assert_eq!(pairs(&opened, &driven.replica.files).len(), 1);

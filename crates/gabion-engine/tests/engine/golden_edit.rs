@@ -49,7 +49,6 @@ fn recipe(kind: JobKind) -> Recipe {
         output_len: 16 << 20,
         cuts: if flush { Vec::new() } else { vec![b"\x01cut".to_vec()] },
         bottommost: !flush,
-        snapshots: vec![SequenceNumber(11), SequenceNumber(15)],
         now_ms: 1_700_000_000_000,
         floor: SequenceNumber(5),
         sst: SstOptions::default(),

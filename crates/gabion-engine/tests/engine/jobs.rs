@@ -19,7 +19,7 @@ fn begin_flush(replica: &mut Replica, pairs: &[(Vec<u8>, Vec<u8>)]) -> JobInputs
     }
     let active = replica.tree.active_id();
     replica.tree.seal(active, Frontier::of(LogPosition(active.get()))).unwrap();
-    replica.tree.next_flush(&context(&[])).unwrap()
+    replica.tree.next_flush(&context()).unwrap()
 }
 
 fn apply(replica: &mut Replica, job: &JobInputs) -> Edit {
@@ -32,7 +32,7 @@ fn apply(replica: &mut Replica, job: &JobInputs) -> Edit {
 }
 
 fn settle(replica: &mut Replica) {
-    while let Some(job) = replica.tree.next_job(&context(&[])) {
+    while let Some(job) = replica.tree.next_job(&context()) {
         apply(replica, &job);
     }
     replica.collect();
@@ -185,7 +185,7 @@ fn files_become_longer_also_between_inputs_with_the_longest_bounds() {
         let pairs: Vec<_> = numbers.map(|n| (name(n), vec![n as u8; 2_200])).collect();
         flush(&mut replica, &pairs);
     }
-    let mut job = replica.tree.next_compaction(&context(&[])).unwrap();
+    let mut job = replica.tree.next_compaction(&context()).unwrap();
     assert_eq!((job.recipe.kind, job.files.len()), (JobKind::Compaction, 2));
     job.recipe.cuts.clear();
     job.recipe.output_len = 4 << 10;
@@ -258,7 +258,7 @@ fn with_work() -> (Replica, JobInputs) {
             .collect();
         flush(&mut replica, &pairs);
     }
-    let job = replica.tree.next_compaction(&context(&[])).unwrap();
+    let job = replica.tree.next_compaction(&context()).unwrap();
     assert_eq!(job.recipe.kind, JobKind::Compaction);
     (replica, job)
 }
@@ -273,9 +273,9 @@ fn a_sink_that_fails_ends_the_job_and_the_tree_is_as_before() {
             block_on(run_job(&job, GROUP, &replica.files, &mut Failing(taken))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(replica.tree.snapshot(), before);
-        assert!(replica.tree.next_compaction(&context(&[])).is_none(), "the inputs are busy");
+        assert!(replica.tree.next_compaction(&context()).is_none(), "the inputs are busy");
         replica.tree.job_failed(&job.recipe);
-        let again = replica.tree.next_compaction(&context(&[])).unwrap();
+        let again = replica.tree.next_compaction(&context()).unwrap();
         assert_eq!(again.recipe.inputs, job.recipe.inputs);
         apply(&mut replica, &again);
         assert_eq!(replica.get(b"016").as_deref(), Some(&[1; 405][..]));
@@ -374,7 +374,7 @@ fn several_jobs_run_at_a_time_and_their_edits_may_come_in_any_order() {
             .collect();
         flush(&mut replica, &pairs);
         let mut jobs = Vec::new();
-        while let Some(job) = replica.tree.next_compaction(&context(&[])) {
+        while let Some(job) = replica.tree.next_compaction(&context()) {
             jobs.push(job);
         }
         let mut inputs: Vec<_> = jobs.iter().flat_map(|job| job.recipe.inputs.clone()).collect();

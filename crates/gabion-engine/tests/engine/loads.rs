@@ -218,7 +218,7 @@ fn load_half(driven: &mut Driven, model: &mut BTreeMap<String, Vec<u8>>) -> Edit
 
 /// Its next compaction, if there is one.
 fn compact(driven: &mut Driven) -> Option<Recipe> {
-    let job = driven.replica.tree.next_compaction(&context(&[]))?;
+    let job = driven.replica.tree.next_compaction(&context())?;
     let edit = driven.edit(&job);
     let decoded = Edit::decode(&edit.encode().unwrap()).unwrap();
     driven.replica.tree.apply_edit(&decoded).unwrap();

@@ -50,18 +50,6 @@ fn files(driven: &Driven) -> Vec<(u8, FileMeta)> {
     version.files().map(|(level, meta)| (level, (**meta).clone())).collect()
 }
 
-/// Settles with these live snapshots.
-fn settle(driven: &mut Driven, snapshots: &[SequenceNumber]) -> Vec<JobKind> {
-    let mut kinds = Vec::new();
-    while let Some(job) = driven.replica.tree.next_job(&context(snapshots)) {
-        let edit = driven.edit(&job);
-        driven.replica.tree.apply_edit(&edit).unwrap();
-        kinds.push(edit.kind);
-        assert!(kinds.len() < 200, "no end: {kinds:?}");
-    }
-    kinds
-}
-
 /// Eight hundred keys over several levels.
 fn deep() -> Driven {
     let mut driven = Driven::new(small_config());
@@ -138,33 +126,34 @@ fn more_range_deletes_than_a_description_tells_of_leave_what_they_cover_unread_t
 
 /// docs/faults.md: P16
 #[test]
-fn what_a_snapshot_sees_is_kept_and_goes_after_it() {
+fn what_a_view_sees_it_sees_to_its_end_though_nothing_of_it_is_in_the_tree() {
     let mut driven = Driven::new(eager());
     fill(&mut driven, 0..60, &[7; 100]);
     driven.flush();
-    settle(&mut driven, &[]);
+    driven.settle();
     let view = driven.replica.tree.view();
-    let live = [view.sequence()];
     delete_range(&mut driven, "key00010", "key00050");
     fill(&mut driven, 20..21, b"new");
     let later = driven.replica.tree.view();
-    let both = [view.sequence(), later.sequence()];
     delete_range(&mut driven, "key00000", "");
     driven.flush();
-    settle(&mut driven, &both);
-    assert!(files(&driven).iter().any(|(_, meta)| meta.ranges.is_some()), "for the snapshots");
+    assert!(files(&driven).iter().any(|(_, meta)| meta.ranges.is_some()), "above what it hides");
+    driven.settle();
+    driven.replica.collect();
     assert_eq!(keys(&driven, &view).len(), 60);
     let seen: Vec<_> = (0..10).chain([20]).chain(50..60).map(|n| format!("key{n:05}")).collect();
     assert_eq!(keys(&driven, &later), seen);
     assert_eq!(now(&driven), Vec::<String>::new());
     drop(later);
-    settle(&mut driven, &live);
+    driven.replica.tree.compact_range(&[], None);
+    driven.settle();
+    driven.replica.collect();
     assert_eq!(keys(&driven, &view).len(), 60);
     assert_eq!(now(&driven), Vec::<String>::new());
-    drop(view);
-    driven.replica.tree.compact_range(&[], None);
-    settle(&mut driven, &[]);
     assert_eq!(files(&driven), [], "nothing is left of anything");
+    drop(view);
+    driven.replica.collect();
+    assert_eq!(driven.replica.files.ids(), [], "nor kept for anybody");
 }
 
 /// docs/faults.md: P16
@@ -279,6 +268,9 @@ fn an_iterator_steps_over_what_was_deleted_deeper_down() {
 #[test]
 fn an_iterator_does_not_step_over_what_was_written_again_beside_its_range_delete() {
     let mut driven = Driven::new(TreeConfig { memtable_len: 1 << 20, ..small_config() });
+    // Below the range delete, which would not be written above nothing.
+    fill(&mut driven, 0..200, b"older");
+    driven.flush();
     fill(&mut driven, 0..200, b"old");
     let view = driven.replica.tree.view();
     delete_range(&mut driven, "key00010", "key00190");
@@ -286,15 +278,11 @@ fn an_iterator_does_not_step_over_what_was_written_again_beside_its_range_delete
     let expected: Vec<_> =
         (0..10).chain([100]).chain(190..200).map(|n| format!("key{n:05}")).collect();
     assert_eq!(now(&driven), expected, "in one MemTable");
-    // A snapshot keeps it all together in one file.
-    driven.seal();
-    let live = [view.sequence()];
-    let job = driven.replica.tree.next_flush(&context(&live)).unwrap();
-    let edit = driven.edit(&job);
-    assert!(edit.added.iter().any(|(_, meta)| meta.ranges.is_some() && meta.entries > 50));
-    driven.replica.tree.apply_edit(&edit).unwrap();
+    let edit = driven.flush();
+    let [(_, meta)] = &edit.added[..] else { panic!("{} files", edit.added.len()) };
+    assert!(meta.ranges.is_some() && meta.entries == expected.len() as u64, "{meta:?}");
     assert_eq!(now(&driven), expected, "in files of one flush");
-    settle(&mut driven, &live);
+    driven.settle();
     assert_eq!(now(&driven), expected, "in a level");
     assert_eq!(keys(&driven, &view).len(), 200);
 }
@@ -320,7 +308,6 @@ proptest! {
         cuts in prop::collection::btree_set(0..300u16, 0..6),
         value_len in 0..2000usize,
         is_long: bool,
-        snapshot in prop::option::of(1..200u64),
     ) {
         let table = MemTable::new(MemTableId(1));
         let mut sequence = 0;
@@ -357,7 +344,6 @@ proptest! {
             output_len: 4096,
             cuts,
             bottommost: false,
-            snapshots: snapshot.into_iter().map(SequenceNumber).collect(),
             now_ms: 0,
             floor: SequenceNumber(0),
             sst: SstOptions::default(),
@@ -378,7 +364,6 @@ proptest! {
             .map(|meta| block_on(SstReader::open(&files, GROUP, meta)).unwrap())
             .collect();
         let whole = Fragments::of(&written);
-        let at = SequenceNumber(snapshot.unwrap_or(sequence));
         for n in 0..620u16 {
             for tail in [&b""[..], b"\0", b"\xff"] {
                 let key = key(&[&name(n, is_long)[..], tail].concat());
@@ -386,10 +371,6 @@ proptest! {
                     readers.iter().filter_map(|r| r.ranges().newest(&key, SequenceNumber::MAX)).collect();
                 prop_assert!(found.len() <= 1, "one file has it");
                 prop_assert_eq!(found.first().copied(), whole.newest(&key, SequenceNumber::MAX));
-                let found = readers.iter().filter_map(|r| r.ranges().newest(&key, at)).max();
-                if snapshot.is_some() {
-                    prop_assert_eq!(found, whole.newest(&key, at));
-                }
                 let place = metas.iter().zip(&readers).filter(|(meta, _)| meta.may_hold(&key));
                 let (mut covers, mut holders) = (false, 0);
                 for (_, reader) in place {
@@ -406,23 +387,25 @@ proptest! {
 /// docs/faults.md: P16
 #[test]
 fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_length() {
-    let count = |config: TreeConfig| {
-        let mut driven = Driven::new(config);
-        fill(&mut driven, 0..400, &[7; 200]);
-        driven.flush();
-        settle(&mut driven, &[]);
-        delete_range(&mut driven, "a", "z");
-        // A snapshot keeps it, and what it covers.
-        let live = [SequenceNumber(400)];
-        driven.flush();
-        driven.replica.tree.compact_range(&[], None);
-        settle(&mut driven, &live);
-        let ranged = files(&driven).into_iter().filter(|(_, meta)| meta.ranges.is_some());
-        let ranged: Vec<_> = ranged.collect();
-        assert!(now(&driven).is_empty());
-        ranged.len()
-    };
-    assert!(count(eager()) > 3, "as many as hold what it covers");
+    let mut driven = Driven::new(eager());
+    fill(&mut driven, 0..400, &[7; 200]);
+    driven.flush();
+    driven.settle();
+    delete_range(&mut driven, "a", "z");
+    driven.seal();
+    let mut job = driven.replica.tree.next_flush(&context()).unwrap();
+    let below = files(&driven).into_iter().map(|(_, meta)| meta.smallest);
+    job.recipe.cuts = below.collect();
+    job.recipe.cuts.sort();
+    assert!(job.recipe.cuts.len() > 3, "{}", job.recipe.cuts.len());
+    let edit = driven.edit(&job);
+    driven.replica.tree.apply_edit(&edit).unwrap();
+    let starts: Vec<_> = edit.added.iter().map(|(_, meta)| &meta.smallest).collect();
+    assert_eq!(starts.len(), job.recipe.cuts.len() + 1, "one before the first cut");
+    assert!(edit.added.iter().all(|(_, meta)| meta.ranges.is_some()), "each has its part");
+    assert!(now(&driven).is_empty());
+    driven.settle();
+    assert_eq!(files(&driven), [], "all of it goes with what it covers");
     // A thousand small ones fill several files without an entry.
     let mut driven = Driven::new(TreeConfig { memtable_len: 1 << 20, ..small_config() });
     driven.put("k", b"v");
@@ -432,7 +415,7 @@ fn a_range_delete_over_everything_is_cut_where_the_level_below_says_and_by_lengt
         delete_range(&mut driven, &format!("k{n:04}a"), &format!("k{n:04}b"));
     }
     driven.seal();
-    let mut job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    let mut job = driven.replica.tree.next_flush(&context()).unwrap();
     (job.recipe.output_len, job.recipe.output_count) = (small_config().sst_len, 100);
     let edit = driven.edit(&job);
     driven.replica.tree.apply_edit(&edit).unwrap();
@@ -461,7 +444,7 @@ fn a_fork_has_the_range_deletes_that_its_view_sees_and_no_later_ones() {
             found.iter().map(|(key, _)| String::from_utf8_lossy(&key[1..])).collect();
         assert_eq!(found[..6], expected);
         assert_eq!(found.len(), 8);
-        let Some(job) = fork.next_job(&context(&[])) else { break };
+        let Some(job) = fork.next_job(&context()) else { break };
         let output = block_on(run_job(&job, GROUP, &files, &mut files.clone())).unwrap();
         number += 1;
         let edit = fork.finish_job(output, number).unwrap();

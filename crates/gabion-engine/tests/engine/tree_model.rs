@@ -50,6 +50,8 @@ struct World {
     appended_edit: u64,
     /// Of 400 operations so many delete a range.
     range_deletes: u64,
+    /// Now and then nobody writes: the tree is then of few levels.
+    rests: bool,
     /// The files of loads, which come by shipping alone.
     loaded: BTreeMap<FileId, Bytes>,
     begun: Begun,
@@ -95,6 +97,7 @@ impl World {
             running: Vec::new(),
             appended_edit: 0,
             range_deletes: 5,
+            rests: seed.is_multiple_of(2),
             loaded: BTreeMap::new(),
             begun: Begun::default(),
         }
@@ -123,12 +126,9 @@ impl World {
     }
 
     fn begin_jobs_in(&mut self, mut slots_free: u64, urgent: bool) {
-        let mut snapshots: Vec<_> = self.pinned.iter().map(|(view, _)| view.sequence()).collect();
-        snapshots.sort_unstable();
-        snapshots.dedup();
         let is_short = slots_free < u64::MAX;
         while self.running.len() < 3 {
-            let context = JobContext { slots_free, urgent, ..context(&snapshots) };
+            let context = JobContext { slots_free, urgent, ..context() };
             let Some(job) = self.primary.tree.next_job(&context) else { return };
             let slots = self.primary.tree.job_slots(&job, slots_free);
             assert!(slots < 1000 && slots <= slots_free, "{slots} slots of {slots_free}");
@@ -356,11 +356,11 @@ impl World {
     fn step(&mut self) {
         match self.random.below(100) {
             0..48 => self.write(),
-            48 => {
-                if self.random.one_in(4) {
-                    self.load();
-                }
-            }
+            48 => match self.random.below(4) {
+                0 => self.load(),
+                1 if self.rests => self.rest(),
+                _ => {}
+            },
             49 => self.tune(),
             50..53 => self.begin_reading(),
             53..57 => self.carry_on_reading(),
@@ -378,6 +378,21 @@ impl World {
                 }
             }
             _ => self.restart(),
+        }
+    }
+
+    /// Nobody writes while time passes and room is short: files are written anew in which much has
+    /// expired.
+    fn rest(&mut self) {
+        self.append(Record::Seal(self.primary.tree.active_id()));
+        for _ in 0..3 {
+            self.group_ms += 60;
+            self.append(Record::Time(self.group_ms));
+            self.begin_jobs_in(u64::MAX, true);
+            while !self.running.is_empty() {
+                self.end_job();
+                self.begin_jobs_in(u64::MAX, true);
+            }
         }
     }
 

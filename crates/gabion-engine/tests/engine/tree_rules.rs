@@ -48,18 +48,18 @@ impl Driven {
     }
 
     fn next(&mut self) -> Option<Edit> {
-        let job = self.replica.tree.next_job(&context(&[]))?;
+        let job = self.replica.tree.next_job(&context())?;
         Some(self.edit(&job))
     }
 
     pub(crate) fn edit_of_next_compaction(&mut self) -> Edit {
-        let job = self.replica.tree.next_compaction(&context(&[])).unwrap();
+        let job = self.replica.tree.next_compaction(&context()).unwrap();
         self.edit(&job)
     }
 
     pub(crate) fn flush(&mut self) -> Edit {
         self.seal();
-        let job = self.replica.tree.next_flush(&context(&[])).unwrap();
+        let job = self.replica.tree.next_flush(&context()).unwrap();
         let edit = self.edit(&job);
         self.replica.tree.apply_edit(&edit).unwrap();
         edit
@@ -108,7 +108,7 @@ fn an_edit_that_removes_a_file_that_is_not_there_is_corruption() {
     let mut driven = Driven::new(eager());
     driven.put("a", &[1; 3000]);
     driven.flush();
-    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let job = driven.replica.tree.next_compaction(&context()).unwrap();
     let mut edit = driven.edit(&job);
     assert_eq!(edit.kind, JobKind::TrivialMove);
     edit.recipe = None;
@@ -163,7 +163,7 @@ fn an_edit_that_makes_files_of_a_level_overlap_is_corruption() {
     assert_eq!(driven.replica.tree.level_stats()[1].files, 1);
     driven.put("c", &[2; 3000]);
     driven.flush();
-    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let job = driven.replica.tree.next_compaction(&context()).unwrap();
     let mut edit = driven.edit(&job);
     assert_eq!((edit.kind, edit.removed.len()), (JobKind::Compaction, 2));
     let good = edit.clone();
@@ -267,7 +267,7 @@ fn files_are_obsolete_only_when_the_last_view_iterator_and_job_let_go() {
     let mut iterator = view.scan(&driven.replica.tables, &[], None);
     driven.put("k", b"new");
     driven.flush();
-    let job = driven.replica.tree.next_compaction(&context(&[])).unwrap();
+    let job = driven.replica.tree.next_compaction(&context()).unwrap();
     let edit = driven.edit(&job);
     driven.replica.tree.apply_edit(&edit).unwrap();
     let second = FileId::sst(first.number.max(edit.removed[0].1.number));
@@ -372,7 +372,7 @@ fn limits_change_while_a_tree_lives() {
     driven.flush();
     driven.put("a", &[2; 100]);
     driven.flush();
-    assert!(driven.replica.tree.next_job(&context(&[])).is_none());
+    assert!(driven.replica.tree.next_job(&context()).is_none());
     assert_eq!(driven.replica.tree.write_state(), WriteState::Ok);
     driven.replica.tree.set_write_limits(limits).unwrap();
     assert_eq!(driven.replica.tree.write_state(), WriteState::Slow(0));
@@ -503,7 +503,7 @@ fn tombstones_above_nothing_are_not_flushed_and_those_of_flushes_side_by_side_ar
         driven.delete(key);
         driven.seal();
     }
-    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context());
     let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
     for job in &jobs {
         let edit = driven.edit(job);
@@ -533,7 +533,7 @@ fn a_flush_gives_a_stretch_of_tombstones_a_file_of_its_own() {
         }
         driven.delete("z");
         driven.seal();
-        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let job = driven.replica.tree.next_flush(&context()).unwrap();
         let edit = driven.edit(&job);
         assert!(edit.added.len() as u64 <= u64::from(job.recipe.output_count));
         let counts = edit.added.iter().map(|(_, file)| (file.entries, file.deletes));
@@ -563,7 +563,7 @@ fn a_flush_parts_no_more_files_than_its_recipe_has_numbers_for() {
     }
     driven.replica.tree.pass_time(10);
     driven.seal();
-    let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+    let job = driven.replica.tree.next_flush(&context()).unwrap();
     assert_eq!(job.recipe.parted_from, 1);
     let edit = driven.edit(&job);
     assert!((9..=u64::from(job.recipe.output_count)).contains(&(edit.added.len() as u64)));
@@ -580,7 +580,7 @@ fn flushes_run_side_by_side_and_end_in_their_order() {
         driven.put(core::str::from_utf8(value).unwrap(), b"x");
         driven.seal();
     }
-    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context());
     let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
     assert_eq!(jobs.len(), 3);
     assert!(jobs.windows(2).all(|two| two[0].recipe.output_end() <= two[1].recipe.output_first));
@@ -615,7 +615,7 @@ fn a_flush_that_fails_is_tried_again_beside_those_of_newer_memtables_and_comes_b
         driven.put("k", value);
         driven.seal();
     }
-    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context(&[]));
+    let begin = |driven: &mut Driven| driven.replica.tree.next_flush(&context());
     let jobs: Vec<_> = core::iter::from_fn(|| begin(&mut driven)).collect();
     driven.replica.tree.job_failed(&jobs[0].recipe);
     let files = &driven.replica.files;
@@ -658,14 +658,14 @@ fn sealed_memtables_stop_writers_and_l0_slows_and_stops_them() {
     for number in 1..=12 {
         driven.put("k", b"v");
         driven.seal();
-        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let job = driven.replica.tree.next_flush(&context()).unwrap();
         let edit = driven.edit(&job);
         driven.replica.tree.apply_edit(&edit).unwrap();
         assert_eq!(driven.replica.tree.level_stats()[0].files, number);
     }
     assert!(matches!(driven.replica.tree.write_state(), WriteState::Stop(_)));
     while driven.replica.tree.sealed_count() > 0 {
-        let job = driven.replica.tree.next_flush(&context(&[])).unwrap();
+        let job = driven.replica.tree.next_flush(&context()).unwrap();
         let edit = driven.edit(&job);
         driven.replica.tree.apply_edit(&edit).unwrap();
     }
@@ -695,13 +695,13 @@ fn a_job_that_may_not_fit_the_free_slots_is_not_begun() {
     driven.put("k", &[1; 4000]);
     driven.seal();
     let tree = &mut driven.replica.tree;
-    let tight = JobContext { slots_free: 1, ..context(&[]) };
+    let tight = JobContext { slots_free: 1, ..context() };
     assert!(tree.next_job(&tight).is_none());
-    let job = tree.next_job(&context(&[])).unwrap();
+    let job = tree.next_job(&context()).unwrap();
     assert!(tree.job_slots(&job, u64::MAX) > 1);
-    assert!(tree.next_job(&context(&[])).is_none(), "one flush at a time");
+    assert!(tree.next_job(&context()).is_none(), "one flush at a time");
     tree.job_failed(&job.recipe);
-    let again = tree.next_job(&context(&[])).unwrap();
+    let again = tree.next_job(&context()).unwrap();
     assert!(again.recipe.output_first >= job.recipe.output_end(), "file numbers are not reused");
 }
 
@@ -718,22 +718,19 @@ fn an_empty_memtable_flushes_to_nothing_and_its_place_in_the_log_is_kept() {
 }
 
 #[test]
-fn a_job_keeps_what_the_snapshots_in_its_recipe_see() {
+fn a_flush_keeps_the_newest_of_each_key_and_a_view_of_before_sees_what_it_saw() {
     let mut driven = Driven::new(small_config());
+    let mut views = Vec::new();
     for value in [b"1", b"2", b"3", b"4"] {
         driven.put("k", value);
+        views.push((driven.replica.tree.view(), value));
     }
-    driven.seal();
-    let entries = |driven: &mut Driven, snapshots: &[u64]| {
-        let snapshots: Vec<_> = snapshots.iter().map(|s| SequenceNumber(*s)).collect();
-        let job = driven.replica.tree.next_flush(&context(&snapshots)).unwrap();
-        let edit = driven.edit(&job);
-        driven.replica.tree.job_failed(&job.recipe);
-        (edit.added[0].1.entries, edit.added[0].1.smallest_sequence.get())
-    };
-    assert_eq!(entries(&mut driven, &[]), (1, 4));
-    assert_eq!(entries(&mut driven, &[3, 2, 3]), (3, 2));
-    assert_eq!(entries(&mut driven, &[4]), (1, 4));
+    let edit = driven.flush();
+    assert_eq!((edit.added[0].1.entries, edit.added[0].1.smallest_sequence.get()), (1, 4));
+    for (view, value) in views {
+        let found = block_on(view.get(&driven.replica.tables, &key(b"k"))).unwrap();
+        assert_eq!(found.as_deref(), Some(&value[..]));
+    }
 }
 
 #[test]

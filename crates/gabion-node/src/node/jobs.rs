@@ -270,7 +270,6 @@ impl Jobs {
             && !given.unshipped.is_too_much();
         let context = JobContext {
             term: facts.state.term(),
-            snapshots: &[],
             slots_free: self.slots_free(pool, &given.slots),
             urgent: given.is_short,
         };
@@ -668,7 +667,7 @@ mod tests {
 
     fn next_flush(node: &mut Node) -> Option<JobInputs> {
         let term = node.protocol.term();
-        node.tree.next_flush(&JobContext { term, snapshots: &[], slots_free: 8, urgent: false })
+        node.tree.next_flush(&JobContext { term, slots_free: 8, urgent: false })
     }
 
     fn start(node: &mut Node, inputs: JobInputs) -> bool {

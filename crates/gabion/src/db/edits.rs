@@ -144,7 +144,6 @@ fn recipe_fields(recipe: &Recipe) -> Value {
         "output_count": recipe.output_count, "output_len": recipe.output_len,
         "cuts": recipe.cuts.iter().map(|key| engine_key(key)).collect::<Vec<_>>(),
         "bottommost": recipe.bottommost,
-        "snapshots": recipe.snapshots.iter().map(|at| at.get()).collect::<Vec<_>>(),
         "now_ms": recipe.now_ms, "floor": recipe.floor.get(),
     });
     if recipe.parted_from > 0 {

@@ -13,7 +13,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use gabion_base::units::{GIB, KIB, MIB};
-use gabion_base::{FileId, SequenceNumber, Term};
+use gabion_base::{FileId, Term};
 
 /// A key that is as long as bounds usually are at most.
 fn key(n: u64) -> String {
@@ -90,7 +90,7 @@ fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
         let version = wide_over_l6(count, &[narrow(2), narrow(3)]);
         let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
         let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
-        let pick = Picker::new(&config, &version, &busy).within(room, 0).pick();
+        let pick = Picker::new(&config, &version, &busy).within(room).pick();
         pick.map_or("nothing".into(), |pick| describe(&pick))
     };
     // The wide one comes first by key, and overlaps as little of L5.
@@ -108,7 +108,7 @@ fn what_deletes_a_range_sinks_and_what_has_expired_goes_also_where_files_have_to
     let l2 =
         (0..7_000).map(|n| (2, meta(1_000 + n, &format!("{n:05}"), &format!("{n:05}"), 16 * MIB)));
     let version = Version::of(7, l2.chain([(1, with_ranges(9, "0", "9", MIB))]).collect());
-    let pick = Picker::new(&config, &version, &busy).pick_ranges(SequenceNumber(1_000)).unwrap();
+    let pick = Picker::new(&config, &version, &busy).pick_ranges().unwrap();
     assert!(describe(&pick).starts_with("Compaction 1:9 2:1000 2:1001"));
     assert_eq!((pick.inputs.len(), pick.output_len), (7_001, 64 * MIB));
     // One file alone, from when files were longer.

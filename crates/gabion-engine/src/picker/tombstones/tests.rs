@@ -23,17 +23,17 @@ fn puts(number: u64, from: &str, to: &str) -> FileMeta {
     of(number, from, to, (100, 0))
 }
 
-fn dropped(files: Vec<(u8, FileMeta)>, floor: u64, snapshot: u64, busy: &[u64]) -> String {
+fn dropped(files: Vec<(u8, FileMeta)>, floor: u64, busy: &[u64]) -> String {
     let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
     let (version, config) = (Version::of(7, files), TreeConfig::default());
     let picker = Picker::new(&config, &version, &busy);
-    let pick = picker.pick_drop(SequenceNumber(floor), SequenceNumber(snapshot));
+    let pick = picker.pick_drop(SequenceNumber(floor));
     pick.map_or("nothing".to_string(), |pick| describe(&pick))
 }
 
 #[test]
 fn files_of_tombstones_alone_are_dropped_where_nothing_older_of_their_range_stays() {
-    let drop = |files: Vec<_>| dropped(files, 0, 0, &[]);
+    let drop = |files: Vec<_>| dropped(files, 0, &[]);
     assert_eq!(drop(vec![(6, tombstones(1, "a", "c"))]), "Drop 6:1 to 0");
     assert_eq!(drop(vec![(6, of(1, "a", "c", (100, 99)))]), "nothing");
     assert_eq!(drop(vec![(6, of(1, "a", "c", (0, 0)))]), "nothing");
@@ -58,23 +58,22 @@ fn tombstones_upon_tombstones_go_together_and_never_before_what_they_hide() {
         ]
     };
     let all = "Drop 0:9 0:8 1:7 6:1 to 0";
-    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, 0, &[]), all);
-    assert_eq!(dropped(stack(puts(1, "a", "z")), 0, 0, &[]), "nothing");
-    assert_eq!(dropped(stack(puts(1, "d", "z")), 0, 0, &[]), "nothing", "the oldest keeps others");
+    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, &[]), all);
+    assert_eq!(dropped(stack(puts(1, "a", "z")), 0, &[]), "nothing");
+    assert_eq!(dropped(stack(puts(1, "d", "z")), 0, &[]), "nothing", "the oldest keeps others");
     // What was cleared, or is deleted by a range, hides no more than it has.
-    assert_eq!(dropped(stack(puts(1, "a", "z")), 20, 1000, &[]), all);
-    assert_eq!(dropped(stack(puts(1, "a", "z")), 20, 19, &[]), "nothing", "a snapshot sees it");
+    assert_eq!(dropped(stack(puts(1, "a", "z")), 20, &[]), all);
     // A job may be making something else of what they hide.
-    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, 0, &[1]), "nothing");
-    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, 0, &[8]), "Drop 1:7 6:1 to 0");
+    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, &[1]), "nothing");
+    assert_eq!(dropped(stack(tombstones(1, "a", "z")), 0, &[8]), "Drop 1:7 6:1 to 0");
 }
 
 /// What is picked for tombstones, where 100 are worth it, and how long its files are in KiB.
-fn merged(files: Vec<(u8, FileMeta)>, snapshot: u64, urgent: bool) -> String {
+fn merged(files: Vec<(u8, FileMeta)>, urgent: bool) -> String {
     let (version, busy) = (Version::of(7, files), BTreeSet::new());
     let config = TreeConfig { memtable_len: 1600 * KIB, ..TreeConfig::default() };
     let picker = Picker::new(&config, &version, &busy).urgent(urgent);
-    let pick = picker.pick_tombstones(SequenceNumber(snapshot));
+    let pick = picker.pick_tombstones();
     pick.map_or("nothing".to_string(), |pick| {
         alloc::format!("{}, {} KiB", describe(&pick), pick.output_len / KIB)
     })
@@ -88,45 +87,44 @@ fn small(number: u64, from: &str, to: &str, counts: (u64, u64)) -> FileMeta {
 #[test]
 fn a_file_at_the_bottom_that_is_dense_in_tombstones_is_written_anew_without_them() {
     let alone = |entries, deletes| vec![(6, of(5, "a", "c", (entries, deletes)))];
-    let merged_now = |files: Vec<_>| merged(files, 1000, false);
+    let merged_now = |files: Vec<_>| merged(files, false);
     let anew = "Compaction 6:5 to 6 bottommost, 16384 KiB";
     assert_eq!(merged_now(alone(400, 100)), anew);
     assert_eq!(merged_now(alone(401, 100)), "nothing", "a quarter of it");
     assert_eq!(merged_now(alone(100, 99)), "nothing", "hundred of them");
-    assert_eq!(merged(alone(400, 100), 58, false), "nothing", "a snapshot would keep some");
     let of_l0 = vec![(0, of(5, "a", "c", (400, 100))), (6, puts(1, "d", "f"))];
     assert_eq!(merged_now(of_l0), "Compaction 0:5 to 6 bottommost, 16384 KiB");
     // Where room is short.
-    assert_eq!(merged(alone(160, 10), 1000, true), anew);
-    assert_eq!(merged(alone(161, 10), 1000, true), "nothing");
+    assert_eq!(merged(alone(160, 10), true), anew);
+    assert_eq!(merged(alone(161, 10), true), "nothing");
 }
 
 #[test]
 fn tombstones_go_down_to_what_they_delete_if_they_may_delete_most_of_it() {
     let over = |dense: FileMeta, below: (u64, u64)| {
         let files = vec![(5, dense), (6, small(1, "k0000", "k0999", below))];
-        merged(files, 0, false)
+        merged(files, false)
     };
     let all = |deletes| small(9, "k0000", "k0999", (deletes, deletes));
     let goes = "Compaction 5:9 6:1 to 6 bottommost, 2048 KiB";
     assert_eq!(over(all(100), (125, 0)), goes);
     assert_eq!(over(all(100), (126, 0)), "nothing");
-    assert_eq!(over(all(100), (1000, 300)), "nothing");
-    assert_eq!(over(all(100), (1000, 400)), goes, "those below count too");
+    assert_eq!(over(all(100), (250, 49)), "nothing");
+    assert_eq!(over(all(100), (200, 49)), goes, "those below count too");
     // The front tenth, as of a queue, in whatever digits.
     let front = |to| small(9, "k0000", to, (100, 100));
     assert_eq!(over(front("k0099"), (1000, 0)), goes);
     assert_eq!(over(front("k0199"), (1000, 0)), "nothing");
     // Nothing of it on the next level: it is moved on.
     let files = vec![(4, all(100)), (6, small(1, "k0000", "k0999", (100, 0)))];
-    assert_eq!(merged(files, 0, false), "TrivialMove 4:9 to 5, 16384 KiB");
+    assert_eq!(merged(files, false), "TrivialMove 4:9 to 5, 16384 KiB");
 }
 
 #[test]
 fn no_more_is_written_anew_than_tombstones_are_worth() {
     let over = |len| {
         let below = FileMeta { len, ..of(1, "a", "c", (100, 0)) };
-        merged(vec![(5, small(9, "a", "c", (100, 100))), (6, below)], 0, false)
+        merged(vec![(5, small(9, "a", "c", (100, 100))), (6, below)], false)
     };
     assert!(over(336 * KIB).starts_with("Compaction 5:9 6:1"), "4 KiB each");
     assert_eq!(over(337 * KIB), "nothing");
@@ -146,12 +144,12 @@ fn tombstones_leave_l0_with_all_older_files_that_they_touch_and_no_newer_ones() 
         ]
     };
     let goes = "Compaction 0:8 0:7 0:6 6:1 to 6 bottommost, 2048 KiB";
-    assert_eq!(merged(files(100), 0, false), goes);
-    assert_eq!(merged(files(99), 0, false), "nothing");
+    assert_eq!(merged(files(100), false), goes);
+    assert_eq!(merged(files(99), false), "nothing");
     let busy = BTreeSet::from([FileId::sst(9)]);
     let (version, config) = (Version::of(7, files(100)), TreeConfig::default());
     let picker = Picker::new(&config, &version, &busy).urgent(true);
-    let picked = picker.pick_tombstones(SequenceNumber::MAX);
+    let picked = picker.pick_tombstones();
     assert_eq!(picked, Err(NoPick::Busy), "one job at a time leaves L0");
 }
 
@@ -174,10 +172,9 @@ fn the_part_of_a_file_between_two_keys_is_guessed_from_its_bounds() {
 #[test]
 fn range_deletes_are_tombstones_too_and_go_with_what_they_hide() {
     let alone = |level| FileMeta { entries: 0, ..with_ranges(level, "c", "f", MIB) };
-    assert_eq!(dropped(vec![(3, alone(9))], 0, 0, &[]), "Drop 3:9 to 0");
-    let hidden = |snapshot| dropped(vec![(3, alone(9)), (6, puts(1, "c", "e"))], 0, snapshot, &[]);
-    assert_eq!(hidden(1000), "Drop 3:9 6:1 to 0");
-    assert_eq!(hidden(98), "nothing", "a snapshot does not see all of the deletes");
+    assert_eq!(dropped(vec![(3, alone(9))], 0, &[]), "Drop 3:9 to 0");
+    let hidden = vec![(3, alone(9)), (6, puts(1, "c", "e"))];
+    assert_eq!(dropped(hidden, 0, &[]), "Drop 3:9 6:1 to 0");
     let more = vec![(3, with_ranges(9, "c", "f", MIB)), (6, puts(1, "c", "e"))];
-    assert_eq!(dropped(more, 0, 1000, &[]), "Drop 6:1 to 0", "it holds a put");
+    assert_eq!(dropped(more, 0, &[]), "Drop 6:1 to 0", "it holds a put");
 }

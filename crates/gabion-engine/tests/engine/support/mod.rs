@@ -151,8 +151,8 @@ pub(crate) fn key(name: &[u8]) -> Vec<u8> {
     [&[Keyspace::User as u8][..], name].concat()
 }
 
-pub(crate) fn context(snapshots: &[SequenceNumber]) -> JobContext<'_> {
-    JobContext { term: TERM, snapshots, slots_free: u64::MAX, urgent: false }
+pub(crate) const fn context() -> JobContext {
+    JobContext { term: TERM, slots_free: u64::MAX, urgent: false }
 }
 
 /// A record of a group's log; its position is its place.

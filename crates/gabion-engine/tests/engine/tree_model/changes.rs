@@ -141,7 +141,7 @@ impl World {
         let mut more = self.random.below(4);
         while !self.running.is_empty() || self.primary.tree.flushed().memtable.next() < below {
             if self.running.is_empty() {
-                let flush = self.primary.tree.next_flush(&context(&[]));
+                let flush = self.primary.tree.next_flush(&context());
                 self.running.push(flush.expect("there is a MemTable to be flushed"));
             }
             self.end_job();
