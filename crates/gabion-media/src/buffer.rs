@@ -45,7 +45,8 @@ impl Charge {
         if bytes > self.bytes {
             meter.held.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            meter.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            let before = meter.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            assert!(before >= self.bytes - bytes, "what a buffer gives back was counted");
         }
         self.bytes = bytes;
     }

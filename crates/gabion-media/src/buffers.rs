@@ -40,6 +40,7 @@ impl Buffers {
             && let Some(at) = self.idle.iter().rposition(|idle| Arc::strong_count(idle) == 1)
             && let Some(buffer) = Arc::into_inner(self.idle.swap_remove(at))
         {
+            assert_eq!(buffer.len(), len, "idle buffers are as long as a transfer");
             return buffer;
         }
         AlignedBuf::zeroed(len)
@@ -82,6 +83,7 @@ impl Buffers {
             self.files.remove(0);
         }
         self.files.push(buffer);
+        assert!(self.files.len() <= FILES_MAX, "few buffers of files are kept");
     }
 
     /// Bytes of memory of all buffers that it has, those included that are lent.

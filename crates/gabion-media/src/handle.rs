@@ -114,7 +114,8 @@ impl MediumHandle {
         for (i, kind) in kinds.into_iter().enumerate() {
             let tag = inner.next_tag;
             inner.next_tag += 1;
-            inner.slots.insert(tag, Slot::Waiting(None));
+            let before = inner.slots.insert(tag, Slot::Waiting(None));
+            assert!(before.is_none(), "{tag} names one operation");
             batch.push(Operation { tag, kind, then: chained && i + 1 < count });
             futures.push(Pending { handle: self.clone(), tag });
         }
@@ -135,7 +136,10 @@ impl MediumHandle {
         into.count_by(&self.0.borrow().meter);
         let ended = self.submit_one(OperationKind::Read { offset, into }).await;
         ended.outcome.into_result()?;
-        ended.buffer.ok_or_else(|| Error::io("a medium lost the buffer of a read"))
+        let lost = || Error::io("a medium lost the buffer of a read");
+        let buffer = ended.buffer.ok_or_else(lost)?;
+        assert_eq!(buffer.len(), len, "a read gives back the buffer that it was given");
+        Ok(buffer)
     }
 
     /// Reads ranges (pairs of offset and length, as [`Self::read`] takes them), all at once, and

@@ -94,6 +94,7 @@ impl Executor {
         let task = Task { future: Box::pin(future), waker: Waker::from(flag.clone()), flag };
         let index = match self.free.pop() {
             Some(index) => {
+                assert!(self.tasks[index].is_none(), "a free place has no task");
                 self.tasks[index] = Some(task);
                 index
             }

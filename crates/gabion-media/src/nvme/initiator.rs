@@ -354,11 +354,14 @@ impl<T: Transport> Initiator<T> {
             self.refuse_all(chain, &error);
         }
         self.known_crcs.clear();
+        assert_eq!(self.done.len(), self.in_flight, "every operation ends with its initiator");
     }
 
     // ── handshake ────────────────────────────────────────────────────────────────────────────
 
     fn ask(&mut self, step: Step, request: Request) {
+        let is_over = matches!(self.step, Step::Ready | Step::Failed);
+        assert!(!is_over, "{step:?} is asked while the handshake goes on");
         self.step = step;
         self.admin.issue(request, AdminPurpose::Handshake, self.now_ms);
     }
@@ -518,6 +521,7 @@ impl<T: Transport> Initiator<T> {
             transfer_len_max: transfer_len_max >> order << order,
             durable_at_completion: false,
         };
+        assert!(self.pending.is_empty(), "nothing is taken before it is known what is possible");
         self.step = Step::Ready;
         self.keep_alive_at_ms = self.next_keep_alive_ms();
         Ok(())
@@ -613,6 +617,7 @@ impl<T: Transport> Initiator<T> {
             self.pending.push_front(rest);
         }
         self.done.push(Completion { tag, outcome, buffer: ended.buffer });
+        assert!(self.done.len() <= self.in_flight, "operation {tag} ends once");
     }
 
     fn refuse_all(&mut self, operations: VecDeque<Operation>, error: &Error) {
@@ -661,6 +666,7 @@ impl<T: Transport> Medium for Initiator<T> {
         if self.started_ms.is_some() {
             self.progress(self.now_ms);
         }
+        assert!(self.done.len() <= self.in_flight, "what ended was submitted");
         self.in_flight -= self.done.len();
         completed.append(&mut self.done);
     }

@@ -472,6 +472,7 @@ impl Assembly {
         if tail_len > 0 {
             flags |= FLAG_DATA_DIGEST;
         }
+        assert!(head_len <= HEAD_ROOM, "{kind:?}: a header of {head_len} bytes has room");
         let plen = (head_len + data.len() + tail_len) as u32;
         let mut head = [0; HEAD_ROOM];
         head[..4].copy_from_slice(&[kind as u8, flags, header_len as u8, data_start as u8]);
@@ -534,7 +535,7 @@ impl Assembly {
         data: Bytes,
         data_crc: Option<u32>,
     ) -> Frame {
-        assert_eq!(header.len as usize, data.len());
+        assert_eq!(header.len as usize, data.len(), "a header says how long its data are");
         let flags =
             if header.last { FLAG_LAST } else { 0 } | if header.success { FLAG_SUCCESS } else { 0 };
         let specific = Self::transfer(header.cid, header.ttag, header.offset, header.len);

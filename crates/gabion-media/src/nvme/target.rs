@@ -331,6 +331,7 @@ impl Subsystem {
             self.advance_controller();
         }
         let id = self.next_controller;
+        assert!((1..CONTROLLER_END).contains(&id), "{id} is no controller's number");
         self.advance_controller();
         self.controllers.insert(
             id,

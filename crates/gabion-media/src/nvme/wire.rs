@@ -197,6 +197,8 @@ impl<T: Transport> Wire<T> {
                 done(frame.data_len());
                 self.frames.pop_front();
             }
+            let first_len = self.frames.front().map_or(1, Frame::len);
+            assert!(taken < first_len, "what is sent of a frame is a part of it");
             self.frame_sent = taken;
         }
         self.blocked = false;
@@ -211,7 +213,8 @@ impl<T: Transport> Wire<T> {
             unreachable!("a destination is given after a PDU with data");
         };
         let end = at + layout.data_len;
-        assert!(end <= buffer.len());
+        assert!(at < end, "a PDU that waits for a buffer has data");
+        assert!(end <= buffer.len(), "data from {at} to {end} for a buffer of {}", buffer.len());
         self.phase = Phase::Data { layout, buffer, at, end, crc: 0 };
     }
 
@@ -275,6 +278,7 @@ impl<T: Transport> Wire<T> {
 
     fn consume(&mut self, len: usize) {
         self.start += len;
+        assert!(self.start <= self.end, "no more is used up than came");
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
@@ -352,6 +356,7 @@ impl<T: Transport> Wire<T> {
         }
         if self.end == self.staging.len() {
             // A header is far shorter than the staging, so moving its start makes room.
+            assert!(self.start > 0, "a header has room before others come");
             self.staging.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }

@@ -115,6 +115,7 @@ impl State {
 
     pub(super) fn collect(&mut self, medium: u64, completed: &mut Vec<Completion>) {
         if let Some(attached) = self.media.get_mut(&medium) {
+            assert!(attached.ended.len() <= attached.in_flight, "what ended was submitted");
             attached.in_flight -= attached.ended.len();
             completed.append(&mut attached.ended);
         }
@@ -180,6 +181,7 @@ impl State {
     }
 
     fn execute(&mut self, mut operation: InFlight) {
+        assert!(operation.due <= self.now, "{} ends when it is due", operation.tag);
         let fault = operation.fault;
         let outcome = match &mut operation.kind {
             OperationKind::Read { offset, into } => self.read(*offset, into, fault),
@@ -222,6 +224,7 @@ impl State {
         *bytes += len as u64;
         if let Some(attached) = medium.and_then(|medium| self.media.get_mut(&medium)) {
             attached.ended.push(Completion { tag, outcome, buffer });
+            assert!(attached.ended.len() <= attached.in_flight, "{tag} ends once");
         }
     }
 
@@ -299,6 +302,8 @@ impl State {
     }
 
     fn take_effect(&mut self, offset: u64, data: Bytes) {
+        let end = offset + data.len() as u64;
+        assert!(data.is_empty() || end <= self.options.len, "a write to {end} is on the disk");
         self.last_serial += 1;
         let serial = self.last_serial;
         self.visible.write(offset, &data);

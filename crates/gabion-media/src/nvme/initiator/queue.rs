@@ -140,6 +140,7 @@ impl<T: Transport, P> Queue<T, P> {
 
     /// How many commands may be in flight; only ever raised.
     pub(super) fn set_depth(&mut self, depth: u16) {
+        assert_eq!(self.in_flight(), 0, "{}: its depth is set before it is used", self.name);
         for cid in self.flights.len() as u16..depth {
             self.flights.push(None);
             self.free.push(cid);
@@ -190,7 +191,9 @@ impl<T: Transport, P> Queue<T, P> {
         };
         let frame = self.wire.assembly().command(&command, data, crc);
         self.wire.push(frame);
-        self.flights[usize::from(cid)] = Some(Flight {
+        let flight = &mut self.flights[usize::from(cid)];
+        assert!(flight.is_none(), "a free identifier names no command: {cid}");
+        *flight = Some(Flight {
             purpose,
             issued_ms: now_ms,
             data: request.data,
@@ -251,6 +254,7 @@ impl<T: Transport, P> Queue<T, P> {
             let buffer = if arriving == Some(cid) { stray.take() } else { flight.into };
             self.ended.push_back(Ended { purpose: flight.purpose, end: End::Lost, buffer });
         }
+        assert!(stray.is_none(), "{}: what was arriving is of a command", self.name);
     }
 
     /// What holds after each PDU; looked at in builds with debug assertions.
@@ -289,6 +293,8 @@ impl<T: Transport, P> Queue<T, P> {
             let Some(wanted) = &mut flight.wanted else { continue };
             let len = wanted.len.min(self.h2c_len_max);
             let range = wanted.offset as usize..(wanted.offset + len) as usize;
+            assert!(!range.is_empty(), "command {cid}: each PDU brings data");
+            assert!(range.end <= flight.asked as usize, "command {cid}: data go as they are asked");
             let crc = if range.len() == flight.data.len() { flight.crc } else { None };
             let last = len == wanted.len;
             let (ttag, offset) = (wanted.ttag, wanted.offset);
@@ -392,6 +398,7 @@ impl<T: Transport, P> Queue<T, P> {
     fn end(&mut self, completion: Completion) {
         let slot = &mut self.flights[usize::from(completion.cid)];
         let Some(flight) = slot.take() else { return };
+        assert!(self.free.len() < self.flights.len(), "{}: it was in use", completion.cid);
         self.free.push(completion.cid);
         if flight.wanted.is_some() {
             self.granted.retain(|&cid| cid != completion.cid);
@@ -434,6 +441,7 @@ impl<T: Transport, P> Queue<T, P> {
             }
         }
         flight.wanted = Some(r2t);
+        assert!(self.granted.len() < self.flights.len(), "each command waits to send once");
         self.granted.push_back(cid);
         Ok(())
     }
@@ -455,6 +463,8 @@ impl<T: Transport, P> Queue<T, P> {
                 )),
             });
         };
+        assert_eq!(buffer.len(), flight.into_len as usize, "a read keeps its buffer");
+        assert!(self.arriving.is_none(), "the data of one PDU arrive at a time");
         self.wire.data_into(buffer, header.offset as usize);
         self.arriving = Some(header);
         Ok(())
@@ -463,7 +473,9 @@ impl<T: Transport, P> Queue<T, P> {
     fn handle_data(&mut self, arrived: Arrived) -> Result<(), Fatal> {
         let header = self.arriving.take().ok_or_else(|| out_of_sequence("data without a PDU"))?;
         let flight = self.flight(header.cid)?;
+        assert!(flight.into.is_none(), "command {}: its buffer was away", header.cid);
         flight.got += header.len;
+        assert!(flight.got <= flight.into_len, "command {}: it got what it asked", header.cid);
         flight.damaged |= !arrived.intact;
         flight.into = Some(arrived.buffer);
         if header.success {

@@ -239,6 +239,8 @@ impl<T: Transport> TargetConnection<T> {
             slot.as_ref().is_some_and(|slot| slot.id == id && slot.is_at_driver())
         };
         let Some(index) = self.slots.iter().position(is_it) else { return };
+        assert!(self.at_backend > 0, "operation {id} was with the driver");
+        assert!(subsystem.in_flight >= self.at_backend, "all that are, of each connection");
         self.at_backend -= 1;
         subsystem.in_flight -= 1;
         if matches!(self.phase, Phase::Over(_)) {
@@ -321,7 +323,11 @@ impl<T: Transport> TargetConnection<T> {
 
     fn flush(&mut self) -> Result<(), Broken> {
         let reserved = &mut self.reserved;
-        self.wire.flush(|data_len| *reserved -= data_len).map_err(Broken::Connection)
+        let sent = |data_len: usize| {
+            assert!(data_len <= *reserved, "{data_len} bytes that are sent have room until then");
+            *reserved -= data_len;
+        };
+        self.wire.flush(sent).map_err(Broken::Connection)
     }
 
     /// The subsystem is closed: nothing more is received, what the driver has is answered.
@@ -345,6 +351,7 @@ impl<T: Transport> TargetConnection<T> {
 
     /// Takes back what the driver has not fetched; its slots are as if never handed over.
     fn drop_ready(&mut self, subsystem: &mut Subsystem) {
+        assert!(self.ready.len() <= self.at_backend, "what is ready counts as with the driver");
         for io in self.ready.drain(..) {
             self.at_backend -= 1;
             subsystem.in_flight -= 1;
@@ -495,6 +502,7 @@ impl<T: Transport> TargetConnection<T> {
         slot.received += len;
         slot.damaged |= !arrived.intact;
         slot.buffer = Some(arrived.buffer);
+        assert!(slot.received <= slot.asked, "command {}: no more than was asked", slot.cid);
         if slot.received < slot.len {
             if slot.received == slot.asked {
                 self.ask_for_data(subsystem, index);
@@ -517,6 +525,8 @@ impl<T: Transport> TargetConnection<T> {
             return;
         }
         let Some(buffer) = slot.buffer.take() else { return };
+        assert_eq!(slot.received, slot.len, "command {}: a write has come whole", slot.cid);
+        assert_eq!(buffer.len(), slot.len as usize, "command {}: and is all there is", slot.cid);
         let (data, lent) = Buffers::lend(buffer);
         slot.lent = Some(lent);
         let kind = BackendKind::Write { offset: slot.offset, data, crc: slot.crc };
@@ -531,6 +541,7 @@ impl<T: Transport> TargetConnection<T> {
         kind: BackendKind,
     ) {
         let Some(slot) = self.slots.get_mut(index).and_then(Option::as_mut) else { return };
+        assert!(slot.stage != stage, "command {}: the driver is given it once", slot.cid);
         self.next_id += 1;
         let id = self.next_id;
         (slot.stage, slot.id) = (stage, id);
@@ -621,6 +632,7 @@ impl<T: Transport> TargetConnection<T> {
             Ok(queue) => {
                 self.entries = with.entries_minus_one + 1;
                 self.no_flow_control = with.no_flow_control;
+                assert!(self.slots.is_empty(), "a connection becomes a queue once");
                 if queue.number != 0 {
                     self.slots.resize_with(usize::from(self.entries), || None);
                 }
@@ -682,6 +694,7 @@ impl<T: Transport> TargetConnection<T> {
                 self.waiting.pop_front();
                 continue;
             };
+            assert!(slot.stage == Stage::Waiting, "command {}: it has no room yet", slot.cid);
             let len = slot.len as usize;
             if self.reserved + len > room {
                 return;
@@ -703,7 +716,9 @@ impl<T: Transport> TargetConnection<T> {
     fn ask_for_data(&mut self, subsystem: &Subsystem, index: usize) {
         let Some(slot) = self.slots[index].as_mut() else { return };
         let offset = slot.asked;
+        assert_eq!(slot.received, offset, "command {}: what was asked has come", slot.cid);
         let len = (slot.len - offset).min(subsystem.config().r2t_len_max);
+        assert!(len > 0, "command {}: something is left to be asked", slot.cid);
         slot.asked = offset + len;
         let r2t = ReadyToTransfer { cid: slot.cid, ttag: index as u16, offset, len };
         let frame = self.wire.assembly().r2t(&r2t);
@@ -760,7 +775,9 @@ impl<T: Transport> TargetConnection<T> {
         let Some(slot) = self.slots[index].take() else { return };
         // A command that still waits has nothing reserved, nor has one that `drop_ready` put back.
         if slot.stage != Stage::Waiting {
-            self.reserved -= slot.len as usize;
+            let len = slot.len as usize;
+            assert!(len <= self.reserved, "command {}: its room was reserved", slot.cid);
+            self.reserved -= len;
         }
         self.reply(slot.cid, Reply::status(status));
     }

@@ -66,6 +66,7 @@ impl Ranges {
             end = end.max(other_end);
             self.0.remove(&other_start);
         }
+        assert!(self.0.range(start..=end).next().is_none(), "ranges do not touch each other");
         self.0.insert(start, end);
     }
 
