@@ -278,7 +278,9 @@ impl BlockCache {
             inner.table.remove(tag(file, slot.offset), index);
             inner.forget(index);
         }
-        let dead = inner.small.len() + inner.main.len() - inner.stats.blocks;
+        let named = inner.small.len() + inner.main.len();
+        assert!(named >= inner.stats.blocks, "each block is in a queue");
+        let dead = named - inner.stats.blocks;
         if dead > inner.stats.blocks + 64 {
             inner.sweep();
         }
@@ -423,6 +425,7 @@ impl Inner {
             self.stats.bytes -= charge(&block);
             self.stats.blocks -= 1;
             if slot.in_small {
+                assert!(charge(&block) <= self.small_bytes, "to its queue, too");
                 self.small_bytes -= charge(&block);
             }
         }
@@ -461,6 +464,7 @@ impl Inner {
             self.remember_ghost(name);
             return;
         }
+        assert!(charge(block) <= self.small_bytes, "a block that moves on was charged");
         slot.uses = 0;
         slot.in_small = false;
         self.small_bytes -= charge(block);
@@ -522,6 +526,7 @@ impl Inner {
             }
             *(if is_small { &mut self.small } else { &mut self.main }) = kept;
         }
+        assert_eq!(self.slots.len(), self.stats.blocks, "each block that stays has a slot");
         self.trim_ghosts();
         self.ghosts.shrink_to_fit();
         self.ghost_names.shrink_to_fit();

@@ -383,6 +383,7 @@ impl<'a> Visibility<'a> {
                 "operand {sequence} among the inputs of a recipe that names no merge operator"
             )));
         };
+        assert!(self.fold.is_none(), "operand {sequence}: those of the key before were written");
         let mut fold = Fold::new(merging.expiries);
         let _first = fold.push_older(sequence, Operand::decode(entry.value)?);
         self.folding_key.clear();

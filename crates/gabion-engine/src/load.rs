@@ -143,6 +143,8 @@ impl LoadBuilder {
     fn end(&mut self) -> Option<FinishedFile> {
         let mut file = self.open.take()?.finish();
         core::mem::take(&mut self.bounds).narrow(&mut file.meta);
+        let meta = &file.meta;
+        assert!(meta.smallest <= meta.largest, "{}: bounds that were narrowed hold keys", meta.id);
         Some(file)
     }
 

@@ -62,6 +62,7 @@ pub(crate) use range::{Gone, RangePosition, RangeStep};
 pub use shape::{Picker, Score};
 pub(crate) use tombstones::tombstones_worth;
 
+use crate::recipe::JobKind;
 use gabion_base::SequenceNumber;
 
 /// A way of finding a job.
@@ -118,6 +119,9 @@ impl Picker<'_> {
                 Ok(pick) => {
                     assert!(!pick.inputs.is_empty(), "{strategy:?}: a job has inputs");
                     assert!(pick.output_level < self.version.level_count(), "{strategy:?}");
+                    let lowest = pick.inputs.last().map_or(0, |(level, _)| *level);
+                    let goes_up = pick.kind != JobKind::Drop && lowest > pick.output_level;
+                    assert!(!goes_up, "{strategy:?}: files of level {lowest} go up");
                     return Ok(pick);
                 }
                 Err(reason) => *why = reason,

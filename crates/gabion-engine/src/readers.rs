@@ -218,7 +218,8 @@ impl Readers {
             if age_ms <= budget.age_ms_max && states <= budget.states_max {
                 return;
             }
-            if let Some(Earlier { kept, .. }) = self.earlier.pop_front() {
+            if let Some(Earlier { kept, is_costly, .. }) = self.earlier.pop_front() {
+                assert!(is_costly, "a state that costs nothing is not ended");
                 self.ended += kept.readers() as u64;
                 kept.state.ended.keep(Arc::new(TooOld { age_ms, states, budget }));
             }

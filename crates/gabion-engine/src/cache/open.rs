@@ -106,6 +106,7 @@ impl OpenFiles {
     /// Forgets a retired file. Who holds its reader keeps it.
     pub fn remove(&mut self, file: FileId) {
         if let Some(open) = self.files.remove(&file) {
+            assert!(open.bytes <= self.bytes, "{file} was counted when it was opened");
             self.bytes -= open.bytes;
             match open.is_pinned {
                 true => self.pinned_bytes -= open.bytes,
@@ -185,6 +186,7 @@ impl OpenFiles {
             if is_used {
                 self.clock.push_back(file);
             } else if let Some(open) = self.files.remove(&file) {
+                assert!(!open.is_pinned, "{file} stays while it is pinned");
                 self.bytes -= open.bytes;
             }
         }

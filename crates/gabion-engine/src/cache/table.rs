@@ -85,6 +85,7 @@ impl Table {
         }
         self.put(u64::from(tag) << 32 | u64::from(slot + 1));
         self.used += 1;
+        assert!(2 * self.used <= self.words.len(), "each search comes to a free word");
     }
 
     fn put(&mut self, word: u64) {
@@ -98,6 +99,7 @@ impl Table {
     /// Forgets a slot with this tag, if it is named.
     pub(super) fn remove(&mut self, tag: u32, slot: u32) {
         let Some(mut free) = self.place(tag, |named| named == slot) else { return };
+        assert!(self.used > 0, "what is named is counted");
         self.used -= 1;
         let len = self.words.len();
         let mut at = free;

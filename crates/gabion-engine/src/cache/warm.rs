@@ -332,6 +332,7 @@ impl Warming {
 
     fn range(&self, run: &Range<usize>) -> FileRange {
         let (first, last) = (self.blocks[run.start], self.blocks[run.end - 1]);
+        assert!(first.offset < last.end(), "{}: blocks of a run ascend", self.file());
         let len = (last.end() - first.offset) as usize;
         FileRange { file: self.file(), offset: u64::from(first.offset), len }
     }

@@ -77,6 +77,7 @@ impl Fold {
         if self.operands.len() <= APART_MAX {
             return None;
         }
+        assert_eq!(self.operands.len(), APART_MAX + 1, "one too many is written at once");
         self.is_cut = true;
         self.operands.pop_front().map(as_operand)
     }

@@ -310,6 +310,7 @@ impl<'a> Outputs<'a> {
             self.cut_within(next.as_ref().map(|next| &next.start[..]).or(upto), sink, output)
                 .await?;
             let Some(next) = next else { return Ok(()) };
+            assert_eq!(next.sequences.len(), 1, "the newest range delete of a key goes to files");
             let len = next.stored_len() as u64;
             if self.wants_end(&next.start, len, len) {
                 self.end_before(&next.start, sink, output).await?;
@@ -423,6 +424,7 @@ impl<'a> Outputs<'a> {
         if let Some((lower, upper)) = &self.within {
             OwnBounds { lower: lower.clone(), upper: Some(upper.clone()) }.narrow(meta);
         }
+        assert!(meta.smallest <= meta.largest, "{}: bounds that were narrowed hold keys", meta.id);
     }
 }
 

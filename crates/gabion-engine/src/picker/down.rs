@@ -28,6 +28,7 @@ impl Picker<'_> {
         outputs: OutputLen,
     ) -> Picked {
         let output_level = self.below(level);
+        assert!(output_level < self.version.level_count(), "level {level} has one below it");
         let (smallest, largest) = bounds(&chosen).ok_or(NoPick::NothingDue)?;
         let (smallest, largest) = (smallest.to_vec(), largest.to_vec());
         let below = self.version.overlapping(output_level, &smallest, &largest);
@@ -114,6 +115,7 @@ impl Picker<'_> {
 
     /// Writes a file anew in its own level, without what nobody can see.
     pub(super) fn rewrite(&self, level: u8, file: &Arc<FileMeta>, outputs: OutputLen) -> Picked {
+        assert!(level > 0, "{}: a file of L0 may be above others that are older", file.id);
         let codec = self.codec(level, &file.smallest, &file.largest);
         let mut cuts = Vec::new();
         let output_len = self.fits([file], codec, &mut cuts, outputs)?;

@@ -113,6 +113,7 @@ impl Picker<'_> {
 
     fn pick_range_below_l0(&self, position: &mut RangePosition, gone: Gone) -> Option<RangeStep> {
         let level = position.level;
+        assert!(level < self.version.level_count(), "a range is compacted where there are files");
         let is_last = level == position.target;
         let files = self.version.overlapping(level, &position.from, &position.to);
         let file = files.iter().find(|file| {

@@ -148,6 +148,7 @@ impl Picker<'_> {
     fn in_short_files(&self, pick: Pick, len: u64) -> Pick {
         let usual = self.config.sst_len;
         let short = (usual / SHORT_PART).max(usual.min(SLOT_LEN));
+        assert!((1..=usual).contains(&short), "short files of {short} bytes, usual are {usual}");
         let files = pick.inputs.iter().map(|(_, file)| &**file);
         let codec = self.config.codecs().of_job(pick.kind, pick.bottommost);
         let fits = || {

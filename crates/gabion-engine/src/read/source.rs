@@ -315,6 +315,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> LevelIter<S, C> {
         if self.current.is_some() && self.at == at {
             return Ok(());
         }
+        assert!(self.files.start <= at, "an iterator stays among its files");
+        assert!(at <= self.files.end, "or right behind the last");
         self.current = None;
         self.at = at;
         if !self.files.contains(&at) {

@@ -162,6 +162,7 @@ impl SstBuilder {
             panic!("{}: a range delete without a number", self.id)
         };
         let properties = &mut self.properties;
+        assert!(oldest <= newest, "{}: the newest range delete comes first", self.id);
         properties.smallest_sequence = properties.smallest_sequence.min(oldest);
         properties.largest_sequence = properties.largest_sequence.max(newest);
         self.ranges_len += fragment.stored_len();
@@ -429,6 +430,8 @@ impl SstBuilder {
         } else {
             (last, self.last_trailer)
         };
+        assert!(last <= key, "{}: a separator is behind its block", self.id);
+        assert!(next.is_none_or(|next| key <= next), "{}: and not behind the next", self.id);
         let mut value = [0; 8];
         value[..4].copy_from_slice(&offset.to_le_bytes());
         value[4..].copy_from_slice(&stored_len.to_le_bytes());

@@ -291,6 +291,7 @@ impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
             let part = self.piece.len().min(len - joined.len());
             joined.extend_from_slice(&self.piece[..part]);
         }
+        assert_eq!(joined.len(), len, "{}: a block is put together whole", self.file);
         Ok(None)
     }
 
@@ -314,6 +315,7 @@ impl<'a, S: FileSource + Clone + 'a> Stream<'a, S> {
         };
         self.piece = read?;
         let next = self.piece_end();
+        assert!(next <= self.end, "{}: a piece ends within the range", self.file);
         if next < self.end {
             let mut read = self.read(next);
             // Polled once, so that it begins.

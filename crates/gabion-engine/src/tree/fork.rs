@@ -64,6 +64,9 @@ impl Tree {
             let is_complete = age > 0 && table.largest_sequence().is_none_or(|last| last <= upto);
             let table = if is_complete { table.clone() } else { Arc::new(seen(table, upto)) };
             let Some(last_sequence) = table.largest_sequence() else { continue };
+            assert!(last_sequence <= upto, "{}: a copy has what its view sees", table.id());
+            let before = self.sealed.back().map(|before| before.table.id());
+            assert!(before < Some(table.id()), "{} follows what is older", table.id());
             let frontier = Frontier::ZERO;
             self.sealed.push_back(Sealed { table, frontier, last_sequence });
         }

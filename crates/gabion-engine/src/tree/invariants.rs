@@ -47,6 +47,9 @@ impl Tree {
         assert!(self.jobs.flushing.is_subset(&sealed), "what is being flushed was sealed");
         let files: BTreeSet<_> = self.version().files().map(|(_, file)| file.id).collect();
         assert!(self.jobs.busy.is_subset(&files), "jobs read files that are there");
+        if let Some(needed) = self.jobs.needed {
+            assert_eq!(needed, self.slots_needed(), "slots needed are those of the tree as it is");
+        }
         let shape = &self.now.shape;
         let tables = self.sealed.iter().rev().map(|sealed| &sealed.table);
         let tables = core::iter::once(&self.active).chain(tables);

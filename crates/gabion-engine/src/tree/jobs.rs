@@ -310,6 +310,7 @@ impl Tree {
         if FileId::numbers_left(number, term) < 2 {
             return Err(Error::limit(format!("{term} has no number left for a file")));
         }
+        assert!(FileId::sst(number).term() == term, "{number} is a number of {term}");
         self.reserve_files(number + 1);
         Ok(FileId::sst(number))
     }

@@ -53,6 +53,8 @@ impl Tree {
             }
         }
         drop(writer);
+        let given = sequence.get() - self.last_sequence.get();
+        assert_eq!(given, count, "{}: each write has a number of its own", self.group);
         self.last_sequence = sequence;
         self.delete_ranges(ranges);
         if self.floor > floor_before {

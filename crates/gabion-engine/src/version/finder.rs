@@ -148,8 +148,12 @@ impl Finder {
             }
             Arc::new(known)
         };
-        let levels = (0..levels.len()).map(known).collect();
-        Self { prefix, levels }
+        let known: Vec<_> = (0..levels.len()).map(known).collect();
+        for (level, (known, files)) in known.iter().zip(levels).enumerate() {
+            assert_eq!(known.ids.len(), files.len(), "level {level}: each file has an id");
+            assert_eq!(known.opened.len(), files.len(), "level {level}: and a place to be open");
+        }
+        Self { prefix, levels: known }
     }
 
     /// # Panics

@@ -42,7 +42,9 @@ impl Referenced {
     fn add(&mut self, file: &FileMeta) {
         let sums = Arc::make_mut(&mut self.0);
         for &FileReference { file, live_bytes } in &file.references {
-            *sums.entry(file).or_default() += live_bytes;
+            let sum = sums.entry(file).or_default();
+            assert!(*sum <= u64::MAX - live_bytes, "live bytes of {file} are a number");
+            *sum += live_bytes;
         }
     }
 
