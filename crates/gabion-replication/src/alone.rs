@@ -32,6 +32,8 @@ pub struct Alone {
     phase: Phase,
     /// Why no term may begin: the log lacks records that were durable.
     blocked: Option<String>,
+    /// Why no writes are taken in this view, though the term runs.
+    too_few: Option<String>,
     next_ticket: u64,
     actions: VecDeque<Action>,
 }
@@ -56,7 +58,20 @@ impl Alone {
         let blocked = config.reason_of_loss(&lost);
         let not_ready = blocked.clone().map(|reason| Action::NotReady { reason });
         let (me, phase, actions) = (config.me, Phase::Starting, not_ready.into_iter().collect());
-        Ok(Self { me, now_ms, term, spans, progress, marks, phase, blocked, next_ticket, actions })
+        let too_few = config.view.too_few();
+        Ok(Self {
+            me,
+            now_ms,
+            term,
+            spans,
+            progress,
+            marks,
+            phase,
+            blocked,
+            too_few,
+            next_ticket,
+            actions,
+        })
     }
 
     /// Chooses the term of this life.
@@ -107,7 +122,11 @@ impl Protocol for Alone {
         }
         self.term = term;
         self.phase = Phase::Runs;
-        self.actions.extend([Action::Readable, Action::Ready]);
+        self.actions.push_back(Action::Readable);
+        self.actions.push_back(match self.too_few.clone() {
+            Some(reason) => Action::NotReady { reason },
+            None => Action::Ready,
+        });
         self.invariants();
     }
 
@@ -179,12 +198,12 @@ impl Protocol for Alone {
     }
 
     fn is_ready(&self) -> bool {
-        self.is_joined()
+        self.is_joined() && self.too_few.is_none()
     }
 
     fn not_ready_reason(&self) -> Option<&str> {
-        let blocked = self.blocked.as_deref();
-        blocked.or_else(|| (!self.is_joined()).then_some("the replica is starting"))
+        let reason = self.blocked.as_deref().or(self.too_few.as_deref());
+        reason.or_else(|| (!self.is_joined()).then_some("the replica is starting"))
     }
 
     fn is_readable(&self) -> bool {

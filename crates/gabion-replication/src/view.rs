@@ -155,6 +155,23 @@ impl GroupView {
         self.members.iter().map(|member| member.replica).filter(move |replica| *replica != but)
     }
 
+    /// The members that have all that the group has, in their order.
+    pub fn full(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_full)
+    }
+
+    /// Why no writes are taken in this view, if it has too few full members.
+    #[must_use]
+    pub fn too_few(&self) -> Option<String> {
+        let full = self.full().count();
+        (full < usize::from(self.members_min)).then(|| {
+            format!(
+                "{full} full replicas are left, the group needs {} to take writes",
+                self.members_min
+            )
+        })
+    }
+
     /// Checks the rules that every view keeps.
     ///
     /// # Errors
@@ -183,11 +200,14 @@ impl GroupView {
                 )));
             }
         }
-        let full = self.members.iter().filter(|member| member.is_full).count();
-        if full < usize::from(self.members_min) || self.members_min == 0 {
+        if self.full().next().is_none() {
+            return Err(Error::invalid("a group without a full member: nobody has its records"));
+        }
+        if self.members_min == 0 || usize::from(self.members_min) > Self::MEMBERS_MAX {
             return Err(Error::invalid(format!(
-                "{full} full members, the group needs {} (at least 1)",
-                self.members_min
+                "the group needs {} full members to take writes: 1 to {} are possible",
+                self.members_min,
+                Self::MEMBERS_MAX
             )));
         }
         if self.term > TERM_MAX {
@@ -308,14 +328,26 @@ mod tests {
     }
 
     #[test]
+    fn a_view_with_too_few_full_members_takes_no_writes() {
+        let mut view = view();
+        assert_eq!(view.too_few(), None);
+        view.members[1].is_full = false;
+        view.validate().unwrap();
+        let reason = "2 full replicas are left, the group needs 3 to take writes";
+        assert_eq!(view.too_few().as_deref(), Some(reason));
+        view.members_min = 2;
+        assert_eq!(view.too_few(), None);
+    }
+
+    #[test]
     fn views_that_cannot_be_are_refused() {
         type Change = fn(&mut GroupView);
         let refused: [(Change, &str); 7] = [
             (|view| view.members.clear(), "0 members"),
             (|view| view.founders = vec![ReplicaId(1); 17], "17 founders"),
             (|view| view.members[1] = Member::new(ReplicaId(1)), "twice"),
-            (|view| view.members[1].is_full = false, "2 full members"),
-            (|view| view.members_min = 0, "at least 1"),
+            (|view| view.members.iter_mut().for_each(|m| m.is_full = false), "a full member"),
+            (|view| view.members_min = 0, "1 to 16"),
             (|view| view.term = Term(1 << 32), "over the limit"),
             (|view| view.log = LogKind::Private, "private log"),
         ];

@@ -376,6 +376,9 @@ impl Chain {
     }
 
     fn readiness(&self) -> Readiness {
+        if let Some(reason) = self.config.view.too_few() {
+            return Readiness::NotReady(reason);
+        }
         let mut settling = None;
         for i in 0..self.peers.len() {
             if let Some(reason) = self.peers[i].link.as_ref().and_then(|l| l.refused.as_ref()) {

@@ -1,0 +1,581 @@
+//! The controller's machine.
+//!
+//! ```text
+//!            a member failed, was filled, came
+//!   Rests ──────────────────────────────────────► Swap(intended)
+//!     ▲                                               │ stored: members are told
+//!     │          stored                               ▼
+//!     └──────────────── Swap(complete) ◄──── Carries out ──┐ another member failed:
+//!                        every full member has the view,   └──► Swap(another intended)
+//!                        and its term's first record
+//! ```
+//!
+//! A view is stored as intended before anybody hears of it, under the version of the record that it
+//! was planned on. So of two controllers one plans, and the other finds what it planned. Nothing is
+//! undone: whoever is controller after a crash carries out what is intended, or plans the view
+//! after it.
+//!
+//! Reports are the only source of facts, and each has the whole view of its replica. A view that is
+//! newer than the store's is taken into the store: the store was set back, and members act in it.
+
+use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
+use crate::plan::{self, Change, Known, Plan};
+use crate::record::GroupRecord;
+use crate::store::{Swapped, Version, Versioned};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use gabion_base::{ConfigNumber, GroupId, ReplicaId, Result};
+use gabion_replication::{GroupView, Member};
+
+/// The time of an event, by two clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Ms of a clock that never goes back and stands still while the machine is suspended or the
+    /// process stopped: only differences count.
+    pub now_ms: u64,
+    /// Ms since 1970, for the list of events alone.
+    pub unix_ms: u64,
+}
+
+/// The life of one controller over its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch {
+    /// A durable counter of starts, in the store.
+    pub number: u64,
+    /// A random number: tells two lives apart that a store which was set back gave one number.
+    pub id: u64,
+}
+
+/// A replica's word on itself, every [`Patience::report_ms`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Itself as a member: who it is, where it runs and can be reached.
+    pub member: Member,
+    /// The group that it belongs to.
+    pub group: GroupId,
+    /// The newest view that is durable here; none at a replica with an empty pool.
+    pub view: Option<GroupView>,
+    /// The newest configuration whose term has its first record in this replica's log.
+    pub founded: ConfigNumber,
+    /// Whether it has all that the group has, as a member that is being filled.
+    pub is_filled: bool,
+    /// Its probe write.
+    pub probe: Probe,
+    /// The highest epoch of a controller that it has heard.
+    pub epoch: Epoch,
+}
+
+/// Something that the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Replace the record of a group in the store if it has this version, and call
+    /// [`Controller::handle_swapped`].
+    Swap {
+        /// The group.
+        group: GroupId,
+        /// The version that was read or stored last.
+        expected: Version,
+        /// The record, encoded.
+        record: Vec<u8>,
+    },
+    /// Read the record of a group, and call [`Controller::handle_read`].
+    Read {
+        /// The group.
+        group: GroupId,
+    },
+    /// Tell a replica of the newest view and of this controller's epoch. It may get lost.
+    Tell {
+        /// The receiver.
+        to: ReplicaId,
+        /// The view. The receiver may be no member of it.
+        view: GroupView,
+        /// The epoch.
+        epoch: Epoch,
+    },
+}
+
+/// A replica, for status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// Which one.
+    pub replica: ReplicaId,
+    /// Whether the newest view has it, and as a full member.
+    pub is_member: bool,
+    /// See [`Member::is_full`].
+    pub is_full: bool,
+    /// The verdict on it; none before its first report.
+    pub verdict: Option<Verdict>,
+    /// The configuration that it said it acts in.
+    pub config: Option<ConfigNumber>,
+}
+
+/// A group, for status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The newest view.
+    pub view: GroupView,
+    /// Whether it is complete.
+    pub is_complete: bool,
+    /// Members, and other replicas that report.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+impl Report {
+    /// The configuration in which the replica acts; zero without a view.
+    #[must_use]
+    pub fn config(&self) -> ConfigNumber {
+        self.view.as_ref().map_or(ConfigNumber::ZERO, |view| view.config)
+    }
+}
+
+struct Replica {
+    detector: Detector,
+    report: Option<Report>,
+}
+
+/// What is under way with the store.
+enum Storing {
+    Nothing,
+    Swap(Box<GroupRecord>),
+    Read,
+}
+
+struct Group {
+    record: GroupRecord,
+    version: Version,
+    storing: Storing,
+    replicas: BTreeMap<ReplicaId, Replica>,
+    /// The store was set back. Until every member has reported, nobody is judged by it.
+    is_set_back: bool,
+}
+
+/// The controller of some groups.
+pub struct Controller {
+    patience: Patience,
+    epoch: Epoch,
+    groups: BTreeMap<GroupId, Group>,
+    ticked_ms: u64,
+    outputs: VecDeque<Output>,
+}
+
+impl Controller {
+    /// A controller that read these records. Every replica has its patience from now on.
+    #[must_use]
+    pub fn new(
+        patience: Patience,
+        epoch: Epoch,
+        records: impl IntoIterator<Item = (Version, GroupRecord)>,
+        now: Moment,
+    ) -> Self {
+        let mut controller = Self {
+            patience,
+            epoch,
+            groups: BTreeMap::new(),
+            ticked_ms: now.now_ms,
+            outputs: VecDeque::new(),
+        };
+        for (version, record) in records {
+            let mut group = Group {
+                record,
+                version,
+                storing: Storing::Nothing,
+                replicas: BTreeMap::new(),
+                is_set_back: false,
+            };
+            group.expect_members(&patience, now.now_ms);
+            controller.groups.insert(group.record.complete.group, group);
+        }
+        controller
+    }
+
+    /// A replica reports. One of a group that no record is of is ignored.
+    pub fn handle_report(&mut self, report: Report, now: Moment) {
+        let Some(group) = self.groups.get_mut(&report.group) else { return };
+        let (patience, epoch) = (&self.patience, self.epoch);
+        let replica = group.replicas.entry(report.member.replica).or_insert_with(|| Replica {
+            detector: Detector::new(patience, now.now_ms),
+            report: None,
+        });
+        replica.detector.hear(report.probe, now.now_ms);
+        let is_later = report.epoch.number > epoch.number;
+        let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
+        group.is_set_back |= (is_later || is_other) && report.epoch != Epoch::default();
+        let to = report.member.replica;
+        let is_behind = report.config() < group.record.newest().config || report.epoch != epoch;
+        replica.report = Some(report);
+        if is_behind && !group.is_storing() {
+            group.tell(&mut self.outputs, to, epoch);
+        }
+        group.advance(&mut self.outputs, patience, now);
+    }
+
+    /// Time passed. To be called a few times in each [`Patience::report_ms`].
+    pub fn handle_tick(&mut self, now: Moment) {
+        // A controller that did not run heard nobody: that was nobody's silence.
+        let missed_ms = now.now_ms.saturating_sub(self.ticked_ms);
+        let paused_ms = missed_ms.saturating_sub(self.patience.report_ms);
+        self.ticked_ms = self.ticked_ms.max(now.now_ms);
+        for group in self.groups.values_mut() {
+            if paused_ms > 0 {
+                group.replicas.values_mut().for_each(|replica| replica.detector.skip(paused_ms));
+            }
+            group.advance(&mut self.outputs, &self.patience, now);
+        }
+    }
+
+    /// The outcome of an [`Output::Swap`]. After an error nobody knows whether the record was
+    /// stored, so it is read again.
+    pub fn handle_swapped(&mut self, group: GroupId, swapped: Result<Swapped>, now: Moment) {
+        let Some(found) = self.groups.get_mut(&group) else { return };
+        let Storing::Swap(record) = core::mem::replace(&mut found.storing, Storing::Nothing) else {
+            debug_assert!(false, "an outcome without a swap");
+            return;
+        };
+        match swapped {
+            Ok(Swapped::Stored(version)) => {
+                assert!(version > found.version, "versions of a record grow");
+                (found.record, found.version) = (*record, version);
+                found.expect_members(&self.patience, now.now_ms);
+                found.tell_all(&mut self.outputs, self.epoch);
+                found.advance(&mut self.outputs, &self.patience, now);
+            }
+            Ok(Swapped::Lost(Some(theirs))) => self.take(group, &theirs, now),
+            Ok(Swapped::Lost(None)) | Err(_) => found.read(&mut self.outputs, group),
+        }
+    }
+
+    /// The outcome of an [`Output::Read`]; an error has it read again at once, so a driver waits
+    /// before it answers with one.
+    pub fn handle_read(&mut self, group: GroupId, read: Result<Option<Versioned>>, now: Moment) {
+        let Some(found) = self.groups.get_mut(&group) else { return };
+        found.storing = Storing::Nothing;
+        match read {
+            Ok(Some(theirs)) => self.take(group, &theirs, now),
+            // A record that was there is gone: the store is another one, and gets what is known.
+            Ok(None) => {
+                found.is_set_back = true;
+                found.version = Version::NONE;
+                let record = found.record.clone();
+                found.swap(&mut self.outputs, record);
+            }
+            Err(_) => found.read(&mut self.outputs, group),
+        }
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A group's record, as it was last stored or read.
+    #[must_use]
+    pub fn record(&self, group: GroupId) -> Option<&GroupRecord> {
+        self.groups.get(&group).map(|group| &group.record)
+    }
+
+    /// A group, for status.
+    #[must_use]
+    pub fn status(&self, group: GroupId, now: Moment) -> Option<GroupStatus> {
+        let group = self.groups.get(&group)?;
+        let view = group.record.newest().clone();
+        let replicas = group.replicas.iter().map(|(id, replica)| {
+            let member = view.members.iter().find(|member| member.replica == *id);
+            ReplicaStatus {
+                replica: *id,
+                is_member: member.is_some(),
+                is_full: member.is_some_and(|member| member.is_full),
+                verdict: replica
+                    .report
+                    .as_ref()
+                    .map(|_| replica.detector.verdict(&self.patience, now.now_ms)),
+                config: replica.report.as_ref().map(Report::config),
+            }
+        });
+        let replicas = replicas.collect();
+        Some(GroupStatus { view, is_complete: group.record.intended.is_none(), replicas })
+    }
+
+    /// Takes a record that another controller stored.
+    fn take(&mut self, group: GroupId, theirs: &Versioned, now: Moment) {
+        let Some(found) = self.groups.get_mut(&group) else { return };
+        match GroupRecord::decode(&theirs.value) {
+            Ok(record) if record.complete.group == group => {
+                (found.record, found.version) = (record, theirs.version);
+                found.expect_members(&self.patience, now.now_ms);
+                found.advance(&mut self.outputs, &self.patience, now);
+            }
+            // Nothing is planned on a record that this build cannot read, or of another group.
+            _ => found.read(&mut self.outputs, group),
+        }
+    }
+}
+
+impl Group {
+    const fn is_storing(&self) -> bool {
+        !matches!(self.storing, Storing::Nothing)
+    }
+
+    /// Every member has a detector, also one that never reports.
+    fn expect_members(&mut self, patience: &Patience, now_ms: u64) {
+        for member in &self.record.newest().members {
+            self.replicas.entry(member.replica).or_insert_with(|| Replica {
+                detector: Detector::new(patience, now_ms),
+                report: None,
+            });
+        }
+    }
+
+    fn tell(&self, outputs: &mut VecDeque<Output>, to: ReplicaId, epoch: Epoch) {
+        outputs.push_back(Output::Tell { to, view: self.record.newest().clone(), epoch });
+    }
+
+    fn tell_all(&self, outputs: &mut VecDeque<Output>, epoch: Epoch) {
+        let config = self.record.newest().config;
+        for (id, replica) in &self.replicas {
+            if replica.report.as_ref().is_some_and(|report| report.config() < config) {
+                self.tell(outputs, *id, epoch);
+            }
+        }
+    }
+
+    fn swap(&mut self, outputs: &mut VecDeque<Output>, record: GroupRecord) {
+        assert!(!self.is_storing(), "one change of a record at a time");
+        let (group, expected) = (record.complete.group, self.version);
+        outputs.push_back(Output::Swap { group, expected, record: record.encode() });
+        self.storing = Storing::Swap(Box::new(record));
+    }
+
+    fn read(&mut self, outputs: &mut VecDeque<Output>, group: GroupId) {
+        self.storing = Storing::Read;
+        outputs.push_back(Output::Read { group });
+    }
+
+    fn reports(&self) -> impl Iterator<Item = &Report> {
+        self.replicas.values().filter_map(|replica| replica.report.as_ref())
+    }
+
+    /// Does what the reports make possible: at most one change of the record.
+    fn advance(&mut self, outputs: &mut VecDeque<Output>, patience: &Patience, now: Moment) {
+        if self.is_storing() {
+            return;
+        }
+        let next = match self.other_view() {
+            Some(other) => self.reconciled(other, now),
+            None => self.completed(now).or_else(|| self.planned(patience, now)),
+        };
+        let Some(record) = next else { return };
+        assert!(record.newest().config >= self.record.newest().config, "views never go back");
+        self.swap(outputs, record);
+    }
+
+    /// A view that a replica has and the store never had.
+    fn other_view(&self) -> Option<&GroupView> {
+        let newest = self.record.newest();
+        let is_other = |view: &&GroupView| match view.config.cmp(&newest.config) {
+            Ordering::Less => false,
+            Ordering::Equal => view.members != newest.members,
+            Ordering::Greater => true,
+        };
+        let views = self.reports().filter_map(|report| report.view.as_ref());
+        views.filter(is_other).max_by_key(|view| view.config)
+    }
+
+    /// The record with a view that members have and the store has not: the store was set back.
+    fn reconciled(&self, theirs: &GroupView, now: Moment) -> Option<GroupRecord> {
+        let newest = self.record.newest();
+        let mut record = self.record.clone();
+        if theirs.config > newest.config {
+            record.intended = Some(theirs.clone());
+            // The store does not know whom the views in between left out: those that have begun
+            // this one say so.
+            record.trusted.clear();
+            let text = format!(
+                "{} is known to replicas, and the store had {}: it was set back",
+                theirs.config, newest.config
+            );
+            record.note(now.unix_ms, &text);
+            return Some(record);
+        }
+        record.intended = after_both(newest, theirs);
+        let text = match &record.intended {
+            Some(next) => format!(
+                "{} has two lists of members, as the store was set back: {} has those of both",
+                newest.config, next.config
+            ),
+            None => format!(
+                "{} has two lists of members, as the store was set back, and too few are in both: \
+                 nothing is changed",
+                newest.config
+            ),
+        };
+        match record.intended {
+            Some(_) => record.trust_only(|id| self.record.trusted.contains(id)),
+            None => record.intended.clone_from(&self.record.intended),
+        }
+        self.with_event(record, &text, now)
+    }
+
+    /// The record with an event, unless nothing but the same event would be added again.
+    fn with_event(&self, mut record: GroupRecord, text: &str, now: Moment) -> Option<GroupRecord> {
+        let is_noted = record.events.back().is_some_and(|event| event.text == text);
+        if is_noted && record.newest() == self.record.newest() {
+            return None;
+        }
+        record.note(now.unix_ms, text);
+        Some(record)
+    }
+
+    /// The record with its intended view complete, if it is.
+    fn completed(&self, now: Moment) -> Option<GroupRecord> {
+        let intended = self.record.intended.as_ref()?;
+        let founded: Vec<ReplicaId> = self.founded().collect();
+        if !intended.full().all(|member| founded.contains(&member.replica)) {
+            return None;
+        }
+        let mut record = self.record.clone();
+        let text = format!(
+            "{} is complete: replica {} takes writes, replica {} answers reads",
+            intended.config,
+            intended.writer().get(),
+            reader(intended).get()
+        );
+        record.note(now.unix_ms, &text);
+        record.complete = record.intended.take()?;
+        record.trusted = record.complete.full().map(|member| member.replica).collect();
+        Some(record)
+    }
+
+    /// The record with the next view, if there is to be one.
+    fn planned(&self, patience: &Patience, now: Moment) -> Option<GroupRecord> {
+        let is_unheard =
+            |id: &ReplicaId| self.replicas.get(id).is_none_or(|replica| replica.report.is_none());
+        let mut members = self.record.newest().members.iter().map(|member| member.replica);
+        if self.is_set_back && members.any(|id| is_unheard(&id)) {
+            return None;
+        }
+        let verdicts = self.verdicts(patience, now.now_ms);
+        let failed: Vec<ReplicaId> = verdicts.iter().map(|(id, _)| *id).collect();
+        let filled: Vec<ReplicaId> = self.filled().collect();
+        let newcomers = self.newcomers(patience, now.now_ms);
+        let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
+        let gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
+        let founded: Vec<ReplicaId> = self.founded().collect();
+        let known = Known {
+            failed: &failed,
+            gone: &gone,
+            founded: &founded,
+            filled: &filled,
+            newcomers: &newcomers,
+        };
+        match plan::next(&self.record, &known) {
+            Plan::Next(record, changes) => {
+                let mut record = *record;
+                for change in &changes {
+                    record.note(now.unix_ms, &in_a_sentence(change, &verdicts));
+                }
+                Some(record)
+            }
+            Plan::Keep => None,
+            Plan::TooFew(_) => {
+                let text = format!(
+                    "writes wait: fewer full members are left than the {} that the group needs",
+                    self.record.newest().members_min
+                );
+                self.with_event(self.record.clone(), &text, now)
+            }
+        }
+    }
+
+    /// Members that have failed, and how.
+    fn verdicts(&self, patience: &Patience, now_ms: u64) -> Vec<(ReplicaId, Verdict)> {
+        let members = self.record.newest().members.iter();
+        let all: Vec<(ReplicaId, Verdict)> = members
+            .filter_map(|member| {
+                let replica = self.replicas.get(&member.replica)?;
+                let verdict = replica.detector.verdict(patience, now_ms);
+                let is_other = self.is_other_disk(member, replica);
+                Some((member.replica, if is_other { Verdict::OtherDisk } else { verdict }))
+            })
+            .collect();
+        // A pool that is full everywhere is no member's fault; they are not full, and do not have
+        // room again, all at one moment.
+        let has_room = all.iter().any(|(id, verdict)| {
+            let room_ms = self.replicas.get(id).and_then(|r| r.detector.room_ms(now_ms));
+            *verdict == Verdict::Well && room_ms > Some(patience.probe_ms)
+        });
+        let is_failure = |verdict: Verdict| match verdict {
+            Verdict::Full(ms) => has_room && ms > patience.probe_ms,
+            verdict => verdict.is_failure(),
+        };
+        all.into_iter().filter(|(_, verdict)| is_failure(*verdict)).collect()
+    }
+
+    /// Whether the disk of this member is empty, foreign, or older than what the group knows of it.
+    fn is_other_disk(&self, member: &Member, replica: &Replica) -> bool {
+        let Some(report) = &replica.report else { return false };
+        // Every full member of a complete view has kept it.
+        let complete = &self.record.complete;
+        let kept = complete.members.iter().any(|m| m.replica == member.replica && m.is_full);
+        let is_behind = kept && report.config() < complete.config;
+        let said = &report.member;
+        let is_foreign = member.pool_id != [0; 16] && said.pool_id != member.pool_id;
+        is_behind || is_foreign || said.incarnation < member.incarnation
+    }
+
+    fn founded(&self) -> impl Iterator<Item = ReplicaId> {
+        let config = self.record.newest().config;
+        let has_it = move |report: &&Report| report.founded >= config;
+        self.reports().filter(has_it).map(|report| report.member.replica)
+    }
+
+    fn filled(&self) -> impl Iterator<Item = ReplicaId> {
+        let config = self.record.newest().config;
+        self.reports()
+            .filter(move |report| report.is_filled && report.config() == config)
+            .map(|report| report.member.replica)
+    }
+
+    /// Replicas that run and are no members, in the order of their numbers.
+    fn newcomers(&self, patience: &Patience, now_ms: u64) -> Vec<Member> {
+        let view = self.record.newest();
+        let runs = |replica: &&Replica| replica.detector.verdict(patience, now_ms) == Verdict::Well;
+        let replicas = self.replicas.values().filter(runs);
+        let members = replicas.filter_map(|replica| Some(replica.report.as_ref()?.member.clone()));
+        members.filter(|member| view.place_of(member.replica).is_none()).collect()
+    }
+}
+
+/// The view after two that have one number, if there can be one: members that both have as full
+/// ones have all that either acknowledged.
+fn after_both(ours: &GroupView, theirs: &GroupView) -> Option<GroupView> {
+    let is_full =
+        |replica| theirs.members.iter().any(|member| member.replica == replica && member.is_full);
+    let mut next = ours.clone();
+    next.members.iter_mut().for_each(|member| member.is_full &= is_full(member.replica));
+    next.members.sort_by_key(|member| !member.is_full);
+    next.config = ours.config.next();
+    next.validate().ok().map(|()| next)
+}
+
+/// The member that answers reads: the last full one.
+fn reader(view: &GroupView) -> ReplicaId {
+    view.full().last().map_or_else(|| view.reader(), |member| member.replica)
+}
+
+fn in_a_sentence(change: &Change, verdicts: &[(ReplicaId, Verdict)]) -> String {
+    let Change::Lose(members) = change else { return change.to_string() };
+    let why = |member: &ReplicaId| {
+        let found = verdicts.iter().find(|(id, _)| id == member);
+        let verdict = found.map_or(Verdict::Well, |(_, verdict)| *verdict);
+        match verdict {
+            Verdict::Silent(ms) => format!("replica {}: silent for {}", member.get(), in_words(ms)),
+            verdict => format!("replica {}: {verdict}", member.get()),
+        }
+    };
+    let reasons: Vec<String> = members.iter().map(why).collect();
+    format!("{change} ({})", reasons.join("; "))
+}

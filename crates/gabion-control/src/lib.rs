@@ -1,0 +1,35 @@
+//! The controller: it knows the members of each group, notices which have failed, and makes the
+//! next view (RubbleDB §4.1: the replicator detects and recovers from failed replicas). Nothing here
+//! does I/O, knows a clock or rolls dice.
+//!
+//! ```text
+//!   replicas ── Report ──► Detector ──► verdicts ─┐
+//!   store ───── GroupRecord ──────────────────────┴─► plan::next ──► Swap (intended) ──► stored
+//!                                                                                          │
+//!   replicas ◄── View ─────────────────────────────────────────────────────────────────────┤
+//!   replicas ── Report: all have it, its term has begun ──► Swap (complete)  ◄─────────────┘
+//! ```
+//!
+//! - [`Controller`]: the machine; its text is the protocol.
+//! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
+//! - [`store`]: where, and the contract of every store.
+//!
+//! The data path needs no controller: members go on in their view while it is away.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod controller;
+pub mod detector;
+pub mod plan;
+pub mod record;
+pub mod store;
+#[cfg(test)]
+mod tests;
+
+pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
+pub use detector::{Patience, Probe, Verdict};
+pub use record::{Event, GroupRecord};
+pub use store::{Store, Swapped, Version, Versioned};

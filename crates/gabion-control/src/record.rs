@@ -1,0 +1,308 @@
+//! The record of a group in the controller's store: the view that is complete, the one that is
+//! intended, and what happened. It is replaced as a whole, by compare-and-set.
+//!
+//! ```text
+//!   u16 version = 1 | fields (gabion_base::codec), each at most once, all but events critical:
+//!     1 complete  GroupView: every full member has it, and its term's first record
+//!     2 intended  GroupView: decided, and maybe in effect at some members (absent: none)
+//!     3 wanted    u8 replicas that the group is to have
+//!     4 trusted   u32 replica each
+//!     5 events    u64 ms since 1970, prefixed text, each
+//! ```
+//!
+//! A view is written as intended before any member hears of it. Whoever is controller then carries
+//! it out or replaces it, and never forgets it: members may act in it already.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use gabion_base::codec::{FIELD_CRITICAL, Fields, Put, Reader, put_field};
+use gabion_base::{Error, ReplicaId, Result};
+use gabion_replication::GroupView;
+
+const VERSION: u16 = 1;
+const WHAT: &str = "record of a group";
+const TAG_COMPLETE: u16 = 1;
+const TAG_INTENDED: u16 = 2;
+const TAG_WANTED: u16 = 3;
+const TAG_TRUSTED: u16 = 4;
+const TAG_EVENTS: u16 = 5;
+
+/// Something that the controller saw or did, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in ms since 1970.
+    pub unix_ms: u64,
+    /// One sentence without a full stop.
+    pub text: String,
+}
+
+impl Event {
+    /// Longest text in bytes; a longer one is cut.
+    pub const TEXT_LEN_MAX: usize = 512;
+}
+
+/// The record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// The last view that every full member of it took, and in which its term has begun.
+    pub complete: GroupView,
+    /// A later view that is being carried out.
+    pub intended: Option<GroupView>,
+    /// Full members that the group is to have.
+    pub wanted: u8,
+    /// Full members of the newest view that have every record that was ever acknowledged, but for
+    /// an end of the log that another of them has: the only ones that a later view may rely on.
+    pub trusted: Vec<ReplicaId>,
+    /// The latest events, oldest first.
+    pub events: VecDeque<Event>,
+}
+
+impl GroupRecord {
+    /// Events that are kept.
+    pub const EVENTS_MAX: usize = 256;
+
+    /// The record of a new group: its founding view, which its members have from their making.
+    #[must_use]
+    pub fn founding(view: GroupView) -> Self {
+        let wanted = u8::try_from(view.members.len()).unwrap_or(u8::MAX);
+        let trusted = view.full().map(|member| member.replica).collect();
+        Self { complete: view, intended: None, wanted, trusted, events: VecDeque::new() }
+    }
+
+    /// The newest view, which members may act in.
+    #[must_use]
+    pub fn newest(&self) -> &GroupView {
+        self.intended.as_ref().unwrap_or(&self.complete)
+    }
+
+    /// Trusts those full members of the newest view of which `is_trusted`.
+    pub(crate) fn trust_only(&mut self, is_trusted: impl Fn(&ReplicaId) -> bool) {
+        let full: Vec<ReplicaId> = self.newest().full().map(|member| member.replica).collect();
+        self.trusted = full.into_iter().filter(is_trusted).collect();
+    }
+
+    /// Adds an event; the oldest goes where there are too many.
+    pub fn note(&mut self, unix_ms: u64, text: &str) {
+        let mut len = text.len().min(Event::TEXT_LEN_MAX);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        if self.events.len() == Self::EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event { unix_ms, text: text[..len].to_string() });
+    }
+
+    /// Checks what every record fulfils.
+    ///
+    /// # Errors
+    /// Invalid input that names the value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        self.complete.validate()?;
+        let members_max = GroupView::MEMBERS_MAX;
+        if self.wanted == 0 || usize::from(self.wanted) > members_max {
+            return Err(Error::invalid(format!(
+                "{} replicas are wanted: 1 to {members_max} are possible",
+                self.wanted
+            )));
+        }
+        let is_full = |id: &ReplicaId| self.newest().full().any(|member| member.replica == *id);
+        if let Some(other) = self.trusted.iter().find(|id| !is_full(id)) {
+            return Err(Error::invalid(format!(
+                "{other} is trusted, and no full member in {}",
+                self.newest().config
+            )));
+        }
+        let Some(intended) = &self.intended else { return Ok(()) };
+        intended.validate()?;
+        if intended.group != self.complete.group || intended.config <= self.complete.config {
+            return Err(Error::invalid(format!(
+                "{} of {} is intended after {} of {}",
+                intended.config, intended.group, self.complete.config, self.complete.group
+            )));
+        }
+        Ok(())
+    }
+
+    /// The record in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        out.put_u16(VERSION);
+        put_field(&mut out, TAG_COMPLETE, FIELD_CRITICAL, &self.complete.encode());
+        if let Some(intended) = &self.intended {
+            put_field(&mut out, TAG_INTENDED, FIELD_CRITICAL, &intended.encode());
+        }
+        put_field(&mut out, TAG_WANTED, FIELD_CRITICAL, &[self.wanted]);
+        let mut trusted = Vec::new();
+        self.trusted.iter().for_each(|replica| trusted.put_u32(replica.get()));
+        put_field(&mut out, TAG_TRUSTED, FIELD_CRITICAL, &trusted);
+        let mut events = Vec::new();
+        for event in &self.events {
+            events.put_u64(event.unix_ms);
+            events.put_prefixed(event.text.as_bytes());
+        }
+        put_field(&mut out, TAG_EVENTS, 0, &events);
+        out
+    }
+
+    /// Reads [`Self::encode`].
+    ///
+    /// # Errors
+    /// Corruption for bytes that are no valid record; Unsupported for another version or a critical
+    /// field that this build does not know.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, WHAT);
+        let version = reader.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "{WHAT} has version {version}, this build knows {VERSION}"
+            )));
+        }
+        let mut fields = Fields::new(reader.rest(), WHAT);
+        let (mut complete, mut intended, mut wanted, mut trusted) = (None, None, None, None);
+        let mut events = VecDeque::new();
+        let mut last_tag = 0;
+        while let Some(field) = fields.next_field()? {
+            if field.tag <= last_tag {
+                return Err(Error::corruption(format!(
+                    "{WHAT}: field {} after field {last_tag}",
+                    field.tag
+                )));
+            }
+            last_tag = field.tag;
+            match (field.tag, field.payload) {
+                (TAG_COMPLETE, payload) => complete = Some(GroupView::decode(payload)?),
+                (TAG_INTENDED, payload) => intended = Some(GroupView::decode(payload)?),
+                (TAG_WANTED, [number]) => wanted = Some(*number),
+                (TAG_WANTED, payload) => {
+                    return Err(Error::corruption(format!(
+                        "{WHAT}: {} bytes say how many replicas are wanted, not 1",
+                        payload.len()
+                    )));
+                }
+                (TAG_TRUSTED, payload) => trusted = Some(read_trusted(payload)?),
+                (TAG_EVENTS, payload) => events = read_events(payload)?,
+                _ => field.skip_unknown(WHAT)?,
+            }
+        }
+        let missing = |what| Error::corruption(format!("{WHAT}: it has no {what}"));
+        let record = Self {
+            complete: complete.ok_or_else(|| missing("complete view"))?,
+            intended,
+            wanted: wanted.ok_or_else(|| missing("number of replicas"))?,
+            trusted: trusted.ok_or_else(|| missing("list of trusted members"))?,
+            events,
+        };
+        record.validate().map_err(|error| Error::corruption(format!("{WHAT}: {error}")))?;
+        Ok(record)
+    }
+}
+
+fn read_trusted(payload: &[u8]) -> Result<Vec<ReplicaId>> {
+    if payload.len() > 4 * GroupView::MEMBERS_MAX {
+        return Err(Error::corruption(format!(
+            "{WHAT}: {} bytes of trusted members, the limit is {}",
+            payload.len(),
+            4 * GroupView::MEMBERS_MAX
+        )));
+    }
+    let mut reader = Reader::new(payload, "trusted members");
+    let mut trusted = Vec::new();
+    while !reader.is_empty() {
+        trusted.push(ReplicaId(reader.u32()?));
+    }
+    Ok(trusted)
+}
+
+fn read_events(payload: &[u8]) -> Result<VecDeque<Event>> {
+    let mut reader = Reader::new(payload, "events of a group");
+    let mut events = VecDeque::new();
+    while !reader.is_empty() {
+        if events.len() == GroupRecord::EVENTS_MAX {
+            return Err(Error::corruption(format!(
+                "events of a group: more than {}",
+                GroupRecord::EVENTS_MAX
+            )));
+        }
+        let unix_ms = reader.u64()?;
+        let text = core::str::from_utf8(reader.prefixed(Event::TEXT_LEN_MAX)?)
+            .map_err(|_| Error::corruption("events of a group: a text is not UTF-8"))?;
+        events.push_back(Event { unix_ms, text: text.to_string() });
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::{ConfigNumber, GroupId, LogKind, ReplicaId};
+
+    fn record() -> GroupRecord {
+        let founders = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
+        let view = GroupView::founding(GroupId(7), &founders, LogKind::Shared);
+        let mut record = GroupRecord::founding(view.clone());
+        let mut next = view;
+        next.config = ConfigNumber(2);
+        next.members_min = 2;
+        next.members.remove(0);
+        record.intended = Some(next);
+        record.trusted.retain(|replica| *replica != ReplicaId(1));
+        record.note(1_000, "replica 1 is lost: silent for 420 ms");
+        record
+    }
+
+    #[test]
+    fn a_record_survives_its_bytes_and_no_prefix_is_one() {
+        let bytes = record().encode();
+        assert_eq!(GroupRecord::decode(&bytes).unwrap(), record());
+        // The events come last, and may be missing: an older build has none.
+        let events = bytes.len() - 8 - 8 - 1 - "replica 1 is lost: silent for 420 ms".len();
+        for len in (0..bytes.len()).filter(|len| *len != events) {
+            assert!(GroupRecord::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(GroupRecord::decode(&bytes[..events]).unwrap().events.is_empty());
+    }
+
+    #[test]
+    fn an_intended_view_comes_after_the_complete_one() {
+        let mut wrong = record();
+        wrong.intended.as_mut().unwrap().config = ConfigNumber(1);
+        assert!(wrong.validate().unwrap_err().to_string().contains("is intended after"));
+        assert!(GroupRecord::decode(&wrong.encode()).is_err());
+        let mut wrong = record();
+        wrong.trusted.push(ReplicaId(1));
+        assert!(wrong.validate().unwrap_err().to_string().contains("r1 is trusted"));
+        let mut wrong = record();
+        wrong.wanted = 0;
+        assert!(wrong.validate().unwrap_err().to_string().contains("0 replicas are wanted"));
+    }
+
+    #[test]
+    fn the_oldest_events_go_and_long_texts_are_cut_between_letters() {
+        let mut record = record();
+        for n in 0..1_000 {
+            record.note(n, &format!("event {n}"));
+        }
+        assert_eq!(record.events.len(), GroupRecord::EVENTS_MAX);
+        assert_eq!(record.events.back().unwrap().text, "event 999");
+        record.note(0, &"ä".repeat(400));
+        assert_eq!(record.events.back().unwrap().text.len(), Event::TEXT_LEN_MAX);
+        record.note(0, &format!("a{}", "ä".repeat(400)));
+        assert_eq!(record.events.back().unwrap().text.len(), Event::TEXT_LEN_MAX - 1);
+        assert_eq!(GroupRecord::decode(&record.encode()).unwrap(), record);
+    }
+
+    #[test]
+    fn fields_come_once_and_in_order() {
+        let mut bytes = record().encode();
+        let twice = bytes[2..].to_vec();
+        bytes.extend(twice);
+        assert!(GroupRecord::decode(&bytes).unwrap_err().to_string().contains("after field"));
+        let mut unknown = record().encode();
+        put_field(&mut unknown, 9, FIELD_CRITICAL, &[0; 4]);
+        assert!(GroupRecord::decode(&unknown).unwrap_err().to_string().contains("unknown"));
+    }
+}

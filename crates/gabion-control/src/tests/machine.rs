@@ -1,0 +1,334 @@
+//! The controller alone: reports in, outputs out.
+
+use crate::record::GroupRecord;
+use crate::store::Versioned;
+use crate::{
+    Controller, Epoch, Moment, Output, Patience, Probe, Report, Swapped, Verdict, Version,
+};
+use alloc::string::String;
+use alloc::vec::Vec;
+use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId};
+use gabion_replication::{GroupView, Member};
+
+const GROUP: GroupId = GroupId(1);
+const EPOCH: Epoch = Epoch { number: 5, id: 77 };
+
+/// A controller of a group of three, at a time of ours.
+struct Rig {
+    controller: Controller,
+    now_ms: u64,
+    view: GroupView,
+    version: u64,
+}
+
+impl Rig {
+    fn new(members_min: u8) -> Self {
+        let founders: Vec<_> = (1..=3).map(ReplicaId).collect();
+        let mut view = GroupView::founding(GROUP, &founders, LogKind::Shared);
+        view.members_min = members_min;
+        for member in &mut view.members {
+            member.pool_id = [member.replica.get() as u8; 16];
+        }
+        let records = [(Version(1), GroupRecord::founding(view.clone()))];
+        let now = Moment { now_ms: 1_000, unix_ms: 0 };
+        let controller = Controller::new(Patience::default(), EPOCH, records, now);
+        Self { controller, now_ms: 1_000, view, version: 1 }
+    }
+
+    fn now(&self) -> Moment {
+        Moment { now_ms: self.now_ms, unix_ms: self.now_ms }
+    }
+
+    fn report(&self, id: u32) -> Report {
+        let mut member = Member::new(ReplicaId(id));
+        member.pool_id = [id as u8; 16];
+        Report {
+            group: GROUP,
+            member,
+            view: Some(self.view.clone()),
+            founded: self.view.config,
+            is_filled: false,
+            probe: Probe::Well,
+            epoch: EPOCH,
+        }
+    }
+
+    /// For so long these report, every 100 ms, as `change` has it.
+    fn pass(&mut self, ms: u64, reporting: &[u32], change: impl Fn(&mut Report)) {
+        for _ in 0..ms / 20 {
+            self.now_ms += 20;
+            self.controller.handle_tick(self.now());
+            if self.now_ms.is_multiple_of(100) {
+                for id in reporting {
+                    let mut report = self.report(*id);
+                    change(&mut report);
+                    self.controller.handle_report(report, self.now());
+                }
+            }
+        }
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        core::iter::from_fn(|| self.controller.poll_output()).collect()
+    }
+
+    /// The record that is to be stored; nothing else is asked.
+    fn swap(&mut self) -> GroupRecord {
+        match &self.outputs()[..] {
+            [Output::Swap { group: GROUP, expected, record }] => {
+                assert_eq!(*expected, Version(self.version));
+                GroupRecord::decode(record).unwrap()
+            }
+            other => panic!("one change of the record is expected, not {other:?}"),
+        }
+    }
+
+    fn stored(&mut self) {
+        self.version += 1;
+        let stored = Swapped::Stored(Version(self.version));
+        self.controller.handle_swapped(GROUP, Ok(stored), self.now());
+    }
+
+    fn events(&self) -> Vec<String> {
+        let record = self.controller.record(GROUP).unwrap();
+        record.events.iter().map(|event| event.text.clone()).collect()
+    }
+}
+
+fn ids(view: &GroupView) -> Vec<u32> {
+    view.members.iter().map(|member| member.replica.get()).collect()
+}
+
+#[test]
+fn a_silent_member_is_left_out_and_the_others_are_told_once_that_is_stored() {
+    let mut rig = Rig::new(2);
+    rig.pass(3_000, &[1, 2, 3], |_| {});
+    assert_eq!(rig.outputs(), []);
+    rig.pass(400, &[2, 3], |_| {});
+    assert_eq!(rig.outputs(), [], "nobody fails in 400 ms");
+    rig.pass(40, &[2, 3], |_| {});
+    let record = rig.swap();
+    let next = record.intended.clone().unwrap();
+    assert_eq!((ids(&next), next.config), ([2, 3].to_vec(), ConfigNumber(2)));
+    rig.stored();
+    let told: Vec<_> = rig.outputs().into_iter().collect();
+    let expected =
+        [1, 2, 3].map(|id| Output::Tell { to: ReplicaId(id), view: next.clone(), epoch: EPOCH });
+    assert_eq!(told, expected, "also the one that is out, which may run");
+    // They act in it, and it is complete with the first record of its term at both.
+    let old = rig.view.config;
+    rig.view = next;
+    rig.pass(100, &[2, 3], |report| report.founded = old);
+    assert_eq!(rig.outputs(), []);
+    rig.pass(100, &[2], |_| {});
+    assert_eq!(rig.outputs(), []);
+    rig.pass(100, &[2, 3], |_| {});
+    let record = rig.swap();
+    assert_eq!((record.intended, ids(&record.complete)), (None, [2, 3].to_vec()));
+    rig.stored();
+    let events = rig.events();
+    assert!(events[0].starts_with("without replica 1 (replica 1: silent for 4"), "{events:?}");
+    assert_eq!(events[1], "c2 is complete: replica 2 takes writes, replica 3 answers reads");
+}
+
+#[test]
+fn below_the_minimum_it_is_said_once_and_the_members_stay() {
+    let mut rig = Rig::new(2);
+    rig.pass(1_000, &[3], |_| {});
+    let record = rig.swap();
+    assert_eq!(record.intended, None);
+    rig.stored();
+    rig.pass(5_000, &[3], |_| {});
+    assert_eq!(rig.outputs(), []);
+    assert_eq!(rig.events().len(), 1);
+    assert!(rig.events()[0].contains("fewer full members are left than the 2"));
+}
+
+/// docs/faults.md: R8
+#[test]
+fn a_controller_that_did_not_run_judges_nobody_by_it() {
+    let mut rig = Rig::new(2);
+    rig.pass(1_000, &[1, 2, 3], |_| {});
+    rig.now_ms += 60_000;
+    rig.controller.handle_tick(rig.now());
+    assert_eq!(rig.outputs(), []);
+    rig.pass(300, &[1, 2], |_| {});
+    assert_eq!(rig.outputs(), [], "they have their whole patience again");
+    rig.pass(300, &[1, 2], |_| {});
+    assert_eq!(ids(rig.swap().newest()), [1, 2]);
+}
+
+/// docs/faults.md: R8
+#[test]
+fn of_a_swap_whose_outcome_nobody_knows_the_record_is_read_again() {
+    let mut rig = Rig::new(2);
+    rig.pass(1_000, &[2, 3], |_| {});
+    let planned = rig.swap();
+    let unknown = || Error::unavailable("the store is away");
+    rig.controller.handle_swapped(GROUP, Err(unknown()), rig.now());
+    assert_eq!(rig.outputs(), [Output::Read { group: GROUP }]);
+    rig.controller.handle_read(GROUP, Err(unknown()), rig.now());
+    assert_eq!(rig.outputs(), [Output::Read { group: GROUP }]);
+    rig.pass(2_000, &[2, 3], |_| {});
+    assert_eq!(rig.outputs(), [], "nothing is planned on a record that may not be there");
+    let found = Versioned { version: Version(9), value: planned.encode() };
+    rig.controller.handle_read(GROUP, Ok(Some(found)), rig.now());
+    assert_eq!(rig.controller.record(GROUP), Some(&planned));
+    rig.version = 9;
+    rig.pass(100, &[2, 3], |_| {});
+    let told = rig.outputs();
+    assert!(told.iter().all(|output| matches!(output, Output::Tell { .. })), "{told:?}");
+    assert!(!told.is_empty(), "members are told on their next report");
+}
+
+#[test]
+fn of_two_controllers_the_second_takes_what_the_first_stored() {
+    let mut rig = Rig::new(1);
+    rig.pass(1_000, &[2, 3], |_| {});
+    let ours = rig.swap();
+    let mut theirs = ours.clone();
+    theirs.intended.as_mut().unwrap().members.remove(0);
+    theirs.trusted = [ReplicaId(3)].to_vec();
+    let lost = Swapped::Lost(Some(Versioned { version: Version(4), value: theirs.encode() }));
+    rig.controller.handle_swapped(GROUP, Ok(lost), rig.now());
+    assert_eq!(rig.controller.record(GROUP), Some(&theirs));
+    // What another build stored is not planned on.
+    let mut rig = Rig::new(1);
+    rig.pass(1_000, &[2, 3], |_| {});
+    rig.swap();
+    let lost = Swapped::Lost(Some(Versioned { version: Version(4), value: [9, 9].to_vec() }));
+    rig.controller.handle_swapped(GROUP, Ok(lost), rig.now());
+    assert_eq!(rig.outputs(), [Output::Read { group: GROUP }]);
+}
+
+#[test]
+fn a_full_pool_is_a_members_fault_only_where_others_have_room() {
+    let mut rig = Rig::new(2);
+    rig.pass(3_000, &[1, 2, 3], |report| report.probe = Probe::Full);
+    assert_eq!(rig.outputs(), []);
+    let second_is_full = |report: &mut Report| {
+        report.probe = if report.member.replica.get() == 2 { Probe::Full } else { Probe::Well };
+    };
+    rig.pass(100, &[1, 2, 3], |_| {});
+    rig.pass(1_000, &[1, 2, 3], second_is_full);
+    assert_eq!(rig.outputs(), [], "the others may be full in a moment, too");
+    rig.pass(200, &[1, 2, 3], second_is_full);
+    let record = rig.swap();
+    assert_eq!(ids(record.newest()), [1, 3]);
+    assert_eq!(record.events[0].text, "without replica 2 (replica 2: its pool is full)");
+}
+
+#[test]
+fn a_stuck_disk_is_a_failure_though_its_replica_reports() {
+    let mut rig = Rig::new(2);
+    let mut stuck_ms = 0;
+    for _ in 0..10 {
+        rig.pass(100, &[1, 2, 3], |report| {
+            if report.member.replica.get() == 1 {
+                report.probe = Probe::Running(stuck_ms);
+            }
+        });
+        stuck_ms += 100;
+        assert_eq!(rig.outputs(), []);
+    }
+    rig.pass(200, &[1, 2, 3], |report| {
+        if report.member.replica.get() == 1 {
+            report.probe = Probe::Running(1_100);
+        }
+    });
+    assert_eq!(ids(rig.swap().newest()), [2, 3]);
+    let status = rig.controller.status(GROUP, rig.now()).unwrap();
+    assert!(matches!(status.replicas[0].verdict, Some(Verdict::Stuck(_))), "{status:?}");
+    assert!(status.is_complete, "nothing is stored yet");
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_wiped_foreign_or_older_disk_is_no_member_and_joins_anew() {
+    type Change = fn(&mut Report);
+    let changes: [Change; 3] = [
+        |report| report.view = None,
+        |report| report.member.pool_id = [9; 16],
+        |report| {
+            report.member.pool_id = [9; 16];
+            report.view = None;
+        },
+    ];
+    for change in changes {
+        let mut rig = Rig::new(2);
+        let change = |report: &mut Report| {
+            if report.member.replica.get() == 3 {
+                change(report);
+            }
+        };
+        rig.pass(200, &[1, 2, 3], change);
+        let mut swaps = rig.outputs().into_iter().filter_map(|output| match output {
+            Output::Swap { record, .. } => GroupRecord::decode(&record).ok(),
+            _ => None,
+        });
+        let next = swaps.next_back().unwrap();
+        assert_eq!(ids(next.newest()), [1, 2]);
+        rig.stored();
+        rig.outputs();
+        rig.view = next.newest().clone();
+        rig.pass(100, &[1, 2], |_| {});
+        assert!(rig.swap().intended.is_none());
+        rig.stored();
+        rig.pass(200, &[1, 2, 3], |report| {
+            change(report);
+            if report.member.replica.get() == 3 {
+                report.view = None;
+            }
+        });
+        let last = rig.outputs().into_iter().rev().find_map(|output| match output {
+            Output::Swap { record, .. } => GroupRecord::decode(&record).ok(),
+            _ => None,
+        });
+        let view = last.unwrap().newest().clone();
+        assert_eq!(ids(&view), [1, 2, 3]);
+        assert!(!view.members[2].is_full, "it is filled first");
+    }
+}
+
+#[test]
+fn a_store_that_was_set_back_learns_the_newest_view_from_the_members() {
+    let mut rig = Rig::new(2);
+    rig.view.config = ConfigNumber(7);
+    rig.view.members.remove(0);
+    rig.pass(100, &[2], |_| {});
+    let record = rig.swap();
+    assert_eq!((record.newest().config, ids(record.newest())), (ConfigNumber(7), [2, 3].to_vec()));
+    assert!(record.trusted.is_empty(), "whom the views between left out is not known");
+    rig.stored();
+    rig.outputs();
+    rig.pass(100, &[2, 3], |_| {});
+    let record = rig.swap();
+    assert_eq!(record.complete.config, ConfigNumber(7));
+    assert_eq!(record.trusted, [ReplicaId(2), ReplicaId(3)]);
+}
+
+#[test]
+fn nobody_is_judged_by_a_store_that_was_set_back_until_every_member_has_reported() {
+    let mut rig = Rig::new(1);
+    let later = Epoch { number: 5, id: 78 };
+    rig.pass(3_000, &[1], |report| report.epoch = later);
+    let outputs = rig.outputs();
+    assert!(outputs.iter().all(|output| matches!(output, Output::Tell { .. })), "{outputs:?}");
+    rig.pass(100, &[1, 2, 3], |_| {});
+    rig.outputs();
+    rig.pass(4_000, &[1], |_| {});
+    assert_eq!(ids(rig.swap().newest()), [1]);
+}
+
+#[test]
+fn two_views_of_one_number_are_followed_by_the_members_of_both() {
+    let mut rig = Rig::new(1);
+    let view = rig.view.clone();
+    rig.view.members.remove(0);
+    rig.pass(100, &[2], |_| {});
+    let record = rig.swap();
+    let next = record.newest();
+    assert_eq!((next.config, ids(next)), (view.config.next(), [2, 3, 1].to_vec()));
+    assert!(!next.members[2].is_full, "the other list left it out, and may have begun");
+    assert_eq!(record.trusted, [ReplicaId(2), ReplicaId(3)]);
+}
