@@ -7,9 +7,22 @@ use gabion_resp::Reply;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Stops a replica's process. Its threads stop some time after the signal, so that is waited for.
 fn pause(group: &Group, id: u32) {
     let pid = group.pid(id).to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let begun = Instant::now();
+    while !is_stopped(&pid) {
+        assert!(begun.elapsed() < PATIENCE, "replica {id} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the kernel says of every thread of a process that it is stopped (proc(5), `State`).
+fn is_stopped(pid: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut states = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    states.all(|status| status.is_ok_and(|text| text.contains("State:\tT")))
 }
 
 fn end_of_log(client: &mut Client) -> u64 {
