@@ -478,14 +478,16 @@ impl Applying {
 
     // ---- missing files
 
-    /// Asks the primary for files that the edits in line need and that have not come for a while.
+    /// Has files asked for that the edits in line need and that have not come for a while: of the
+    /// primary, or, at the primary, of the others.
     pub(super) fn ask_for_missing_files(
         &mut self,
         facts: &Facts,
         effects: &mut Effects,
         is_coming: impl Fn(FileId) -> bool,
     ) {
-        if !facts.view.duties().receive || facts.has(Mutant::MissingFilesNotAsked) {
+        let (receives, ships) = (facts.view.duties().receive, facts.view.duties().ship);
+        if !(receives || ships) || facts.has(Mutant::MissingFilesNotAsked) {
             return;
         }
         let (Some(first), now_ms) = (self.waiting.front(), facts.now_ms) else { return };
@@ -503,7 +505,10 @@ impl Applying {
         for file in missing {
             self.pulled_files += 1;
             self.asked.insert(file, now_ms);
-            effects.tell_member(facts.writer(), NodeMessage::NeedFile { file });
+            match receives {
+                true => effects.tell_member(facts.writer(), NodeMessage::NeedFile { file }),
+                false => effects.signal(Signal::Missing(file)),
+            }
         }
     }
 

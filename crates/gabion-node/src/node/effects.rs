@@ -64,6 +64,8 @@ pub(super) enum Signal {
     LogDurable,
     /// The log begins there by now.
     LogTrimmed(LogPosition),
+    /// An edit in line adds a file that is not here, at the member that ships.
+    Missing(FileId),
     /// A file that may come will never be named by an edit again.
     Unneeded(FileId),
     /// Somebody waits until the log is durable up to here, on every member.

@@ -12,13 +12,16 @@
 //!   a member whose copy is not whole says NoCopy, and begins to have it repaired
 //! ```
 //!
+//! A file that an edit adds may be missing at the primary: it shipped under another one that had
+//! not got it to this replica. It is had from a secondary in the same way, into a place of its own.
+//!
 //! A round asks each source once; after one without success there is a pause, which doubles. Where
 //! each replica compacts for itself a file is nobody else's, and a replica alone has nobody to ask:
 //! there it stays damaged until a compaction, a clear or a restore does without it.
 
 use super::effects::{Effects, Signal};
 use super::facts::{Facts, MetaOf};
-use super::orders::Order;
+use super::orders::{After, Order};
 use super::{Counters, Output};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::work::{FetchOrder, Fetched, RewriteOrder, VerifyOrder, Work};
@@ -270,6 +273,22 @@ impl Repairs {
         self.files.insert(file, Damaged::new(error, is_checked));
     }
 
+    /// Notes a file that an edit in line adds and that is not here, at the member that ships: the
+    /// others may have got it from the one that shipped before.
+    pub(super) fn note_missing(&mut self, effects: &mut Effects, meta_of: MetaOf, file: FileId) {
+        if self.is_noted(file) || meta_of(file).is_none() {
+            return;
+        }
+        let error = Error::not_found(format!("{file} is not here"));
+        effects.notice(format!("{error}, and an edit needs it: other replicas are asked for it"));
+        self.files.insert(file, Damaged::new(error, true));
+    }
+
+    /// Forgets files that are not here: from now on the applier asks for them, or nobody does.
+    pub(super) fn forget_missing(&mut self, facts: &Facts) {
+        self.files.retain(|file, _| facts.place(*file).is_some());
+    }
+
     /// As [`Self::note`] of a file whose bytes were found not to have its checksum at this place,
     /// unless it was repaired since.
     pub(super) fn note_at(
@@ -372,7 +391,9 @@ impl Repairs {
                 0 => "reads that need what is damaged fail",
                 _ => "no other replica has a whole copy of it",
             };
-            effects.notice(format!("{file} is damaged, and {copies}"));
+            let is_here = facts.place(file).is_some();
+            let state = if is_here { "is damaged" } else { "is not here" };
+            effects.notice(format!("{file} {state}, and {copies}"));
         }
     }
 
@@ -588,7 +609,7 @@ impl Repairs {
     ) {
         let file = placement.file;
         match result {
-            Ok(()) if self.is_arriving(file) => return self.replace(effects, placement),
+            Ok(()) if self.is_arriving(file) => return self.give_place(facts, effects, placement),
             Err(error) if Failed::RepairWrite.ends(&error) == Ends::Process => {
                 let error = error.within(format!("{file}, to be repaired"));
                 return effects.failed(Failed::RepairWrite, error);
@@ -601,14 +622,30 @@ impl Repairs {
         }
     }
 
-    /// Swaps the place of a damaged file for one that holds it whole.
-    pub(super) fn replace(&mut self, effects: &mut Effects, placement: &Arc<FilePlacement>) {
+    /// Swaps the place of a damaged file for one that holds it whole, or gives a missing one its
+    /// place.
+    pub(super) fn give_place(
+        &mut self,
+        facts: &Facts,
+        effects: &mut Effects,
+        placement: &Arc<FilePlacement>,
+    ) {
         let file = placement.file;
         assert!(self.is_arriving(file), "{file} has a new place and did not arrive");
         if let Some(damaged) = self.files.get_mut(&file) {
             damaged.step = Step::Placing;
         }
-        effects.replace(placement.clone());
+        if facts.place(file).is_some() {
+            return effects.replace(placement.clone());
+        }
+        effects.place(alloc::vec![placement.clone()], After::FilePlaced { file, tell: false });
+    }
+
+    /// A file has a place, durably, and had none before.
+    pub(super) fn placed(&mut self, effects: &mut Effects, file: FileId) {
+        if self.files.remove(&file).is_some() {
+            effects.notice(format!("{file} is here: another replica had it whole"));
+        }
     }
 
     /// The swap is durable, and reads go to the new place from here on.
@@ -696,6 +733,36 @@ mod tests {
             assert!(failures.next().is_none(), "asked after less than {pause_ms} ms");
             node.now_ms += 1;
         }
+        repairs.invariants();
+    }
+
+    #[test]
+    fn a_missing_file_is_had_from_another_member_and_gets_a_place() {
+        let mut node = one_of_two(HEAD, NodeOptions::default());
+        let slots = node.pool.allocate(1).unwrap();
+        let file = built(FileId::sst(1), Term(1), slots, 4_096);
+        let (id, meta, place) = (file.meta.id, file.meta.clone(), file.placement.clone());
+        let meta_of: MetaOf = &|_| Some(meta.clone());
+        let (mut repairs, mut asked) = (Repairs::default(), Effects::default());
+        repairs.note_missing(&mut asked, &|_| None, id);
+        assert!(!repairs.is_noted(id), "no edit adds it any more");
+        repairs.note_missing(&mut asked, meta_of, id);
+        repairs.note_missing(&mut asked, meta_of, id);
+        assert!(matches!(effects(&mut asked)[..], [Effect::Output(Output::Notice(_))]), "once");
+        repairs.files.values_mut().for_each(|it| it.step = Step::Arriving);
+        repairs.rewrite_done(&facts!(node), &mut asked, &mut node.pool, &place, Ok(()));
+        let said = effects(&mut asked);
+        assert!(matches!(&said[..], [Effect::Place(places, After::FilePlaced { tell: false, .. })]
+            if places[..] == [place]));
+        placed(&mut node, &file);
+        repairs.placed(&mut asked, id);
+        assert!(repairs.is_empty());
+        // One that is missing still is no longer asked for by a replica that receives files.
+        let other = FileId::sst(2);
+        repairs.note_missing(&mut asked, meta_of, other);
+        repairs.note(&mut asked, meta_of, id, rot(), true);
+        repairs.forget_missing(&facts!(node));
+        assert!(repairs.is_noted(id) && !repairs.is_noted(other));
         repairs.invariants();
     }
 

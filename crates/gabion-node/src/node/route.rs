@@ -121,7 +121,14 @@ impl Node {
             Signal::Orphan(file) => self.drop_orphan(file),
             Signal::LogDurable => self.log_durable(),
             Signal::LogTrimmed(at) => self.log_trimmed(at),
-            Signal::Unneeded(file) => self.grants.note_unneeded(file),
+            Signal::Missing(file) => {
+                let meta_of = |file| described(&self.tree, &self.apply, file);
+                self.repairs.note_missing(&mut self.effects, &meta_of, file);
+            }
+            Signal::Unneeded(file) => {
+                self.grants.note_unneeded(file);
+                self.repairs.forget(file);
+            }
             Signal::DurableWanted(end) => self.want_durable(end),
             Signal::RemoteFailed { of, session, reason } => {
                 self.ship.remote_failed(&mut self.effects, of, session, reason);
@@ -230,7 +237,7 @@ impl Node {
     /// edit removed it meanwhile.
     fn take_repaired(&mut self, placement: &Arc<FilePlacement>) {
         if self.repairs.is_arriving(placement.file) {
-            self.repairs.replace(&mut self.effects, placement);
+            self.repairs.give_place(&facts!(self), &mut self.effects, placement);
         } else {
             self.grants.give_back(&facts!(self), &mut self.effects, &self.pool, placement);
         }
@@ -258,7 +265,12 @@ impl Node {
 
     /// A file that was shipped here has its place: an edit may now name it.
     pub(super) fn file_placed(&mut self, file: FileId, tell: bool) {
-        if self.files.placed(&self.pool, file) && tell {
+        if !self.files.placed(&self.pool, file) {
+            return;
+        }
+        self.repairs.placed(&mut self.effects, file);
+        self.settle();
+        if tell {
             let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
         }

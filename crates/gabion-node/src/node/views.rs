@@ -8,6 +8,7 @@
 //! The new protocol begins as after a start of the process, with all that is in memory: it learns
 //! the logs of the others, and only then the term of the new writer begins.
 
+use super::facts::facts;
 use super::{After, Node, Output};
 use crate::open::{begin_protocol, local_state};
 use crate::view::View;
@@ -103,6 +104,7 @@ impl Node {
             self.give_up_work();
         }
         self.ship.take_view(&self.view);
+        self.repairs.forget_missing(&facts!(self));
         if had.receive || has.receive {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();
