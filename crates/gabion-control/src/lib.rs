@@ -1,6 +1,6 @@
 //! The controller: it knows the members of each group, notices which have failed, and makes the
-//! next view (RubbleDB §4.1: the replicator detects and recovers from failed replicas). Nothing here
-//! does I/O, knows a clock or rolls dice.
+//! next view (RubbleDB §4.1: the replicator detects and recovers from failed replicas). Nothing
+//! here does I/O, knows a clock or rolls dice.
 //!
 //! ```text
 //!   replicas ── Report ──► Detector ──► verdicts ─┐

@@ -82,8 +82,8 @@ impl Replica {
         }
     }
 
-    /// As `Node::handle_view`: a later view is taken, another one of the same number is not, nor one
-    /// that means another disk.
+    /// As `Node::handle_view`: a later view is taken, another one of the same number is not, nor
+    /// one that means another disk.
     fn take(&mut self, view: GroupView, epoch: Epoch) {
         self.epoch = self.epoch.max(epoch);
         let is_me = |member: &Member| member.replica == self.me.replica;

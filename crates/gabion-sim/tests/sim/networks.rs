@@ -177,7 +177,7 @@ fn pauses_cuts_flips_and_power_cuts_while_all_else_breaks_lose_nothing() {
     let mut all = Outcome::default();
     for seed in 1..=8 * times() {
         let faults = Options::of_seed(seed).faults;
-        let seldom = Faults { pause: 1_500, one_way: 1_000, flip: 300, flip_files: 100, ..faults };
+        let seldom = Faults { pause: 1_000, one_way: 1_000, flip: 300, flip_files: 100, ..faults };
         let often = Faults { power: 1_000, power_some: 1_500, ..seldom };
         all.add(&storm(seed, if seed % 2 == 0 { seldom } else { often }));
     }
