@@ -130,7 +130,7 @@ impl Protocol for Alone {
         self.invariants();
     }
 
-    fn handle_appended(&mut self, _: ShardId, records: Vec<Bytes>, _: u32) {
+    fn handle_appended(&mut self, _: ShardId, records: &[Bytes], _: u32) {
         assert!(self.phase == Phase::Runs, "appended before the term runs");
         let len = records.iter().map(|record| record.len() as u64).sum::<u64>();
         self.progress.end = Frontier::of(LogPosition(self.progress.end.only().get() + len));

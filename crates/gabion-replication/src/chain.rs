@@ -311,13 +311,13 @@ impl Protocol for Chain {
         self.invariants();
     }
 
-    fn handle_appended(&mut self, _: ShardId, records: Vec<Bytes>, last_crc: u32) {
+    fn handle_appended(&mut self, _: ShardId, records: &[Bytes], last_crc: u32) {
         assert!(self.index == 0, "only the head appends");
         assert!(self.phase == Phase::Joined, "appended before the term runs");
         let len = records.iter().map(|record| record.len() as u64).sum::<u64>();
         let from = self.end();
         let end = LogPosition(from.get() + len);
-        self.pass_on(from, self.term, records);
+        self.pass_on(from, self.term, records.to_vec());
         self.progress.end = Frontier::of(end);
         self.received = end;
         self.last_crc = last_crc;

@@ -75,7 +75,7 @@ pub trait Protocol: Send {
     ///
     /// # Panics
     /// At a member that does not take writes, and while not [`Self::is_joined`].
-    fn handle_appended(&mut self, shard: ShardId, records: Vec<Bytes>, last_crc: u32);
+    fn handle_appended(&mut self, shard: ShardId, records: &[Bytes], last_crc: u32);
 
     /// The node placed the records of [`Action::Place`] up to `end`. At a member that answers reads
     /// it has applied them, too.

@@ -619,7 +619,7 @@ impl Cluster {
         let (bytes, crc) = (record.encode(), record.crc());
         node.ever_held.insert((position, crc));
         node.records.insert(position, record);
-        node.chain.as_mut().unwrap().handle_appended(ShardId::ZERO, vec![bytes], crc);
+        node.chain.as_mut().unwrap().handle_appended(ShardId::ZERO, &[bytes], crc);
         self.next_value += 1;
         self.drain(writer);
         true

@@ -45,9 +45,18 @@ impl Node {
         let stamp = Stamp { first_sequence: first, count, now_ms, flags };
         self.log.set_members_durable(self.protocol.durable_commit().only());
         let Appended { pad, record } = self.log.append_built(builder, stamp)?;
-        let records = pad.into_iter().map(|pad| pad.bytes).chain([record.bytes.clone()]).collect();
         let last = self.log.last();
-        self.protocol.handle_appended(ShardId::ZERO, records, last.crc);
+        match pad {
+            None => self.protocol.handle_appended(
+                ShardId::ZERO,
+                core::slice::from_ref(&record.bytes),
+                last.crc,
+            ),
+            Some(pad) => {
+                let records = [pad.bytes, record.bytes.clone()];
+                self.protocol.handle_appended(ShardId::ZERO, &records, last.crc);
+            }
+        }
         assert_eq!(
             self.protocol.progress().end.only(),
             last.end,
