@@ -15,6 +15,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ("gabion-log", &["gabion-base", "gabion-media", "gabion-pool"]),
     ("gabion-engine", &["gabion-base", "gabion-media", "gabion-pool", "gabion-log"]),
     ("gabion-replication", &["gabion-base"]),
+    ("gabion-control", &["gabion-base", "gabion-replication"]),
     (
         "gabion-node",
         &[
@@ -121,6 +122,7 @@ pub(crate) const CORES: &[&str] = &[
     "gabion-log",
     "gabion-engine",
     "gabion-replication",
+    "gabion-control",
     "gabion-node",
     "gabion-resp",
 ];
