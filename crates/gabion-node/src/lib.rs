@@ -29,6 +29,7 @@ mod files;
 pub mod message;
 mod node;
 pub mod open;
+mod protocol;
 pub mod ring;
 mod state;
 mod tlv;

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::files::{LocalStore, PoolSegments};
+use crate::protocol::{begin_protocol, local_state};
 use crate::ring::{Fate, RingFound, RingLoss, RingState};
 use crate::state::{ReplicaState, Snapshot, opaque};
 use crate::{GroupConfig, Node, NodeOptions};
@@ -14,14 +15,12 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_pool::{Drained, Pool, PoolConfig, Recovered, Trust};
-use gabion_replication::{
-    Config, GroupView, LocalState, LogKind, Lost, Progress, Protocol, Spans, Watermarks,
-};
+use gabion_replication::{GroupView, LocalState, LogKind, Lost};
 
 /// Makes the pool of a new replica, whole or not at all: opening refuses an interrupted creation.
 ///
@@ -341,64 +340,11 @@ impl OpenedPool {
     }
 }
 
-/// Begins the protocol of the view that a replica acts in, with the replica's own state.
-pub(crate) fn begin_protocol(
-    (group, options): (&GroupConfig, &NodeOptions),
-    local: LocalState,
-    state: &ReplicaState,
-    now_ms: u64,
-) -> Result<Box<dyn Protocol>> {
-    let config = Config {
-        view: state.view.clone(),
-        me: state.me,
-        heartbeat_ms: options.heartbeat_ms,
-        timeout_ms: options.timeout_ms,
-        window_bytes: options.window_bytes,
-        segment_len: group.segment_len,
-        ring_len: group.ring_len,
-    };
-    gabion_replication::begin(config, local, now_ms)
-}
-
 /// The lost records: from a rotten one to the end of the last durable one.
 fn what_was_lost(state: &ReplicaState, rot: Rot, to: LogPosition) -> Lost {
     let below = |span: &&Span| span.start < to;
     let term = state.spans.iter().rev().find(below).map_or(Term::ZERO, |span| span.term);
     Lost { from: rot.position, to, term }
-}
-
-/// The state that a protocol begins with, as far as log and tree tell.
-pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Result<LocalState> {
-    let last = log.last();
-    let spans: Vec<gabion_replication::Span> = log
-        .spans()
-        .iter()
-        .filter(|span| span.term > Term::ZERO)
-        .map(|span| gabion_replication::Span {
-            term: span.term,
-            start: span.start,
-            end: span.end.unwrap_or(gabion_replication::OPEN),
-        })
-        .collect();
-    Ok(LocalState {
-        term: state.term(),
-        incarnation: state.incarnation,
-        session: state.session,
-        spans: Spans::new(spans)?,
-        oldest: state.trimmed.position,
-        last_crc: last.crc,
-        progress: Progress {
-            end: Frontier::of(last.end),
-            // It may lie in the gap behind the last record, where a term without records begins.
-            durable: Frontier::of(log.durable_end().min(last.end)),
-            flushed: tree.flushed().frontier,
-            edit: tree.last_edit(),
-        },
-        lost: None,
-        gap: None,
-        marks: Watermarks::default(),
-        next_ticket: 0,
-    })
 }
 
 #[cfg(test)]

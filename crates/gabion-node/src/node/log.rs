@@ -8,15 +8,10 @@ use super::planted::Mutant;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
-use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, Result};
+use gabion_base::{Error, Failed, FileId, LogPosition, Result};
 use gabion_pool::FilePlacement;
 
 impl Node {
-    /// Somebody waits until the log is durable up to `position`, here and elsewhere.
-    pub(super) fn want_durable(&mut self, position: LogPosition) {
-        self.drain.want(position);
-    }
-
     /// Whether the log is durable here up to `end`, or will be as somebody waits for it.
     pub(super) fn is_wanted_durable(&self, end: LogPosition) -> bool {
         self.drain.is_wanted(end) || self.log.durable_end() >= end
@@ -74,24 +69,6 @@ impl Node {
         let (effects, log) = (&mut self.effects, &mut self.log);
         self.drain.begins(effects, log, &mut self.pool, &mut self.files, at);
         self.settle();
-    }
-
-    /// The log is durable further than before.
-    pub(super) fn log_durable(&mut self) {
-        let durable = self.log.durable_end();
-        self.protocol.handle_durable(Frontier::of(durable));
-        self.log_repair.durable(&mut self.effects, durable);
-    }
-
-    /// The log begins there.
-    pub(super) fn log_trimmed(&mut self, at: LogPosition) {
-        self.protocol.handle_trimmed(Frontier::of(at));
-        // Spans of terms that wrote nothing behind it are not to be read, and added to, by each
-        // start from here on.
-        if self.log.spans().len() < self.state.spans.len() {
-            self.state.spans = self.log.spans().to_vec();
-            self.stage_state(None);
-        }
     }
 
     /// What keeps the log from becoming durable, if nothing that is under way will change that: its

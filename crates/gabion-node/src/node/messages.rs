@@ -1,8 +1,9 @@
 //! Between the protocol and the rest: carrying out its actions, and messages from other nodes.
 
-use super::reopen::{Cut, spans_of};
+use super::reopen::Cut;
 use super::{After, Mutant, Node, Order, Output};
 use crate::message::NodeMessage;
+use crate::protocol::spans_of;
 use crate::work::{ReadLogOrder, Work};
 use alloc::boxed::Box;
 use alloc::format;

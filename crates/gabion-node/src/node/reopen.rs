@@ -13,11 +13,12 @@
 //! hears of the cut again; one after it finds what the reopening finds.
 
 use super::{Node, Output};
+use crate::protocol::spans_of;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, LogPosition, Term};
 use gabion_log::{Following, Span};
-use gabion_replication::{Action, Spans};
+use gabion_replication::Action;
 
 /// How far the node is with its end.
 #[derive(Default)]
@@ -108,13 +109,6 @@ impl Node {
             self.outputs.push_back(Output::Reopen(reason));
         }
     }
-}
-
-/// The spans of another log, as the log takes them.
-pub(super) fn spans_of(spans: &Spans) -> Vec<Span> {
-    let open = |end: LogPosition| (end != gabion_replication::OPEN).then_some(end);
-    let spans = spans.as_slice().iter();
-    spans.map(|span| Span { term: span.term, start: span.start, end: open(span.end) }).collect()
 }
 
 #[cfg(test)]

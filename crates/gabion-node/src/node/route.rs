@@ -13,13 +13,14 @@
 //!
 //! Routes that also add to the log or commit have files of their own: `applying` for records and
 //! edits, `writing` and `logging` for turns and the records of this replica, `gate` for what holds
-//! writes back, `commits` for the steps behind a placement commit. They call this file, and it
-//! calls none of them.
+//! writes back, `commits` for the steps behind a placement commit, `stopping` for the end. They
+//! call this file, and it calls none of them.
 
 mod applying;
 mod commits;
 mod gate;
 mod logging;
+mod stopping;
 mod writing;
 
 use super::apply::Applying;
@@ -40,7 +41,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use gabion_base::{Error, Failed, FileId, LogPosition, ReplicaId, Result};
+use gabion_base::{Error, Failed, FileId, Frontier, LogPosition, ReplicaId, Result};
 use gabion_engine::{Edit, FileMeta, Tree};
 use gabion_pool::{FilePlacement, Geometry, Placed};
 
@@ -155,6 +156,31 @@ impl Node {
         self.loads.invariants();
         self.jobs.invariants();
         self.room.invariants();
+    }
+
+    // ---- the log
+
+    /// Somebody waits until the log is durable up to `position`, here and elsewhere.
+    pub(super) fn want_durable(&mut self, position: LogPosition) {
+        self.drain.want(position);
+    }
+
+    /// The log is durable further than before.
+    pub(super) fn log_durable(&mut self) {
+        let durable = self.log.durable_end();
+        self.protocol.handle_durable(Frontier::of(durable));
+        self.log_repair.durable(&mut self.effects, durable);
+    }
+
+    /// The log begins there.
+    pub(super) fn log_trimmed(&mut self, at: LogPosition) {
+        self.protocol.handle_trimmed(Frontier::of(at));
+        // Spans of terms that wrote nothing behind it are not to be read, and added to, by each
+        // start from here on.
+        if self.log.spans().len() < self.state.spans.len() {
+            self.state.spans = self.log.spans().to_vec();
+            self.stage_state(None);
+        }
     }
 
     // ---- the repairer

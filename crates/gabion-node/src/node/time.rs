@@ -38,12 +38,6 @@ impl Node {
         self.protocol.begin_at(now_ms);
     }
 
-    /// Tells the time before commands are run, so that they meet nothing that has expired by now.
-    pub fn pass_time(&mut self, now_ms: u64) {
-        self.set_now(now_ms);
-        self.carry_time();
-    }
-
     /// The clock goes on, for all that counts time.
     pub(super) fn set_now(&mut self, now_ms: u64) {
         self.held_writes.pass(now_ms);

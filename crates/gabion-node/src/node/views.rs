@@ -10,7 +10,7 @@
 
 use super::facts::facts;
 use super::{After, Node, Output};
-use crate::open::{begin_protocol, local_state};
+use crate::protocol::{begin_protocol, local_state};
 use crate::view::View;
 use alloc::format;
 use alloc::vec::Vec;
