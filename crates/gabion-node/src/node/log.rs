@@ -173,7 +173,7 @@ mod tests {
     use crate::node::testing::{HEAD, Machine, built, commit, one_of_two, place_segments};
     use alloc::vec::Vec;
     use gabion_base::SequenceNumber;
-    use gabion_base::Term;
+    use gabion_base::{Frontier, Term};
     use gabion_engine::{Edit, EntryKind, FileMeta, FileReference, Flushed, JobKind};
     use gabion_log::{Anchor, Span};
 
