@@ -435,7 +435,7 @@ fn run(seed: u64) -> usize {
 /// docs/faults.md: R8
 #[test]
 fn whoever_fails_acknowledged_writes_are_kept_and_the_group_is_whole_again() {
-    let seeds = std::env::var("GABION_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    let seeds = std::env::var("GABION_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     let begun: usize = (1..=seeds)
         .map(|seed| {
             std::eprintln!("seed {seed}");

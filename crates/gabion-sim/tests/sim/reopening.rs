@@ -76,7 +76,8 @@ fn a_head_that_was_left_out_cuts_what_it_alone_has_and_goes_on() {
             (cut, all) = (cut + u64::from(is_cut), all + 1);
         }
     }
-    assert!(cut * 3 > all * 2, "{cut} of {all} heads had something that is to be cut");
+    eprintln!("coverage: {cut} of {all} heads that were left out cut their logs");
+    assert!(cut * 2 > all, "{cut} of {all} heads had something that is to be cut");
 }
 
 fn is_reopening(world: &World) -> bool {
