@@ -137,7 +137,7 @@ struct Replica {
     report: Option<Report>,
 }
 
-/// What is under way with the store.
+/// The request to the store that is under way.
 enum Storing {
     Nothing,
     Swap(Box<GroupRecord>),

@@ -34,7 +34,7 @@ impl Default for Patience {
     }
 }
 
-/// What a replica says of its probe write: a block that it writes and flushes again and again to
+/// A replica's word on its probe write: a block that it writes and flushes again and again to
 /// the device of its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Probe {
@@ -165,12 +165,6 @@ impl Detector {
             Probe::Full => Verdict::Full(now_ms.saturating_sub(self.full_since_ms)),
         }
     }
-
-    /// When the replica was heard last, in ms.
-    #[must_use]
-    pub const fn heard_ms(&self) -> u64 {
-        self.heard_ms
-    }
 }
 
 /// A duration for people: `420 ms`, `12.3 s`.
@@ -239,7 +233,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the reports were, the patience stays within its limits, and a pause of the
+        /// The patience stays within its limits, whatever the reports were, and a pause of the
         /// controller's makes nobody silent.
         #[test]
         fn patience_stays_within_limits(

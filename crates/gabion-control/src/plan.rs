@@ -25,7 +25,7 @@ use core::fmt;
 use gabion_base::ReplicaId;
 use gabion_replication::{GroupView, Member};
 
-/// What is known of the replicas of a group.
+/// The facts about a group's replicas that a plan rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known<'a> {
     /// Members that have failed.

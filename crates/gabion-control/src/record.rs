@@ -10,8 +10,8 @@
 //!     5 events    u64 ms since 1970, prefixed text, each
 //! ```
 //!
-//! A view is written as intended before any member hears of it. Whoever is controller then carries
-//! it out or replaces it, and never forgets it: members may act in it already.
+//! A view is written as intended before any member hears of it. Each later controller carries it
+//! out or replaces it, and never forgets it: members may act in it already.
 
 use alloc::collections::VecDeque;
 use alloc::format;

@@ -297,8 +297,8 @@ impl<S: FileSource> LevelScan<'_, S> {
 /// Readers are those after the job alone: those before keep the version of the tree that they
 /// began with. So of each key the newest entry counts, and what is added to it.
 ///
-/// What has expired by the recipe's group time is a tombstone to them, as group time is past that
-/// before the job's edit is applied.
+/// A value that has expired by the recipe's group time is a tombstone to them, as group time is
+/// past that before the job's edit is applied.
 struct Visibility<'a> {
     recipe: &'a Recipe,
     /// The key of the last entry seen, if one was.

@@ -15,7 +15,8 @@ const SAME_WISH: Duration = Duration::from_millis(300);
 const SAY_EVERY_MS: u64 = 2_000;
 
 /// Makes everything durable in the pools, so that the next start needs no ring. Takes as long as
-/// the devices take for what the rings alone hold; a second signal ends it at once, as a kill would.
+/// the devices take for what the rings alone hold. A second signal ends it at once, as a kill
+/// would.
 pub(crate) fn stop(server: &mut Server) {
     let mut events = Events::with_capacity(64);
     let begun = Instant::now();

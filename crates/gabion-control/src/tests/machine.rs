@@ -192,7 +192,7 @@ fn of_two_controllers_the_second_takes_what_the_first_stored() {
     let lost = Swapped::Lost(Some(Versioned { version: Version(4), value: theirs.encode() }));
     rig.controller.handle_swapped(GROUP, Ok(lost), rig.now());
     assert_eq!(rig.controller.record(GROUP), Some(&theirs));
-    // What another build stored is not planned on.
+    // The controller plans nothing on a record that it cannot read.
     let mut rig = Rig::new(1);
     rig.pass(1_000, &[2, 3], |_| {});
     rig.swap();

@@ -1,4 +1,4 @@
-//! What a merge keeps and drops, judged by what readers see of it, and where its files are cut.
+//! A merge keeps and drops entries, judged by what readers see of it, and cuts its files.
 
 use super::*;
 use crate::entry::{ENGINE_KEY_LEN_MAX, Trailer};

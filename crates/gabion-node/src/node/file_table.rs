@@ -25,8 +25,8 @@
 //! of the version ([`gabion_engine::Version::referenced`]); where that has nothing, nothing of the
 //! tree refers to it here. Checkpoints and marks read a view of the tree, and are its readers.
 //!
-//! Readers of blocks ask a [`FileMap`] where a file lies, and nothing else here: a clone of it costs
-//! next to nothing.
+//! Readers of blocks ask a [`FileMap`] where a file lies, and nothing else here: a clone of it
+//! costs next to nothing.
 
 use crate::files::FileMap;
 use alloc::boxed::Box;
@@ -263,8 +263,8 @@ impl FileTable {
         }
     }
 
-    /// The place of a file, or its new one, is durable: from here on it may be read. Returns whether
-    /// it is still here.
+    /// The place of a file, or its new one, is durable: from here on it may be read. Returns
+    /// whether it is still here.
     pub(super) fn placed(&mut self, pool: &Pool, file: FileId) -> bool {
         let is_here = self.entries.contains_key(&file);
         let placement = pool.placement(file).filter(|_| is_here);

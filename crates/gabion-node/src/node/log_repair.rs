@@ -65,8 +65,8 @@ impl LogRepair {
         self.0 = Some(Repair { to, lost, is_noted: false, is_told: false });
         effects.stage_state(Some(After::LossNoted));
         effects.notice(format!(
-            "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all up to {to} was; \
-             the log ends there until it comes from another replica",
+            "the log is rotten: the record at {} ({} at {}) is not whole and was durable, as all \
+             up to {to} was; the log ends there until it comes from another replica",
             rot.position, rot.segment, rot.offset
         ));
     }

@@ -31,6 +31,9 @@ mod slow_readers;
 mod small_rings;
 mod workloads;
 
+use gabion_node::CompactionMode;
+use gabion_sim::{Faults, Options, World};
+
 // A line that begins with `coverage: ` shows what a test covered: `cargo xtask seeds`, and so
 // `.ci/run`, shows these and no others.
 
@@ -42,6 +45,16 @@ fn times() -> u64 {
 /// Whether to take every crash point and every failing call.
 fn is_full() -> bool {
     std::env::var_os("GABION_CRASH_FULL").is_some()
+}
+
+/// A group of three with no faults but the test's own, with some data.
+fn calm_world(seed: u64) -> World {
+    let compaction =
+        if seed % 2 == 1 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
+    let options = Options { replicas: 3, compaction, ..Options::of_seed(seed) };
+    let mut world = World::new(seed, Options { faults: Faults::default(), ..options });
+    world.advance(1_000).expect("nothing happens to it");
+    world
 }
 
 /// Does a part of something long in each of as many threads as there are cores: `work` gets its

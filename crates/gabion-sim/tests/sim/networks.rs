@@ -3,24 +3,14 @@
 //! acknowledged is lost.
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-use crate::times;
-use gabion_node::{CompactionMode, WriteGate};
+use crate::{calm_world, times};
+use gabion_node::WriteGate;
 use gabion_sim::{Faults, Options, Outcome, Part, World};
 
 /// The duration of a fault, in ms: several times the members' timeout.
 const LONG_MS: u64 = 1_200;
 /// Steps in which a member that hears nothing has left, and the others with it: some 600 ms.
 const STEPS: u64 = 600;
-
-/// A group of three with no faults but the test's own, with some data.
-fn world(seed: u64) -> World {
-    let compaction =
-        if seed % 2 == 1 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
-    let options = Options { replicas: 3, compaction, ..Options::of_seed(seed) };
-    let mut world = World::new(seed, Options { faults: Faults::default(), ..options });
-    world.advance(1_000).unwrap();
-    world
-}
 
 fn takes_writes(world: &World) -> bool {
     world.node(0).is_some_and(|head| head.write_gate() == WriteGate::Open)
@@ -50,7 +40,7 @@ fn whoever_is_paused_for_longer_than_others_wait_holds_writes_up_and_goes_on_whe
     for seed in 0..2 * times() {
         for index in 0..3 {
             let what = format!("seed {seed}, a pause of replica {}", index + 1);
-            let mut world = world(seed);
+            let mut world = calm_world(seed);
             let member = world.group().founders[index];
             let others = (0..3).filter(|other| *other != index);
             let connections: Vec<_> =
@@ -73,7 +63,7 @@ fn a_member_that_does_not_hear_another_leaves_it_and_comes_back_once_it_does() {
     for seed in 0..2 * times() {
         for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
             let what = format!("seed {seed}, nothing from replica {} to {}", from + 1, to + 1);
-            let mut world = world(seed);
+            let mut world = calm_world(seed);
             world.cut_one_way(from, to, LONG_MS);
             world.advance(STEPS).unwrap();
             assert!(!are_connected(&world, from, to), "{what}: they are connected");
@@ -90,7 +80,7 @@ fn a_bit_that_flips_in_a_header_or_a_control_message_costs_a_connection_and_no_m
         for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
             for part in [Part::Header, Part::Control] {
                 let what = format!("seed {seed}, {part:?} from replica {} to {}", from + 1, to + 1);
-                let mut world = world(seed);
+                let mut world = calm_world(seed);
                 let connection = world.connection(world.group().founders[from], to);
                 world.flip_next_frame(from, to, part);
                 // The damage may be in the length: then the receiver waits for as long as it does
@@ -112,7 +102,7 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
     for seed in 0..2 * times() {
         for from in 0..2 {
             let what = format!("seed {seed}, records from replica {}", from + 1);
-            let mut world = world(seed);
+            let mut world = calm_world(seed);
             world.flip_next_frame(from, from + 1, Part::Records);
             world.advance(STEPS).unwrap();
             assert_eq!(world.outcome().flipped_records, 1, "{what}");
@@ -127,7 +117,7 @@ fn a_bit_that_flips_in_streamed_records_costs_a_connection_and_no_more() {
 fn a_bit_that_flips_in_what_a_head_fetches_costs_a_connection_and_no_more() {
     for seed in [0, 1, 3, 4] {
         let what = format!("seed {seed}, records for the head");
-        let mut world = world(seed);
+        let mut world = calm_world(seed);
         world.stop(0, true);
         world.flip_next_frame(1, 0, Part::Records);
         world.flip_next_frame(2, 0, Part::Records);

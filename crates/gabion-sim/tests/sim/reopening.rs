@@ -4,20 +4,9 @@
 //! docs/faults.md: R1, R4
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
-use crate::{is_full, times};
+use crate::{calm_world, is_full, times};
 use gabion_base::ReplicaId;
-use gabion_node::CompactionMode;
-use gabion_sim::{Faults, Options, World};
-
-/// A group of three to which nothing happens but what a test does, with some data.
-fn world(seed: u64) -> World {
-    let compaction =
-        if seed % 2 == 1 { CompactionMode::EveryReplica } else { CompactionMode::Primary };
-    let options = Options { replicas: 3, compaction, ..Options::of_seed(seed) };
-    let mut world = World::new(seed, Options { faults: Faults::default(), ..options });
-    world.advance(1_000).unwrap();
-    world
-}
+use gabion_sim::World;
 
 fn order(ids: &[u32]) -> Vec<ReplicaId> {
     ids.iter().map(|id| ReplicaId(*id)).collect()
@@ -29,7 +18,7 @@ const CRASHES_MAX: u64 = 12;
 /// The head is left out while others go on without it, and writes on for a while. Then a view has
 /// it again. Returns whether it has written anything that they lack.
 fn part(seed: u64, stay: &[u32], back: &[u32]) -> (World, bool) {
-    let mut world = world(seed);
+    let mut world = calm_world(seed);
     world.leave_out(&order(stay), u64::MAX);
     // Their term begins: until then they take what the head writes, and its log may win.
     let config =
