@@ -12,7 +12,7 @@
 //!
 //! - [`Controller`]: the machine; its text is the protocol.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
-//! - [`store`]: where, and the contract of every store.
+//! - [`store`]: where, and the contract of every store. [`wire`]: the messages in bytes.
 //!
 //! The data path needs no controller: members go on in their view while it is away.
 #![no_std]
@@ -28,6 +28,7 @@ pub mod record;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod wire;
 
 pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use detector::{Patience, Probe, Verdict};

@@ -116,6 +116,8 @@ impl Protocol for Alone {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
+    fn pass_lease_time(&mut self, _: u64) {}
+
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != Phase::Adopting(term) {
             return;
@@ -208,6 +210,14 @@ impl Protocol for Alone {
 
     fn is_readable(&self) -> bool {
         self.is_joined()
+    }
+
+    fn holds_lease(&self) -> bool {
+        true
+    }
+
+    fn promised_until_ms(&self) -> u64 {
+        0
     }
 
     fn is_connected(&self, _: ReplicaId) -> bool {

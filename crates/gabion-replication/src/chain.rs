@@ -297,6 +297,8 @@ impl Protocol for Chain {
         }
     }
 
+    fn pass_lease_time(&mut self, _: u64) {}
+
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != (Phase::Adopting { term }) {
             return;
@@ -447,6 +449,14 @@ impl Protocol for Chain {
 
     fn is_readable(&self) -> bool {
         self.is_readable
+    }
+
+    fn holds_lease(&self) -> bool {
+        true
+    }
+
+    fn promised_until_ms(&self) -> u64 {
+        0
     }
 
     fn is_connected(&self, id: ReplicaId) -> bool {

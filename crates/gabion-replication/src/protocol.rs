@@ -67,6 +67,12 @@ pub trait Protocol: Send {
     /// Time has passed. To be called a few times per heartbeat.
     fn handle_tick(&mut self, now_ms: u64);
 
+    /// The clock by which promises about reads are counted: milliseconds that pass also while the
+    /// machine is suspended, and go by no other clock. To be read, and told, after the bytes of a
+    /// message were received and before the message is handed in (or a read is judged): a process
+    /// that was stopped in between must not count from before.
+    fn pass_lease_time(&mut self, lease_ms: u64);
+
     /// The node made the term of [`Action::AdoptTerm`] durable, and had carried out every earlier
     /// [`Action::Place`]. Ignored for a term that a later one replaced.
     fn handle_term_adopted(&mut self, shard: ShardId, term: Term);
@@ -132,6 +138,15 @@ pub trait Protocol: Send {
 
     /// Whether this replica may answer reads.
     fn is_readable(&self) -> bool;
+
+    /// Whether no other view can be in effect anywhere at the time that was passed last: every other
+    /// full member has promised so (van Renesse and Schneider 2004 leave it to a fail-stop model).
+    /// Only then may this member answer from its state alone.
+    fn holds_lease(&self) -> bool;
+
+    /// Until when, by the clock of [`Self::pass_lease_time`], this member has promised others that
+    /// no newer view takes effect here.
+    fn promised_until_ms(&self) -> u64;
 
     /// Whether `send` to this member would find a connection.
     fn is_connected(&self, id: ReplicaId) -> bool;

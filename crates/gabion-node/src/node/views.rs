@@ -41,6 +41,29 @@ impl Node {
         Ok(())
     }
 
+    /// Tells the clock by which promises about reads are counted, as
+    /// [`Protocol::pass_lease_time`](gabion_replication::Protocol::pass_lease_time) says: after
+    /// bytes were received, before they are handed in.
+    pub fn pass_lease_time(&mut self, lease_ms: u64) {
+        self.protocol.pass_lease_time(lease_ms);
+    }
+
+    /// Whether this replica may answer from its state alone, as no other view is in effect at the
+    /// time that was passed last.
+    #[must_use]
+    pub fn holds_lease(&self) -> bool {
+        self.protocol.holds_lease()
+    }
+
+    /// The configuration whose term has a record in the log here; zero while none of the term that
+    /// runs has come. The log before it is then all that was acknowledged.
+    #[must_use]
+    pub fn founded(&self) -> ConfigNumber {
+        let last = self.log.last().term;
+        let has_record = self.protocol.is_joined() && last == self.protocol.term();
+        if has_record { self.state.view.config } else { ConfigNumber::ZERO }
+    }
+
     fn check_view(&self, view: &GroupView) -> Result<()> {
         view.validate()?;
         let known = &self.state.view;

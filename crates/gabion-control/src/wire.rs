@@ -1,0 +1,282 @@
+//! Messages between the controller and a replica, over a connection that the controller makes to
+//! the replica's door for members. Its preamble names [`CONTROLLER`] as who connects.
+//!
+//! ```text
+//!   u32 bytes that follow | u16 version, 1 | u8 kind | u8 zero | body | u32 CRC32C of all before
+//!
+//!   kind  name     body                                                          sent by
+//!      1  Tell     epoch | view                                                  the controller
+//!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
+//!                  | u64 ms of the probe | member, as a view of it alone | view  the replica
+//!
+//!   epoch: number u64, id u64     view, member: u32 length (0: none), then gabion_replication::view
+//! ```
+//!
+//! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
+//! and at once when its view or its term has changed.
+
+use crate::{Epoch, Probe, Report};
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::codec::{Put, Reader};
+use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result, crc};
+use gabion_replication::{GroupView, Member};
+
+/// The number under which a controller connects. No member has it.
+pub const CONTROLLER: ReplicaId = ReplicaId(u32::MAX);
+/// Longest message in bytes, its length aside: two views of the most members with the longest
+/// addresses.
+pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
+
+const VERSION: u16 = 1;
+const WHAT: &str = "message of a controller";
+const KIND_TELL: u8 = 1;
+const KIND_REPORT: u8 = 2;
+/// Bytes of the length.
+const LEN_LEN: usize = 4;
+const CRC_LEN: usize = 4;
+const HEAD_LEN: usize = 4;
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlMessage {
+    /// The newest view, and who is controller.
+    Tell {
+        /// The controller's life.
+        epoch: Epoch,
+        /// The view. The receiver may be no member of it.
+        view: GroupView,
+    },
+    /// A replica's word on itself.
+    Report(Report),
+}
+
+impl ControlMessage {
+    /// The message in bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        out.put_u32(0);
+        out.put_u16(VERSION);
+        match self {
+            Self::Tell { epoch, view } => {
+                out.put_u16(u16::from(KIND_TELL));
+                put_epoch(&mut out, *epoch);
+                put_view(&mut out, Some(view));
+            }
+            Self::Report(report) => {
+                out.put_u16(u16::from(KIND_REPORT));
+                put_report(&mut out, report);
+            }
+        }
+        let len = (out.len() - LEN_LEN + CRC_LEN) as u32;
+        out[..LEN_LEN].copy_from_slice(&len.to_le_bytes());
+        let sum = crc::crc32c(&out);
+        out.put_u32(sum);
+        out
+    }
+
+    /// The first message of what was received so far, and its length in bytes; nothing while it is
+    /// not whole.
+    ///
+    /// # Errors
+    /// Limit exceeded for a length that no message has; corruption; unsupported for another
+    /// version. The connection is of no use then.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>> {
+        let Some(len) = bytes.first_chunk() else { return Ok(None) };
+        let len = u32::from_le_bytes(*len) as usize;
+        if !(HEAD_LEN + CRC_LEN..=MESSAGE_LEN_MAX).contains(&len) {
+            return Err(Error::limit(format!(
+                "{WHAT}: {len} bytes, {} to {MESSAGE_LEN_MAX} are possible",
+                HEAD_LEN + CRC_LEN
+            )));
+        }
+        let Some(whole) = bytes.get(..LEN_LEN + len) else { return Ok(None) };
+        let (body, sum) = whole.split_at(LEN_LEN + len - CRC_LEN);
+        if crc::crc32c(body).to_le_bytes() != sum {
+            return Err(Error::corruption(format!("{WHAT}: bad checksum")));
+        }
+        let mut r = Reader::new(&body[LEN_LEN..], WHAT);
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!(
+                "{WHAT}: it has version {version}, this build speaks {VERSION}"
+            )));
+        }
+        let message = match r.u16()?.to_le_bytes() {
+            [KIND_TELL, 0] => {
+                let epoch = read_epoch(&mut r)?;
+                let view = read_view(&mut r)?;
+                let view = view.ok_or_else(|| Error::corruption(format!("{WHAT}: no view")))?;
+                Self::Tell { epoch, view }
+            }
+            [KIND_REPORT, 0] => Self::Report(read_report(&mut r)?),
+            kind => {
+                return Err(Error::unsupported(format!(
+                    "{WHAT}: kind {} is unknown",
+                    u16::from_le_bytes(kind)
+                )));
+            }
+        };
+        r.finish()?;
+        Ok(Some((message, whole.len())))
+    }
+}
+
+fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
+    out.put_u64(epoch.number);
+    out.put_u64(epoch.id);
+}
+
+fn read_epoch(r: &mut Reader<'_>) -> Result<Epoch> {
+    Ok(Epoch { number: r.u64()?, id: r.u64()? })
+}
+
+fn put_view(out: &mut Vec<u8>, view: Option<&GroupView>) {
+    let bytes = view.map_or_else(Vec::new, GroupView::encode);
+    out.put_u32(bytes.len() as u32);
+    out.put_bytes(&bytes);
+}
+
+fn read_view(r: &mut Reader<'_>) -> Result<Option<GroupView>> {
+    let len = r.u32()? as usize;
+    if len == 0 {
+        return Ok(None);
+    }
+    let view = GroupView::decode(r.bytes(len)?)?;
+    view.validate().map_err(|error| Error::corruption(format!("{WHAT}: {error}")))?;
+    Ok(Some(view))
+}
+
+/// A view that has this replica alone: the form in which members are written down.
+fn view_of(member: &Member, group: GroupId) -> GroupView {
+    let mut view = GroupView::founding(group, &[member.replica], LogKind::Shared);
+    view.members[0] = Member { is_full: true, ..member.clone() };
+    view
+}
+
+fn put_report(out: &mut Vec<u8>, report: &Report) {
+    let (probe, ms) = match report.probe {
+        Probe::Well => (0, 0),
+        Probe::Running(ms) => (1, ms),
+        Probe::Refused => (2, 0),
+        Probe::Full => (3, 0),
+    };
+    put_epoch(out, report.epoch);
+    out.put_u64(report.group.get());
+    out.put_u64(report.founded.get());
+    out.put_u8(u8::from(report.is_filled));
+    out.put_u8(probe);
+    out.put_u16(0);
+    out.put_u64(ms);
+    put_view(out, Some(&view_of(&report.member, report.group)));
+    put_view(out, report.view.as_ref());
+}
+
+fn read_report(r: &mut Reader<'_>) -> Result<Report> {
+    let corrupt = |what: &str| Error::corruption(format!("{WHAT}: {what}"));
+    let epoch = read_epoch(r)?;
+    let (group, founded) = (GroupId(r.u64()?), ConfigNumber(r.u64()?));
+    let (filled, probe) = (r.u8()?, r.u8()?);
+    let _ = r.u16()?;
+    let ms = r.u64()?;
+    let probe = match probe {
+        0 => Probe::Well,
+        1 => Probe::Running(ms),
+        2 => Probe::Refused,
+        3 => Probe::Full,
+        _ => return Err(corrupt("its probe is of no known kind")),
+    };
+    let mut alone = read_view(r)?.ok_or_else(|| corrupt("it names no replica"))?;
+    let member = match (alone.members.pop(), alone.members.is_empty()) {
+        (Some(member), true) if member.replica != CONTROLLER => member,
+        _ => return Err(corrupt("it is of more than one replica, or of a controller")),
+    };
+    let view = read_view(r)?;
+    if alone.group != group || view.as_ref().is_some_and(|view| view.group != group) {
+        return Err(corrupt("it is of two groups"));
+    }
+    let is_filled = filled != 0;
+    Ok(Report { member, group, view, founded, is_filled, probe, epoch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use proptest::prelude::*;
+
+    fn view() -> GroupView {
+        let founders = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
+        let mut view = GroupView::founding(GroupId(7), &founders, LogKind::Shared);
+        view.members[2].is_full = false;
+        view.members[0].addresses.members = "127.0.0.1:7679".into();
+        view
+    }
+
+    fn report() -> Report {
+        let mut member = Member::new(ReplicaId(2));
+        (member.incarnation, member.pool_id) = (9, [3; 16]);
+        Report {
+            member,
+            group: GroupId(7),
+            view: Some(view()),
+            founded: ConfigNumber(4),
+            is_filled: true,
+            probe: Probe::Running(250),
+            epoch: Epoch { number: 3, id: 5 },
+        }
+    }
+
+    fn all() -> Vec<ControlMessage> {
+        let mut all = alloc::vec![
+            ControlMessage::Tell { epoch: Epoch { number: 1, id: 2 }, view: view() },
+            ControlMessage::Report(report()),
+            ControlMessage::Report(Report { view: None, ..report() }),
+        ];
+        for probe in [Probe::Well, Probe::Refused, Probe::Full] {
+            all.push(ControlMessage::Report(Report { probe, is_filled: false, ..report() }));
+        }
+        all
+    }
+
+    #[test]
+    fn messages_survive_their_bytes_and_wait_for_all_of_them() {
+        for message in all() {
+            let mut bytes = message.encode();
+            assert!(bytes.len() <= MESSAGE_LEN_MAX);
+            for len in 0..bytes.len() {
+                assert_eq!(ControlMessage::decode(&bytes[..len]).unwrap(), None, "{len} bytes");
+            }
+            let len = bytes.len();
+            bytes.extend(message.encode());
+            assert_eq!(ControlMessage::decode(&bytes).unwrap(), Some((message, len)));
+        }
+    }
+
+    #[test]
+    fn lengths_and_sums_are_checked_before_anything_else() {
+        let bytes = all()[0].encode();
+        for len in [0_u32, 7, MESSAGE_LEN_MAX as u32 + 1, u32::MAX] {
+            let error = ControlMessage::decode(&len.to_le_bytes()).unwrap_err().to_string();
+            assert!(error.contains(&format!("{len} bytes")), "{error}");
+        }
+        for at in LEN_LEN..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            assert!(ControlMessage::decode(&wrong).is_err(), "byte {at}");
+        }
+    }
+
+    proptest! {
+        /// Bytes with a right checksum and nonsense within are an error or a message, no panic.
+        #[test]
+        fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..4) {
+            let mut bytes = ((HEAD_LEN + body.len() + CRC_LEN) as u32).to_le_bytes().to_vec();
+            bytes.extend([1, 0, kind, 0]);
+            bytes.extend(body);
+            bytes.extend(crc::crc32c(&bytes).to_le_bytes());
+            let _ = ControlMessage::decode(&bytes);
+        }
+    }
+}
