@@ -141,6 +141,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     some_seeds(first, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
     run_covering("sim", &[("GABION_TIMES", "4")])?;
+    test(&["-p", "gabion-db", "--test", "db", "pools::"], &[("GABION_TIMES", "4")])?;
     println!("the same operations under every set of options");
     test(&["-p", "gabion-sim", "--test", "sim", "metamorphic::"], &[("GABION_TIMES", "13")])
 }

@@ -23,7 +23,12 @@ fn fill(db: &Db, from: u64) -> u64 {
 /// The table of docs/operations.md, "What a pool holds", promises this much.
 #[test]
 fn a_pool_of_any_length_holds_what_the_documents_say() {
+    // The longest takes as long as the others together: in CI.
+    let is_whole = std::env::var_os("GABION_TIMES").is_some();
     for (pool, holds) in [(64, 10), (128, 50), (256, 140)] {
+        if pool == 256 && !is_whole {
+            continue;
+        }
         let dir = Dir::new(&format!("pools-{pool}"));
         let options = Options { pool_len: pool * MIB, ..Options::default() };
         let db = Db::create(&dir.0, &options).unwrap();

@@ -174,10 +174,10 @@ fn full_until_it_expires(also: impl Fn(&mut Replica, u64)) {
 }
 
 /// Deletes keys that were never written, in their order, at any gate that takes it: so many that
-/// their tombstones would fill the pool several times.
+/// their tombstones would fill the pool twice.
 fn delete_what_is_not_there(replica: &mut Replica) {
     let pad = "x".repeat(400);
-    for number in 0..4 * POOL_LEN / 400 {
+    for number in 0..2 * POOL_LEN / 400 {
         let gate = gate_now(replica);
         let is_taken =
             matches!(gate, WriteGate::Open | WriteGate::Full { takes_deletes: true, .. });

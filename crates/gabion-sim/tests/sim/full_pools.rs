@@ -235,8 +235,8 @@ fn delete_what_is_not_there(filling: &mut Filling, kills: bool) {
 
 #[test]
 fn tombstones_alone_fill_no_pool_of_a_group_and_wedge_none_that_is_full() {
-    let ways = [(1, CompactionMode::Primary), (3, CompactionMode::Primary)];
-    let more = [(3, CompactionMode::EveryReplica)];
+    let ways = [(1, CompactionMode::Primary)];
+    let more = [(3, CompactionMode::Primary), (3, CompactionMode::EveryReplica)];
     let ways = ways.iter().chain(more.iter().filter(|_| times() > 1));
     for (seed, (replicas, compaction)) in (1..).zip(ways) {
         let mut filling = Filling::new(seed, *replicas, *compaction, AckLevel::Replicated);

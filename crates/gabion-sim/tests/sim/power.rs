@@ -3,6 +3,7 @@
 //! number of records, the same at every replica. While one replica keeps its ring, nothing is lost,
 //! even if others are out.
 
+use super::times;
 use gabion_node::AckLevel;
 use gabion_sim::{Faults, Options, World};
 
@@ -77,7 +78,7 @@ fn survive_by(seed: u64, survivor: usize, is_killed: bool) {
 /// docs/faults.md: R12
 #[test]
 fn one_replica_that_keeps_its_ring_is_enough_whoever_else_loses_power() {
-    for seed in 0..4 {
+    for seed in 0..times() {
         for survivor in 0..3 {
             survive_by(seed, survivor, false);
             survive_by(seed, survivor, true);
