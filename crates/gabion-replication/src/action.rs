@@ -163,6 +163,12 @@ pub enum Action {
     },
     /// This replica is the tail and may answer reads from now on, for the life of its view.
     Readable,
+    /// This member is not full, and its log cannot be followed by any other's: only a full copy of
+    /// the group's state makes it a member. Asked for once in each connection with the head.
+    NeedsCopy {
+        /// The finding, one clear sentence.
+        reason: String,
+    },
     /// A member answered with a view that is newer than this protocol's. Once it is durable another
     /// protocol begins with it.
     View {

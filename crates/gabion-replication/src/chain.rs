@@ -63,6 +63,11 @@
 //!   writes, with a sentence that names it, until it is in place again.
 //! - Log is trimmed only below what every member has flushed (`flushed_min`), so a member that
 //!   returns finds the rest at its predecessor. Otherwise it is told that it needs a full copy.
+//! - A member that is not full is being filled. It counts nowhere: no term waits for its Hello, its
+//!   log wins nothing, its acknowledgements raise no mark, and writes do not wait for it. It is
+//!   welcomed into a term that runs whenever it says Hello, and the reader sends it the log. Once
+//!   it has joined, it keeps log from being trimmed for as long as it acknowledges. One whose log
+//!   cannot be followed asks its node for a full copy ([`Action::NeedsCopy`]).
 //! - The tail may answer reads once it has all that the head had when the tail joined, and from
 //!   then on for the life of its view: nothing commits without the tail.
 //!
@@ -121,9 +126,11 @@ enum Announced {
 /// One member of a group in chain replication. See the module for the protocol.
 pub struct Chain {
     config: Config,
-    /// The members: the head first, the tail last.
+    /// The members: the head first, the tail last of those that are full, then the others.
     order: Vec<ReplicaId>,
-    /// This member's place in it.
+    /// How many of them are full.
+    full: usize,
+    /// This member's place in the order.
     index: usize,
     now_ms: u64,
     /// The highest term durable here, but for one that is followed.
@@ -138,7 +145,7 @@ pub struct Chain {
     /// The last record's checksum, 0 when unknown.
     last_crc: u32,
     progress: Progress,
-    /// Records that go on to the successor as they are.
+    /// Records that go on to the only receiver as they are.
     recent: Recent,
     /// The records that the log lacked at the start.
     lost: Option<Lost>,
@@ -155,6 +162,8 @@ pub struct Chain {
     read_target: Option<LogPosition>,
     /// Why this member cannot take part, until a NewTerm says that it can.
     blocked: Option<String>,
+    /// Nothing but a full copy of the group's state lets it take part.
+    needs_copy: bool,
     ack_due: bool,
     next_ticket: u64,
     actions: VecDeque<Action>,
@@ -186,10 +195,13 @@ impl Chain {
                 state.progress.end.only()
             )));
         }
-        let peers = config.view.others(config.me).map(|id| Peer::new(id, now_ms)).collect();
+        let others = config.view.members.iter().filter(|member| member.replica != config.me);
+        let peers = others.map(|member| Peer::new(member.replica, member.is_full, now_ms));
+        let peers = peers.collect();
         let order = config.view.members.iter().map(|member| member.replica).collect();
         Ok(Self {
             order,
+            full: config.view.full().count(),
             index,
             now_ms,
             term: state.term,
@@ -215,6 +227,7 @@ impl Chain {
             is_readable: false,
             read_target: None,
             blocked: None,
+            needs_copy: false,
             ack_due: false,
             next_ticket: state.next_ticket.max(1),
             actions: VecDeque::new(),
@@ -451,6 +464,10 @@ impl Protocol for Chain {
         self.is_readable
     }
 
+    fn needs_copy(&self) -> Option<&str> {
+        self.blocked.as_deref().filter(|_| self.needs_copy)
+    }
+
     fn holds_lease(&self) -> bool {
         true
     }
@@ -485,7 +502,7 @@ impl Protocol for Chain {
 
     fn whole_member(&self, term: Term) -> Whole {
         let mut is_known = true;
-        for peer in &self.peers {
+        for peer in self.peers.iter().filter(|peer| peer.is_full) {
             match peer.link.as_ref().and_then(|link| link.hello.as_ref()) {
                 Some((_, state)) if state.gap.is_none_or(|below| below <= term) => {
                     return Whole::Member(peer.id);
@@ -674,6 +691,7 @@ impl Chain {
             assert!(self.marks.commit.only() <= self.end(), "committed more than there is");
         }
         let is_head = self.index == 0;
+        assert!(!self.is_readable || self.is_reader(), "one member answers reads");
         assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");
     }
 }

@@ -148,6 +148,11 @@ pub trait Protocol: Send {
     /// no newer view takes effect here.
     fn promised_until_ms(&self) -> u64;
 
+    /// Why this member, which is not full, needs a full copy, if it does.
+    fn needs_copy(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether `send` to this member would find a connection.
     fn is_connected(&self, id: ReplicaId) -> bool;
 

@@ -104,7 +104,8 @@ pub struct GroupView {
     pub members_min: u8,
     /// The members that the group was made with.
     pub founders: Vec<ReplicaId>,
-    /// The members in order: the first takes writes, the last answers reads (RubbleDB §4.1).
+    /// The members in order, those that are not full last. Of the full ones the first takes writes
+    /// and the last answers reads (RubbleDB §4.1).
     pub members: Vec<Member>,
 }
 
@@ -135,13 +136,19 @@ impl GroupView {
         self.members[0].replica
     }
 
-    /// The member that answers reads.
+    /// The member that answers reads: the last full one.
     ///
     /// # Panics
-    /// As [`Self::writer`].
+    /// When the view has no full member: [`Self::validate`] refuses it.
     #[must_use]
     pub fn reader(&self) -> ReplicaId {
-        self.members[self.members.len() - 1].replica
+        self.members[self.full().count() - 1].replica
+    }
+
+    /// Whether a replica is a full member.
+    #[must_use]
+    pub fn has_full(&self, replica: ReplicaId) -> bool {
+        self.full().any(|member| member.replica == replica)
     }
 
     /// A member's place in the order.
@@ -202,6 +209,13 @@ impl GroupView {
         }
         if self.full().next().is_none() {
             return Err(Error::invalid("a group without a full member: nobody has its records"));
+        }
+        let full = self.full().count();
+        if let Some(early) = self.members.iter().take(full).find(|member| !member.is_full) {
+            return Err(Error::invalid(format!(
+                "replica {} is not full and stands before one that is",
+                early.replica.get()
+            )));
         }
         if self.members_min == 0 || usize::from(self.members_min) > Self::MEMBERS_MAX {
             return Err(Error::invalid(format!(
@@ -331,8 +345,9 @@ mod tests {
     fn a_view_with_too_few_full_members_takes_no_writes() {
         let mut view = view();
         assert_eq!(view.too_few(), None);
-        view.members[1].is_full = false;
+        view.members[2].is_full = false;
         view.validate().unwrap();
+        assert_eq!((view.writer(), view.reader()), (ReplicaId(1), ReplicaId(2)));
         let reason = "2 full replicas are left, the group needs 3 to take writes";
         assert_eq!(view.too_few().as_deref(), Some(reason));
         view.members_min = 2;
@@ -342,11 +357,12 @@ mod tests {
     #[test]
     fn views_that_cannot_be_are_refused() {
         type Change = fn(&mut GroupView);
-        let refused: [(Change, &str); 7] = [
+        let refused: [(Change, &str); 8] = [
             (|view| view.members.clear(), "0 members"),
             (|view| view.founders = vec![ReplicaId(1); 17], "17 founders"),
             (|view| view.members[1] = Member::new(ReplicaId(1)), "twice"),
             (|view| view.members.iter_mut().for_each(|m| m.is_full = false), "a full member"),
+            (|view| view.members[1].is_full = false, "stands before"),
             (|view| view.members_min = 0, "1 to 16"),
             (|view| view.term = Term(1 << 32), "over the limit"),
             (|view| view.log = LogKind::Private, "private log"),

@@ -72,6 +72,7 @@ impl Node {
                     }
                 }
                 Action::VoidGrants { peer } => self.void_grants(peer),
+                Action::NeedsCopy { reason } => self.outputs.push_back(Output::Notice(reason)),
                 Action::Ready => self.refused = None,
                 Action::NotReady { reason } => self.refused = Some(reason),
                 Action::Readable => {

@@ -18,6 +18,13 @@ impl Node {
         Frontier::of(self.log.end())
     }
 
+    /// Why this replica needs a full copy of its group's state, if it does: as a member that is not
+    /// full it has a log that no other's continues.
+    #[must_use]
+    pub fn needs_copy(&self) -> Option<&str> {
+        self.protocol.needs_copy()
+    }
+
     /// Whether it was told to stop: nothing is begun any more but what writes the log out.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.is_begun()

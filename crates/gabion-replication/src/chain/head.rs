@@ -58,14 +58,16 @@ impl Chain {
         link.hello = Some((term, state));
         link.joined = None;
         link.refused = None;
+        let is_full = peer.is_full;
         if self.index != 0 {
             return Ok(());
         }
         match self.phase {
-            Phase::Joined if term > self.term || tip > self.tip() => {
+            Phase::Joined if is_full && (term > self.term || tip > self.tip()) => {
                 self.phase = Phase::Waiting;
             }
             Phase::Joined => self.welcome(i),
+            _ if !is_full => {}
             Phase::Pulling { winner, .. }
                 if Some(tip) > self.tip_of(winner) || winner == self.peers[i].id =>
             {
@@ -76,14 +78,14 @@ impl Chain {
         Ok(())
     }
 
-    /// Head: chooses the log that goes on, once every member has said what it has.
+    /// Head: chooses the log that goes on, once every full member has said what it has.
     pub(super) fn begin_term(&mut self) {
         let is_due = self.index == 0 && self.phase == Phase::Waiting;
         if !is_due || self.received != self.end() {
             return;
         }
         let mut best = (self.tip(), None);
-        for (i, peer) in self.peers.iter().enumerate() {
+        for (i, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.is_full) {
             let Some((_, state)) = peer.link.as_ref().and_then(|l| l.hello.as_ref()) else {
                 return;
             };
@@ -113,7 +115,8 @@ impl Chain {
         }
         let of_peer = |peer: &Peer| Some((peer.id, peer.link.as_ref()?.hello.as_ref()?.1.lost?));
         let mine = self.still_lost().map(|lost| (self.config.me, lost));
-        let all = mine.into_iter().chain(self.peers.iter().filter_map(of_peer));
+        let full = self.peers.iter().filter(|peer| peer.is_full);
+        let all = mine.into_iter().chain(full.filter_map(of_peer));
         let lost: Vec<_> = all.filter(|(_, lost)| lost.tip() > best).collect();
         self.config.reason_of_loss(&lost)
     }
@@ -232,7 +235,8 @@ impl Chain {
     /// The term runs here: tells the others, unless one has more log than was known.
     pub(super) fn welcome_all(&mut self) {
         let tip = self.tip();
-        let mut hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
+        let full = self.peers.iter().filter(|peer| peer.is_full);
+        let mut hellos = full.filter_map(|p| p.link.as_ref()?.hello.as_ref());
         if hellos.any(|(term, state)| *term > self.term || state.known_tip() > tip) {
             self.phase = Phase::Waiting;
             return;
@@ -257,7 +261,7 @@ impl Chain {
         self.push(self.peers[i].id, message);
     }
 
-    /// A member says that it is in the term; a successor also asks for the stream with it.
+    /// A member says that it is in the term; a receiver also asks for the stream with it.
     pub(super) fn term_accepted_by(
         &mut self,
         i: usize,
@@ -288,6 +292,9 @@ impl Chain {
         if let Some(link) = &mut peer.link {
             link.joined = Some(term);
             link.acked = progress;
+            if !peer.is_full {
+                peer.acked_ms = self.now_ms;
+            }
         }
         Ok(())
     }
@@ -327,13 +334,15 @@ impl Chain {
         Ok(())
     }
 
-    /// Head: raises the marks to the least of all members, while every member is in this term.
+    /// Head: raises the marks to the least of all full members, while each is in this term. One
+    /// that is not full, has joined and acknowledges keeps the log that it needs, and holds nothing
+    /// else back.
     pub(super) fn raise_marks(&mut self) {
         if self.index != 0 || self.phase != Phase::Joined {
             return;
         }
         let mut least = self.told();
-        for peer in &self.peers {
+        for peer in self.peers.iter().filter(|peer| peer.is_full) {
             let Some(link) = peer.link.as_ref().filter(|l| l.joined == Some(self.term)) else {
                 return;
             };
@@ -343,10 +352,22 @@ impl Chain {
                 least.meet(link.acked)
             };
         }
+        let filled = self.peers.iter().filter(|peer| !peer.is_full);
+        for flushed in filled.filter_map(|peer| self.flushed_while_filled(peer)) {
+            least.flushed = least.flushed.meet(flushed);
+        }
         if self.planted.has(Mutant::TrimByHeadOnly) {
             least.flushed = self.progress.flushed;
         }
         self.marks = self.marks.join(Watermarks::of(least));
+    }
+
+    /// How far a member that is being filled has flushed, if it takes part in the term.
+    fn flushed_while_filled(&self, peer: &Peer) -> Option<Frontier> {
+        let link = peer.link.as_ref().filter(|link| !link.is_closing)?;
+        let acks = self.now_ms - peer.acked_ms < self.config.timeout_ms;
+        let holds = link.joined == Some(self.term) && link.refused.is_none() && acks;
+        holds.then_some(link.acked.flushed)
     }
 
     /// Tells the node when the answer to "does the group accept writes?" changes.
@@ -380,7 +401,7 @@ impl Chain {
             return Readiness::NotReady(reason);
         }
         let mut settling = None;
-        for i in 0..self.peers.len() {
+        for i in (0..self.peers.len()).filter(|i| self.peers[*i].is_full) {
             if let Some(reason) = self.peers[i].link.as_ref().and_then(|l| l.refused.as_ref()) {
                 return Readiness::NotReady(reason.clone());
             }
@@ -398,7 +419,7 @@ impl Chain {
                 "the group is starting: the primary fetches log from replica {}",
                 winner.get()
             )),
-            (_, _) => Readiness::NotReady(match self.peers.iter().find(|p| !p.said_hello()) {
+            (_, _) => Readiness::NotReady(match self.peers.iter().find(|p| p.is_awaited()) {
                 Some(peer) => {
                     format!("the group is starting: waiting for replica {}", peer.id.get())
                 }

@@ -102,9 +102,9 @@ impl Chain {
         }
     }
 
-    /// The log has these records next, and the successor is to get them as they are.
+    /// The log has these records next, and a receiver is to get them as they are.
     pub(super) fn pass_on(&mut self, from: LogPosition, term: Term, records: Vec<Bytes>) {
-        if self.successor().is_some() {
+        if self.receives_recent().is_some() {
             self.recent.push(from, term, records);
         }
     }
@@ -114,12 +114,40 @@ impl Chain {
         self.order[0]
     }
 
-    pub(super) fn predecessor(&self) -> Option<ReplicaId> {
-        self.index.checked_sub(1).map(|i| self.order[i])
+    /// Whether this member counts.
+    pub(super) const fn is_full(&self) -> bool {
+        self.index < self.full
     }
 
-    pub(super) fn successor(&self) -> Option<ReplicaId> {
-        self.order.get(self.index + 1).copied()
+    /// Whether this member answers reads. It sends the log to those that are not full.
+    pub(super) const fn is_reader(&self) -> bool {
+        self.index + 1 == self.full
+    }
+
+    /// The member that sends this one its log: the one before it in the chain, and the reader to
+    /// those that are not full. So these hold nothing up but the reader's device.
+    pub(super) fn predecessor(&self) -> Option<ReplicaId> {
+        let before = if self.is_full() { self.index.checked_sub(1) } else { Some(self.full - 1) };
+        before.map(|i| self.order[i])
+    }
+
+    /// Whether this member sends its log to that one.
+    pub(super) fn sends_to(&self, id: ReplicaId) -> bool {
+        let receivers = if self.is_reader() { self.full..self.order.len() } else { self.next() };
+        self.order[receivers].contains(&id)
+    }
+
+    /// The place of the next full member, if this one is full and not the last.
+    const fn next(&self) -> core::ops::Range<usize> {
+        let next = self.index + 1;
+        if next < self.full { next..next + 1 } else { next..next }
+    }
+
+    /// The only receiver of this member's log: the newest records go to it as they are. Where there
+    /// are several, each reads them when its turn comes.
+    pub(super) fn receives_recent(&self) -> Option<ReplicaId> {
+        let mut receivers = self.order.iter().filter(|id| self.sends_to(**id));
+        receivers.next().filter(|_| receivers.next().is_none()).copied()
     }
 
     pub(super) fn peer_index(&self, id: ReplicaId) -> Option<usize> {

@@ -29,10 +29,20 @@ impl Chain {
             )));
         }
         if term < self.latest_term() {
+            let is_first = self.peers[i].link.as_ref().is_some_and(|l| l.welcomed.is_none());
+            if !self.is_full() && is_first {
+                self.refuse_to_follow(format!(
+                    "replica {} needs a full copy: it is in {}, the group in {term}",
+                    self.config.me.get(),
+                    self.latest_term()
+                ));
+            }
             return Ok(());
         }
         let mine = self.spans.clipped(self.received);
-        if mine.tip() > spans.clipped(end).tip() {
+        // The head waits for no more log of a member that is not full: that one cuts what the
+        // others do not have.
+        if self.is_full() && mine.tip() > spans.clipped(end).tip() {
             // The head chose before this much had come: it must choose again.
             let hello = self.hello();
             self.push(self.head(), hello);
@@ -42,11 +52,10 @@ impl Chain {
         let keep = spans.after(common);
         let spans = spans.followed_from(&mine, common);
         if let Some(reason) = self.reason_against(&mine, term, common, (end, last_crc), &spans) {
-            self.push(self.head(), Message::Refused { reason: reason.clone() });
-            self.blocked = Some(reason);
+            self.refuse_to_follow(reason);
             return Ok(());
         }
-        self.blocked = None;
+        (self.blocked, self.needs_copy) = (None, false);
         if let Some(link) = &mut self.peers[i].link {
             link.welcomed = Some(term);
             link.accepted = None;
@@ -79,7 +88,25 @@ impl Chain {
             self.config.me.get(),
             self.end()
         );
+        self.refuse_to_follow(reason);
+    }
+
+    /// This member cannot take part: it tells the head.
+    fn refuse_to_follow(&mut self, reason: String) {
         self.push(self.head(), Message::Refused { reason: reason.clone() });
+        self.cannot_follow(reason);
+    }
+
+    /// This member cannot take part. One that is not full asks for a copy; the others go on.
+    fn cannot_follow(&mut self, reason: String) {
+        if !self.is_full() {
+            self.needs_copy = true;
+            let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
+            let is_asked = link.is_some_and(|l| core::mem::replace(&mut l.asked_for_copy, true));
+            if !is_asked {
+                self.actions.push_back(Action::NeedsCopy { reason: reason.clone() });
+            }
+        }
         self.blocked = Some(reason);
     }
 
@@ -248,17 +275,24 @@ impl Chain {
         if self.peers[i].id != self.head() {
             self.push(self.head(), Message::Refused { reason: reason.clone() });
         }
-        self.blocked = Some(reason);
+        // Before the term runs the group itself cannot begin.
+        let is_of_term = self.peers[i].link.as_ref().is_some_and(|l| l.accepted == Some(self.term));
+        if is_of_term {
+            self.cannot_follow(reason);
+        } else {
+            self.blocked = Some(reason);
+        }
     }
 
-    /// The tail may answer reads once it has all records acknowledged before it (re)joined.
+    /// The tail may answer reads once it has all records acknowledged before it (re)joined: a head
+    /// that is the only full member has them.
     pub(super) fn become_readable(&mut self) {
-        let is_tail = self.index + 1 == self.order.len();
+        let (is_tail, is_head) = (self.is_reader(), self.index == 0);
         let is_early = self.planted.has(Mutant::ReadableAtOnce);
         if self.is_readable || !is_tail || (self.phase != Phase::Joined && !is_early) {
             return;
         }
-        if is_early || self.read_target.is_some_and(|t| self.end() >= t) {
+        if is_early || is_head || self.read_target.is_some_and(|t| self.end() >= t) {
             self.is_readable = true;
             self.actions.push_back(Action::Readable);
         }

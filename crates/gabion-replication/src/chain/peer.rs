@@ -8,6 +8,8 @@ use gabion_base::{LogPosition, ReplicaId, ShardId, Term};
 /// Another member.
 pub(super) struct Peer {
     pub(super) id: ReplicaId,
+    /// It counts: for the start of a term, for marks, for readiness.
+    pub(super) is_full: bool,
     pub(super) last_heard_ms: u64,
     /// Head's view: when it was last in place: joined, with the head's log.
     pub(super) in_place_ms: u64,
@@ -19,9 +21,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: ReplicaId, now_ms: u64) -> Self {
+    pub(super) fn new(id: ReplicaId, is_full: bool, now_ms: u64) -> Self {
         Self {
             id,
+            is_full,
             last_heard_ms: now_ms,
             in_place_ms: now_ms,
             acked_ms: now_ms,
@@ -30,8 +33,9 @@ impl Peer {
         }
     }
 
-    pub(super) fn said_hello(&self) -> bool {
-        self.link.as_ref().is_some_and(|l| l.hello.is_some())
+    /// Whether no term begins before it says what it has.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_full && self.link.as_ref().is_none_or(|l| l.hello.is_none())
     }
 }
 
@@ -64,7 +68,9 @@ pub(super) struct Link {
     /// how far that was durable.
     pub(super) told_end: LogPosition,
     pub(super) told_durable: LogPosition,
-    /// To the successor: the live stream.
+    /// Secondary's view of the head: a full copy was asked for.
+    pub(super) asked_for_copy: bool,
+    /// To a receiver of this member's log: the live stream.
     pub(super) stream: Option<Stream>,
     /// To a head that pulls: its last request.
     pub(super) pull: Option<Pull>,
@@ -89,20 +95,21 @@ impl Link {
             accepted: None,
             told_end: LogPosition::ZERO,
             told_durable: LogPosition::ZERO,
+            asked_for_copy: false,
             stream: None,
             pull: None,
         }
     }
 }
 
-/// Records on their way to the successor.
+/// Records on their way to a receiver.
 pub(super) struct Stream {
-    /// The term in which the successor asked for it.
+    /// The term in which the receiver asked for it.
     pub(super) term: Term,
     /// Position of the next record to send.
     pub(super) next: LogPosition,
     pub(super) acked: LogPosition,
-    /// How far the successor's log is durable there.
+    /// How far the receiver's log is durable there.
     pub(super) durable: LogPosition,
     /// Log was read and checked for it: the rest is sent as it is.
     pub(super) is_sound: bool,

@@ -1,4 +1,5 @@
-//! Sending log: the stream to the successor, and answers to a head that pulls.
+//! Sending log: the streams to the next in the chain, or to those that are not full, and answers to
+//! a head that pulls.
 
 use super::peer::{Pull, Read, Stream};
 use super::recent::Ready;
@@ -24,9 +25,9 @@ enum Step {
 const SEND_BYTES_MAX: u64 = MIB;
 
 impl Chain {
-    /// The successor is so far in `term`: stream from the end of its log once that term runs here.
+    /// A receiver is so far in `term`: stream from the end of its log once that term runs here.
     pub(super) fn attach(&mut self, i: usize, term: Term, progress: &Progress) {
-        if Some(self.peers[i].id) != self.successor() || term < self.term {
+        if !self.sends_to(self.peers[i].id) || term < self.term {
             return;
         }
         if let Some(link) = &mut self.peers[i].link {
@@ -37,12 +38,23 @@ impl Chain {
         }
     }
 
-    /// Sends the next records of the stream while its window is open and the successor's ring has
+    /// Sends the next records of each stream while its window is open and the receiver's ring has
     /// room. A successor with a slow disk thus holds the others back, and never has to refuse
     /// records (docs/faults.md E15, R14). Records that have just come go on as they are; the node
     /// reads older ones.
     pub(super) fn read_streams(&mut self) {
-        while let Some(step) = self.next_of_stream() {
+        if self.phase != Phase::Joined {
+            return;
+        }
+        for i in 0..self.peers.len() {
+            if self.sends_to(self.peers[i].id) {
+                self.read_stream(i);
+            }
+        }
+    }
+
+    fn read_stream(&mut self, i: usize) {
+        while let Some(step) = self.next_of_stream(i) {
             match step {
                 Step::Send { to, ready } => {
                     let (marks, bytes) = (self.marks, self.planted_gap(to, &ready));
@@ -55,13 +67,10 @@ impl Chain {
         }
     }
 
-    /// The next step of the successor's stream, if any.
-    fn next_of_stream(&mut self) -> Option<Step> {
-        if self.phase != Phase::Joined {
-            return None;
-        }
-        let i = self.successor().and_then(|id| self.peer_index(id))?;
+    /// The next step of a receiver's stream, if any.
+    fn next_of_stream(&mut self, i: usize) -> Option<Step> {
         let (to, end, window) = (self.peers[i].id, self.end(), self.config.window_bytes);
+        let takes_recent = self.receives_recent() == Some(to);
         let link = self.peers[i].link.as_mut()?;
         let stream = link.stream.as_mut().filter(|s| s.term == self.term)?;
         if stream.reading.is_some() || link.is_closing {
@@ -81,7 +90,7 @@ impl Chain {
         let span = self.spans.at(from)?;
         let until = span.end.min(end);
         let bytes_max = room.min(SEND_BYTES_MAX);
-        if let Some(ready) = self.recent.take(from, until, (bytes_max, room)) {
+        if takes_recent && let Some(ready) = self.recent.take(from, until, (bytes_max, room)) {
             stream.next = ready.end;
             return Some(Step::Send { to, ready });
         }
@@ -199,13 +208,13 @@ impl Chain {
             self.actions.push_back(Action::Fatal { error });
             return;
         }
-        // Between a NewTerm and its adoption, and in another term than the successor's, nothing
+        // Between a NewTerm and its adoption, and in another term than the receiver's, nothing
         // flows.
         if matches!(self.phase, Phase::Adopting { .. }) {
             return;
         }
         let to = self.peers[i].id;
-        if Some(to) == self.successor() {
+        if self.sends_to(to) {
             let term = self.term;
             let stream = self.peers[i].link.as_mut().and_then(|l| l.stream.as_mut());
             let Some(stream) = stream.filter(|s| s.term == term && s.next == read.from) else {

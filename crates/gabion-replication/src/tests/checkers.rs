@@ -2,12 +2,12 @@
 //! mark, the tail's answers, and messages on the wire. Nothing here looks inside a chain.
 
 use super::cluster::{Cluster, Node, describe};
-use crate::{Frame, Message};
+use crate::{Frame, GroupView, Message};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::Term;
+use gabion_base::{ReplicaId, Term};
 
 /// Position → checksum and end.
 type Records = BTreeMap<u64, (u32, u64)>;
@@ -28,6 +28,11 @@ pub(crate) struct Checkers {
     latest: BTreeMap<(u32, u32), u64>,
     heard: usize,
     any_wiped: bool,
+}
+
+/// Whether a node is a full member of a view.
+pub(crate) fn is_full(view: &GroupView, node: &Node) -> bool {
+    view.has_full(ReplicaId(node.id))
 }
 
 impl Checkers {
@@ -97,7 +102,8 @@ impl Checkers {
         before: u64,
         commit: u64,
     ) -> Result<(), String> {
-        for node in cluster.nodes.iter().filter(|node| node.id != head) {
+        let view = &cluster.nodes[head as usize - 1].view;
+        for node in cluster.nodes.iter().filter(|node| node.id != head && is_full(view, node)) {
             let connection = self.latest.get(&(head, node.id)).copied().unwrap_or(0);
             let acked = self.acks.get(&(head, node.id, connection, term)).copied().unwrap_or(0);
             if acked < commit {
@@ -114,7 +120,10 @@ impl Checkers {
     fn promise(&mut self, cluster: &Cluster, head: &Node, commit: u64) -> Result<(), String> {
         for record in head.records.values().filter(|r| r.end() <= commit) {
             let key = (record.position, record.crc());
-            let lacks = |n: &&Node| n.oldest <= record.position && !n.ever_held.contains(&key);
+            let lacks = |n: &&Node| {
+                let has_had = n.ever_held.contains(&key) || n.oldest > record.position;
+                is_full(&head.view, n) && !has_had
+            };
             if let Some(node) = cluster.nodes.iter().find(lacks) {
                 return Err(format!("{} is committed, {} never had it", describe(record), node.id));
             }

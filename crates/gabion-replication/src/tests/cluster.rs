@@ -380,25 +380,35 @@ impl Cluster {
         self.begin(id);
     }
 
+    /// The newest view that a node has.
+    pub(crate) fn newest(&self) -> &GroupView {
+        self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config).unwrap()
+    }
+
     /// The members in another order, as the next configuration.
     pub(crate) fn moved(&self, order: &[u32]) -> GroupView {
-        let views = self.nodes.iter().map(|node| &node.view);
-        let mut view = views.max_by_key(|view| view.config).unwrap().clone();
+        self.next_view(order, &[])
+    }
+
+    /// The next configuration: these full members, and these that are being filled.
+    pub(crate) fn next_view(&self, full: &[u32], filled: &[u32]) -> GroupView {
+        let mut view = self.newest().clone();
         view.config = view.config.next();
-        view.members = order.iter().map(|id| Member::new(ReplicaId(*id))).collect();
+        let member = |id: &u32, is_full| Member { is_full, ..Member::new(ReplicaId(*id)) };
+        let full = full.iter().map(|id| member(id, true));
+        view.members = full.chain(filled.iter().map(|id| member(id, false))).collect();
+        view.members_min = 1;
         view
     }
 
     /// The node that takes writes, by the newest view.
     pub(crate) fn writer(&self) -> u32 {
-        let newest = self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config);
-        newest.unwrap().writer().get()
+        self.newest().writer().get()
     }
 
     /// The node that answers reads, by the newest view.
     pub(crate) fn reader(&self) -> u32 {
-        let newest = self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config);
-        newest.unwrap().reader().get()
+        self.newest().reader().get()
     }
 
     /// Ends the process; `has_power` tells whether the ring survives.
@@ -866,6 +876,7 @@ fn describe_action(action: &Action) -> String {
         Action::Ready => "is ready".into(),
         Action::NotReady { reason } => format!("is not ready: {reason}"),
         Action::Readable => "is readable".into(),
+        Action::NeedsCopy { reason } => format!("needs a copy: {reason}"),
         Action::Fatal { error } => format!("ends: {error}"),
         Action::Deliver { from, message, .. } => {
             format!("delivers from {}: {message:?}", from.get())

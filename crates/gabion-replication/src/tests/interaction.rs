@@ -14,6 +14,7 @@
 //!   keep A->B NAME                remember the next frame from A to B without delivering it
 //!   replay NAME [old]             hand it in again on the current connection (`old`: as it was)
 //!   move N… to A,B,C              the next configuration, whose members stand in this order, is told to N…
+//!   move N… to A,B+C              the same, with C as a member that is being filled
 //!   amnesia N                     the node's disk and ring are empty again (N is stopped)
 //!   rot N POSITION                the record there is not whole, and the log ends there (N is stopped)
 //!   fail N REASON                 the device fails the next read of the node's log (`rotten`: its bytes are bad)
@@ -77,8 +78,12 @@ impl Script {
 
     fn move_head(&mut self, rest: &[&str]) {
         let (order, told) = rest.split_last().expect("an order");
-        let order: Vec<u32> = order.split(',').map(|id| number(id) as u32).collect();
-        let view = self.cluster.moved(&order);
+        let ids =
+            |list: &str| -> Vec<u32> { list.split(',').map(|id| number(id) as u32).collect() };
+        let view = match order.split_once('+') {
+            None => self.cluster.moved(&ids(order)),
+            Some((full, filled)) => self.cluster.next_view(&ids(full), &ids(filled)),
+        };
         for id in told.iter().filter(|word| **word != "to") {
             self.cluster.take_view(number(id) as u32, view.clone());
         }
@@ -202,7 +207,8 @@ fn role(node: &super::cluster::Node) -> &'static str {
     match (view.writer() == me, view.reader() == me) {
         (true, _) => "Head",
         (_, true) => "Tail",
-        _ => "Middle",
+        _ if view.has_full(me) => "Middle",
+        _ => "Filled",
     }
 }
 
