@@ -15,7 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, FileKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{ConfigNumber, Error, FileId, FileKind, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{Edit, Tree};
 use gabion_log::{Anchor, Log, LogConfig, RecoveryInput, RecoveryReport, Rot, Span};
 use gabion_media::{MediumHandle, MemoryRegion};
@@ -35,7 +35,29 @@ pub async fn create(
     me: ReplicaId,
     pool_id: [u8; 16],
 ) -> Result<()> {
+    if !group.founders.contains(&me) {
+        return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
+    }
     create_with(medium, group, group.founding_view(), me, pool_id).await
+}
+
+/// As [`create`], for a replica that joins a group which others have begun: it knows of no view and
+/// takes part in nothing before it is told one that has it. It need be none of the founders.
+///
+/// # Durability
+/// As [`create`].
+///
+/// # Errors
+/// As [`create`].
+pub async fn create_joining(
+    medium: &MediumHandle,
+    group: &GroupConfig,
+    me: ReplicaId,
+    pool_id: [u8; 16],
+) -> Result<()> {
+    let (config, log) = (ConfigNumber::ZERO, LogKind::Shared);
+    let view = GroupView { config, log, ..group.founding_view() };
+    create_with(medium, group, view, me, pool_id).await
 }
 
 pub(crate) async fn create_with(
@@ -46,9 +68,6 @@ pub(crate) async fn create_with(
     pool_id: [u8; 16],
 ) -> Result<()> {
     group.validate()?;
-    if !group.founders.contains(&me) {
-        return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
-    }
     let state = ReplicaState {
         me,
         view,

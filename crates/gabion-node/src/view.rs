@@ -14,7 +14,7 @@
 
 use crate::config::CompactionMode;
 use alloc::vec::Vec;
-use gabion_base::ReplicaId;
+use gabion_base::{ConfigNumber, ReplicaId};
 use gabion_replication::{GroupView, LogKind};
 
 /// The duties of one replica in its group.
@@ -41,31 +41,51 @@ pub struct View {
     me: ReplicaId,
     group: GroupView,
     duties: Duties,
+    is_member: bool,
     has_one_tree: bool,
+    has_too_few: bool,
 }
 
 impl View {
-    /// The view of a member of a group in chain replication: the first member takes writes and the
-    /// last answers reads (RubbleDB §4.1).
-    ///
-    /// # Panics
-    /// When this replica is no member of it, which the caller checks first.
+    /// The view of a replica of a group in chain replication: the first member takes writes and the
+    /// last full one answers reads (RubbleDB §4.1). A replica that is no member has no duties. A
+    /// view with the number zero has no members: what it names is only where the group began.
     #[must_use]
     pub fn new(compaction: CompactionMode, group: GroupView, me: ReplicaId) -> Self {
         let has_one_tree = compaction == CompactionMode::Primary;
-        let append = group.writer() == me;
+        let is_member = group.config > ConfigNumber::ZERO && group.place_of(me).is_some();
+        let append = is_member && group.writer() == me;
         let is_shared = group.log == LogKind::Shared;
         let duties = Duties {
             append,
-            compact: append || !has_one_tree,
+            compact: append || (is_member && !has_one_tree),
             ship: append && has_one_tree && is_shared,
-            receive: !append && has_one_tree,
-            serve_reads: group.reader() == me,
+            receive: is_member && !append && has_one_tree,
+            serve_reads: is_member && group.reader() == me,
             log_edits: has_one_tree && is_shared,
         };
-        let view = Self { me, group, duties, has_one_tree };
+        let has_too_few = group.too_few().is_some();
+        let view = Self { me, group, duties, is_member, has_one_tree, has_too_few };
         view.invariants();
         view
+    }
+
+    /// Whether this replica is a member. One that is not keeps all that it has as it is.
+    #[must_use]
+    pub const fn is_member(&self) -> bool {
+        self.is_member
+    }
+
+    /// Whether this replica has all that the group has, as a full member.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_member && self.group.has_full(self.me)
+    }
+
+    /// Whether the group has too few full members: nothing at all is appended then.
+    #[must_use]
+    pub const fn has_too_few(&self) -> bool {
+        self.has_too_few
     }
 
     /// The part that is the same at every member.
@@ -97,6 +117,12 @@ impl View {
         self.group.others(self.me)
     }
 
+    /// The other full members, in their order. Nothing waits for those that are not.
+    pub fn others_full(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        let others = self.group.full().map(|member| member.replica);
+        others.filter(|member| *member != self.me)
+    }
+
     /// Whether all members share one tree. Then edits have the same numbers and files the same
     /// bytes everywhere, and a member that has a file can give it to the others.
     #[must_use]
@@ -125,10 +151,14 @@ impl View {
     /// Checks the invariants of every view.
     fn invariants(&self) {
         let Duties { append, compact, ship, receive, log_edits, .. } = self.duties;
-        assert!(self.group.place_of(self.me).is_some(), "{} has no duties in its view", self.me);
-        assert_eq!(append, self.writer() == self.me, "one member takes writes");
+        let is_writer = self.is_member && self.writer() == self.me;
+        assert_eq!(append, is_writer, "one member takes writes");
         assert!(!(ship && receive), "a member that ships its files receives none");
-        assert!(compact || receive, "files come from somewhere");
+        assert_eq!(
+            compact || receive,
+            self.is_member,
+            "files come from somewhere at members alone"
+        );
         assert!(!ship || compact, "who ships files makes them");
         assert!(!log_edits || self.has_one_tree, "edits of one tree are logged for all");
     }
@@ -169,6 +199,25 @@ mod tests {
                 assert_eq!(duties(&view(count, mode, me)), *expected, "{me} of {count}, {mode:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_replica_that_is_left_out_has_no_duties_and_one_that_is_filled_does_not_serve() {
+        let founders = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
+        let mut group = GroupView::founding(GroupId(1), &founders, LogKind::Shared);
+        group.members[2].is_full = false;
+        let view = |group: &GroupView, mode, me| View::new(mode, group.clone(), ReplicaId(me));
+        let all = |group: &GroupView, mode| {
+            (1..5).map(|me| duties(&view(group, mode, me))).collect::<Vec<_>>()
+        };
+        let modes = [CompactionMode::Primary, CompactionMode::EveryReplica];
+        assert_eq!(all(&group, modes[0]), ["acs--l", "---rvl", "---r-l", "-----l"]);
+        assert_eq!(all(&group, modes[1]), ["ac----", "-c--v-", "-c----", "------"]);
+        assert!(view(&group, modes[0], 3).is_member() && !view(&group, modes[0], 3).is_full());
+        // Nothing is known of the members under the number zero.
+        group.config = ConfigNumber::ZERO;
+        assert_eq!(all(&group, modes[0]), ["-----l"; 4]);
+        assert!(view(&group, modes[0], 1).has_too_few(), "of three that it needs it has two");
     }
 
     #[test]

@@ -162,8 +162,6 @@ pub struct Chain {
     read_target: Option<LogPosition>,
     /// Why this member cannot take part, until a NewTerm says that it can.
     blocked: Option<String>,
-    /// Nothing but a full copy of the group's state lets it take part.
-    needs_copy: bool,
     ack_due: bool,
     next_ticket: u64,
     actions: VecDeque<Action>,
@@ -227,7 +225,6 @@ impl Chain {
             is_readable: false,
             read_target: None,
             blocked: None,
-            needs_copy: false,
             ack_due: false,
             next_ticket: state.next_ticket.max(1),
             actions: VecDeque::new(),
@@ -462,10 +459,6 @@ impl Protocol for Chain {
 
     fn is_readable(&self) -> bool {
         self.is_readable
-    }
-
-    fn needs_copy(&self) -> Option<&str> {
-        self.blocked.as_deref().filter(|_| self.needs_copy)
     }
 
     fn holds_lease(&self) -> bool {

@@ -5,7 +5,9 @@ use crate::{GroupView, Lost};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL_MAX, ShardId};
+use gabion_base::{
+    ConfigNumber, Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL_MAX, ShardId,
+};
 
 /// The members, and their patience with each other. It stands for the life of one protocol: another
 /// view begins another ([`crate::begin`]).
@@ -31,6 +33,19 @@ pub struct Config {
 impl Config {
     /// This member's place in the order, of a configuration that can work.
     pub(crate) fn validate(&self) -> Result<usize> {
+        self.check()?;
+        self.view.place_of(self.me).ok_or_else(|| {
+            Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
+        })
+    }
+
+    /// Whether this replica has a place in the view that is known here.
+    pub(crate) fn is_member(&self) -> bool {
+        self.view.config > ConfigNumber::ZERO && self.view.place_of(self.me).is_some()
+    }
+
+    /// Checks all but this replica's place.
+    pub(crate) fn check(&self) -> Result<()> {
         self.view.validate()?;
         if self.heartbeat_ms == 0 || self.timeout_ms <= self.heartbeat_ms {
             return Err(Error::invalid(format!(
@@ -51,9 +66,7 @@ impl Config {
                 self.ring_len, self.segment_len
             )));
         }
-        self.view.place_of(self.me).ok_or_else(|| {
-            Error::invalid(format!("replica {} is not a member of the group", self.me.get()))
-        })
+        Ok(())
     }
 
     /// The last position that a log can have: every segment up to there has a name.

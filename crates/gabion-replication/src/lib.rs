@@ -14,7 +14,8 @@
 //! ```
 //!
 //! - [`Protocol`]: the seam; [`begin`] gives a view its protocol. [`chain`]: the chain, whose
-//!   module text is the protocol. [`Alone`]: a group of one.
+//!   module text is the protocol. [`Alone`]: a group of one. [`LeftOut`]: of a replica that is no
+//!   member.
 //! - [`GroupView`]: term, configuration and members.
 //! - [`message`] and [`frame`]: the messages between members, and their bytes.
 //! - [`spans`]: the term that wrote each part of a log; the point where two logs part.
@@ -32,6 +33,7 @@ mod alone;
 pub mod chain;
 mod config;
 pub mod frame;
+mod left_out;
 pub mod message;
 mod planted;
 mod protocol;
@@ -46,6 +48,7 @@ pub use chain::Chain;
 pub use config::Config;
 pub use frame::{Encoded, Frame};
 pub use gabion_base::LogKind;
+pub use left_out::LeftOut;
 pub use message::{ANY_TERM, Lease, Lost, MemberState, Message, Progress, Watermarks};
 pub use protocol::{Protocol, begin};
 pub use spans::{OPEN, Span, Spans};

@@ -15,21 +15,23 @@
 //! Order of calls: any `handle_*`; after each, or after a few, `poll` until it returns nothing.
 
 use crate::{
-    Action, Alone, Chain, Config, Frame, LocalState, MemberStatus, Message, Progress, Spans,
-    Watermarks, Whole,
+    Action, Alone, Chain, Config, Frame, LeftOut, LocalState, MemberStatus, Message, Progress,
+    Spans, Watermarks, Whole,
 };
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, ShardId, Term};
 
-/// The protocol for the view of `config`: the chain, or a group of one.
+/// The protocol for the view of `config`: the chain, a group of one, or that of a replica which is
+/// no member. A view with the number zero stands for none.
 ///
 /// # Errors
 /// Invalid input for a configuration that cannot work, corruption for a state that contradicts
 /// itself.
 pub fn begin(config: Config, state: LocalState, now_ms: u64) -> Result<Box<dyn Protocol>> {
     Ok(match config.view.members.len() {
+        _ if !config.is_member() => Box::new(LeftOut::new(config, state, now_ms)?),
         1 => Box::new(Alone::new(config, state, now_ms)?),
         _ => Box::new(Chain::new(config, state, now_ms)?),
     })
@@ -147,11 +149,6 @@ pub trait Protocol: Send {
     /// Until when, by the clock of [`Self::pass_lease_time`], this member has promised others that
     /// no newer view takes effect here.
     fn promised_until_ms(&self) -> u64;
-
-    /// Why this member, which is not full, needs a full copy, if it does.
-    fn needs_copy(&self) -> Option<&str> {
-        None
-    }
 
     /// Whether `send` to this member would find a connection.
     fn is_connected(&self, id: ReplicaId) -> bool;

@@ -5,5 +5,6 @@ mod checkers;
 mod cluster;
 mod golden;
 mod interaction;
+mod left_out;
 mod protocol;
 mod simulation;

@@ -97,7 +97,7 @@ impl Node {
     }
 
     fn settle_before_load(&mut self, id: LoadId) -> bool {
-        if self.end_turn().is_err() {
+        if self.view.has_too_few() || self.end_turn().is_err() {
             return false; // which is fatal, and told
         }
         if !self.tree.active_is_empty() {

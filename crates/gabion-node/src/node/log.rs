@@ -107,6 +107,9 @@ impl Node {
     /// Forgets log that every member has flushed into files, a segment at a time: first the new
     /// beginning is made durable, then the log and its segments go.
     pub(super) fn trim_log(&mut self) {
+        if !self.view.is_member() {
+            return;
+        }
         self.log.set_members_durable(self.protocol.durable_commit().only());
         // What was lost and has come back is in files, and not durable in the log as yet.
         let durable = self.log.durable_end();

@@ -7,6 +7,7 @@ use crate::protocol::spans_of;
 use crate::work::{ReadLogOrder, Work};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use bytes::Bytes;
 use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_log::Resend;
@@ -72,7 +73,7 @@ impl Node {
                     }
                 }
                 Action::VoidGrants { peer } => self.void_grants(peer),
-                Action::NeedsCopy { reason } => self.outputs.push_back(Output::Notice(reason)),
+                Action::NeedsCopy { reason } => self.want_copy(reason),
                 Action::Ready => self.refused = None,
                 Action::NotReady { reason } => self.refused = Some(reason),
                 Action::Readable => {
@@ -90,6 +91,10 @@ impl Node {
     fn begin_reopening(&mut self, cut: Cut) {
         let error = self.judge_cut(&cut);
         if Failed::Cut.ends(&error) != Ends::Node {
+            if self.view.is_member() && !self.view.is_full() {
+                // It is to be filled: the group goes on, and nothing here counts.
+                return self.want_copy(format!("{error}"));
+            }
             return self.fatal(error);
         }
         self.cut_marks();
@@ -99,6 +104,12 @@ impl Node {
         }
         self.end_with(Some(cut), error);
         self.stage_state(Some(After::CutKept));
+    }
+
+    /// Nothing but a full copy makes this replica a member.
+    fn want_copy(&mut self, reason: String) {
+        self.outputs.push_back(Output::Notice(reason.clone()));
+        self.copy_wanted = Some(reason);
     }
 
     fn deliver(&mut self, from: ReplicaId, message: Message) {
@@ -180,6 +191,7 @@ impl Node {
 
     /// The term is durable here.
     pub(super) fn term_adopted(&mut self, term: Term) {
+        self.copy_wanted = None;
         self.protocol.handle_term_adopted(ShardId::ZERO, term);
         let begins = self.duties().append && self.protocol.is_joined();
         self.writing.adopt_term(begins && !self.view.log_is_private());

@@ -103,6 +103,8 @@ pub struct Node {
     now_ms: u64,
     /// Why writes are refused, as the protocol last said.
     refused: Option<String>,
+    /// Why a full copy was asked for, in this view.
+    copy_wanted: Option<String>,
     /// Whether reads are answered here.
     readable: bool,
     /// The edit that must be applied before reads are answered.
@@ -176,6 +178,7 @@ impl Node {
             damaged: DamageList::default(),
             now_ms,
             refused: Some("the group is starting".into()),
+            copy_wanted: None,
             readable: false,
             readable_from: 0,
             held: None,

@@ -45,9 +45,10 @@ impl Outgoing {
         Self { meta, bytes: None, memory: 0, is_flush, reading, tried, held_by, wanted_by, of_job }
     }
 
-    /// Whether a secondary is to be sent it.
-    pub(super) fn is_lacking_at(&self, member: ReplicaId) -> bool {
-        (self.of_job && !self.held_by.contains(&member)) || self.wanted_by.contains(&member)
+    /// Whether a secondary is to be sent it: one that counts without asking for it.
+    pub(super) fn is_lacking_at(&self, member: ReplicaId, counts: bool) -> bool {
+        let is_awaited = counts && self.of_job && !self.held_by.contains(&member);
+        is_awaited || self.wanted_by.contains(&member)
     }
 
     /// Bytes of memory that are kept for its sake.
@@ -84,8 +85,12 @@ impl OutgoingFiles {
     }
 
     /// Files that a secondary is to be sent, in the order of their numbers.
-    pub(super) fn lacking_at(&self, member: ReplicaId) -> impl Iterator<Item = FileId> {
-        let files = self.files.iter().filter(move |(_, file)| file.is_lacking_at(member));
+    pub(super) fn lacking_at(
+        &self,
+        member: ReplicaId,
+        counts: bool,
+    ) -> impl Iterator<Item = FileId> {
+        let files = self.files.iter().filter(move |(_, file)| file.is_lacking_at(member, counts));
         files.map(|(id, _)| *id)
     }
 

@@ -122,7 +122,7 @@ impl Room {
             None => 0, // it has not said yet
         };
         match view.has_one_tree() {
-            true => view.others().map(of).min(),
+            true => view.others_full().map(of).min(),
             false => None,
         }
     }
@@ -140,7 +140,7 @@ impl Room {
         (taken, wanted): (u64, u64),
     ) -> Result<()> {
         let mine = self.spare(facts, tree, pool);
-        let others = facts.view.others();
+        let others = facts.view.others_full();
         let said = others.map(|member| (member, self.members.get(&member).copied()));
         let all = said.chain([(facts.me, Some(mine))]);
         for (member, spare) in all {
@@ -232,7 +232,8 @@ impl Room {
     ) -> Option<SealWish> {
         let mine = self.spare(facts, tree, pool);
         self.tell_head(facts, effects, mine);
-        let all = self.members.iter().map(|(member, spare)| (*member, *spare));
+        let full = self.members.iter().filter(|(id, _)| facts.view.group().has_full(**id));
+        let all = full.map(|(member, spare)| (*member, *spare));
         let least = all.chain([(facts.me, mine)]).min_by_key(|(_, spare)| spare.above());
         let compacts = facts.view.duties().compact;
         self.short = least.filter(|(_, spare)| compacts && spare.above() < 0);

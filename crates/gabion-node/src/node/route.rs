@@ -459,7 +459,7 @@ impl Node {
     }
 
     pub(super) fn drop_old_orphans(&mut self) {
-        if self.grants.orphans_of.is_none() {
+        if self.grants.orphans_of.is_none() || !self.view.is_member() {
             return;
         }
         let names = |file| self.apply.names(file) || self.jobs.build(file) || self.loads.made(file);

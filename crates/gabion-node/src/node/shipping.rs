@@ -43,6 +43,8 @@ const SHIPMENTS_MAX: usize = 2;
 #[derive(Default)]
 pub(super) struct Shipping {
     remotes: BTreeMap<ReplicaId, Remote>,
+    /// Those of them that are full members: an edit waits until each has its files.
+    full: BTreeSet<ReplicaId>,
     files: OutgoingFiles,
     /// Files of jobs of this term that failed: nobody wants them wherever they arrive.
     discarded: BTreeSet<FileId>,
@@ -89,13 +91,15 @@ impl Shipping {
     pub(super) fn to_members_of(view: &View) -> Self {
         let others = view.others().filter(|_| view.duties().ship);
         let remotes = others.map(|member| (member, Remote::default())).collect();
-        Self { remotes, ..Self::default() }
+        let full = view.others_full().filter(|_| view.duties().ship).collect();
+        Self { remotes, full, ..Self::default() }
     }
 
     /// Ships to the members to whom the view has this replica ship, from now on. Files of jobs
     /// under way go to these.
     pub(super) fn take_view(&mut self, view: &View) {
-        let next = Self::to_members_of(view).remotes;
+        let Self { remotes: next, full, .. } = Self::to_members_of(view);
+        self.full = full;
         if next.is_empty() {
             self.files = OutgoingFiles::default();
             self.discarded.clear();
@@ -109,11 +113,11 @@ impl Shipping {
 
     // ---- questions
 
-    /// Whether every secondary holds the file.
+    /// Whether every secondary that is a full member holds the file.
     pub(super) fn held_everywhere(&self, file: FileId) -> bool {
         match self.files.get(file) {
-            Some(outgoing) => self.remotes.keys().all(|to| outgoing.held_by.contains(to)),
-            None => self.remotes.is_empty(),
+            Some(outgoing) => self.full.is_subset(&outgoing.held_by),
+            None => self.full.is_empty(),
         }
     }
 
@@ -187,11 +191,12 @@ impl Shipping {
     /// Ships a file that was built. That of a flush goes before what others made: writes may wait
     /// for it, and not for them.
     pub(super) fn ship(&mut self, file: &BuiltFile, is_flush: bool) {
-        if self.remotes.is_empty() {
+        if self.full.is_empty() {
             return; // nobody waits for it, so nothing keeps its bytes once they are written
         }
         self.files.insert(file.meta.id, Outgoing::built(file, is_flush));
-        for remote in self.remotes.values_mut() {
+        // A member that is being filled asks for those that it lacks.
+        for (_, remote) in self.remotes.iter_mut().filter(|(to, _)| self.full.contains(to)) {
             remote.enqueue(file.meta.id, &self.files);
         }
     }
@@ -245,7 +250,8 @@ impl Shipping {
         }
         let is_new = session > remote.session;
         if is_new {
-            let mut queue: VecDeque<_> = self.files.lacking_at(from).collect();
+            let counts = self.full.contains(&from);
+            let mut queue: VecDeque<_> = self.files.lacking_at(from, counts).collect();
             queue.make_contiguous().sort_by_key(|id| !self.files.is_flush(*id));
             *remote =
                 Remote { session, pool_id, geometry: Some(region), queue, ..Remote::default() };
@@ -412,7 +418,7 @@ impl Shipping {
             // An edit removed it meanwhile: see `need_file`.
             return self.forget(file);
         }
-        let is_lacking = outgoing.is_lacking_at(to);
+        let is_lacking = outgoing.is_lacking_at(to, self.full.contains(&to));
         if let Some(remote) = self.remotes.get_mut(&to).filter(|_| is_lacking) {
             remote.enqueue(file, &self.files);
         }

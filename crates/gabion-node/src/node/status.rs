@@ -22,7 +22,7 @@ impl Node {
     /// full it has a log that no other's continues.
     #[must_use]
     pub fn needs_copy(&self) -> Option<&str> {
-        self.protocol.needs_copy()
+        self.copy_wanted.as_deref()
     }
 
     /// Whether it was told to stop: nothing is begun any more but what writes the log out.

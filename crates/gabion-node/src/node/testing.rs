@@ -118,6 +118,33 @@ impl Machine {
         Self { disk, ring: Ring::new(group.ring_len) }
     }
 
+    /// One that joins the group later.
+    pub(super) fn joining(me: ReplicaId) -> Self {
+        let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
+        let handle = disk.handle();
+        let (group, pool_id) = (group_of_two(), [1; 16]);
+        disk.block_on(&handle, open::create_joining(&handle, &group, me, pool_id)).unwrap();
+        Self { disk, ring: Ring::new(group.ring_len) }
+    }
+
+    /// Carries out commits and nothing else, until none is due. Returns all other outputs.
+    pub(super) fn run(&self, node: &mut Node, now_ms: u64) -> Vec<Output> {
+        let (mut others, handle) = (Vec::new(), self.disk.handle());
+        loop {
+            node.advance(now_ms);
+            let Some(output) = node.poll_output() else { return others };
+            match output {
+                Output::Work(id, Work::Commit(commit)) => {
+                    self.disk
+                        .block_on(&handle, gabion_pool::write_commit(&handle, commit))
+                        .unwrap();
+                    node.handle_done(id, Done::Commit(Ok(())));
+                }
+                other => others.push(other),
+            }
+        }
+    }
+
     /// The member that was never connected with the other one.
     pub(super) fn open(&self, options: NodeOptions) -> Node {
         let handle = self.disk.handle();

@@ -13,21 +13,23 @@ use super::{After, Node, Output};
 use crate::protocol::{begin_protocol, local_state};
 use crate::view::View;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
     /// Takes a view of the group, which takes effect once it is durable here. A view that is not
-    /// newer than the one that runs changes nothing.
+    /// newer than the one that runs changes nothing. One that leaves this replica out has it rest
+    /// until a view has it again.
     ///
     /// # Durability
     /// None when it returns: [`Output::View`] says that the view is durable, and runs.
     ///
     /// # Errors
-    /// Invalid input for a view that cannot be, of another group, or in which this replica is no
-    /// member; for one whose number is known with other members; unsupported for another kind of
-    /// log.
+    /// Invalid input for a view that cannot be, or of another group; for one whose number is known
+    /// with other members; fenced for one that means another disk of this replica; unsupported for
+    /// another kind of log.
     pub fn handle_view(&mut self, view: GroupView) -> Result<()> {
         self.check_view(&view)?;
         if view.config <= self.state.view.config {
@@ -55,13 +57,23 @@ impl Node {
         self.protocol.holds_lease()
     }
 
+    /// The newest view that is durable here, for reports; none where none was heard of.
+    #[must_use]
+    pub fn view_told(&self) -> Option<&GroupView> {
+        Some(&self.state.view).filter(|view| view.config > ConfigNumber::ZERO)
+    }
+
     /// The configuration whose term has a record in the log here; zero while none of the term that
-    /// runs has come. The log before it is then all that was acknowledged.
+    /// runs has come. The log before it is then all that was acknowledged. A term with too few full
+    /// members gets no record: there the log up to its begin does.
     #[must_use]
     pub fn founded(&self) -> ConfigNumber {
-        let last = self.log.last().term;
-        let has_record = self.protocol.is_joined() && last == self.protocol.term();
-        if has_record { self.state.view.config } else { ConfigNumber::ZERO }
+        let has_record = match self.view.has_too_few() {
+            true => self.protocol.has_caught_up(),
+            false => self.log.last().term == self.protocol.term(),
+        };
+        let is_founded = self.protocol.is_joined() && has_record;
+        if is_founded { self.view.group().config } else { ConfigNumber::ZERO }
     }
 
     fn check_view(&self, view: &GroupView) -> Result<()> {
@@ -82,10 +94,28 @@ impl Node {
                 view.config, known.log, view.log
             )));
         }
-        if view.place_of(self.me).is_none() {
-            return Err(Error::invalid(format!(
-                "{} is no member in configuration {}",
-                self.me, view.config
+        self.check_disk(view)
+    }
+
+    /// Whether a view that names this replica means this pool, and none that it had before or that
+    /// was put in its place.
+    fn check_disk(&self, view: &GroupView) -> Result<()> {
+        let Some(place) = view.place_of(self.me) else { return Ok(()) };
+        let (member, mine) = (&view.members[place], self.pool.pool_id());
+        if member.pool_id != [0; 16] && member.pool_id != mine {
+            return Err(Error::fenced(format!(
+                "configuration {} has {} with the pool {}, its pool here is {}",
+                view.config,
+                self.me,
+                hex(&member.pool_id),
+                hex(&mine)
+            )));
+        }
+        if member.incarnation > self.state.incarnation {
+            return Err(Error::fenced(format!(
+                "configuration {} has {} at its start {}, the pool here is at start {}: it is older \
+                 than the one that is meant",
+                view.config, self.me, member.incarnation, self.state.incarnation
             )));
         }
         Ok(())
@@ -152,6 +182,7 @@ impl Node {
         self.protocol = begin_protocol(settings, local, &self.state, self.now_ms)?;
         // What the protocol before wanted done to the log is of no term that runs.
         self.held = None;
+        self.copy_wanted = None;
         self.refused = Some("the group is starting".into());
         self.readable = false;
         Ok(())
@@ -162,3 +193,11 @@ impl Node {
         self.log_repair.lost()
     }
 }
+
+/// The digits of an id.
+fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,7 @@ impl Chain {
             self.refuse_to_follow(reason);
             return Ok(());
         }
-        (self.blocked, self.needs_copy) = (None, false);
+        self.blocked = None;
         if let Some(link) = &mut self.peers[i].link {
             link.welcomed = Some(term);
             link.accepted = None;
@@ -100,7 +100,6 @@ impl Chain {
     /// This member cannot take part. One that is not full asks for a copy; the others go on.
     fn cannot_follow(&mut self, reason: String) {
         if !self.is_full() {
-            self.needs_copy = true;
             let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
             let is_asked = link.is_some_and(|l| core::mem::replace(&mut l.asked_for_copy, true));
             if !is_asked {

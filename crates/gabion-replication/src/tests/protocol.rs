@@ -15,7 +15,7 @@ use gabion_base::{
     ConfigNumber, ErrorKind, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term,
 };
 
-fn config(me: u32) -> Config {
+pub(super) fn config(me: u32) -> Config {
     let founders = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
     Config {
         view: GroupView::founding(GroupId(7), &founders, LogKind::Shared),
@@ -37,7 +37,7 @@ fn spans(list: &[(u64, u64, u64)]) -> Spans {
     Spans::new(list.iter().map(span).collect()).unwrap()
 }
 
-fn frame(from: u32, to: u32, term: u64, message: Message) -> Frame {
+pub(super) fn frame(from: u32, to: u32, term: u64, message: Message) -> Frame {
     Frame {
         group: GroupId(7),
         shard: ShardId::ZERO,
@@ -68,7 +68,7 @@ fn middle(end: u64) -> Chain {
     chain
 }
 
-fn hello() -> MemberState {
+pub(super) fn hello() -> MemberState {
     MemberState { versions: (VERSION, VERSION), ..MemberState::default() }
 }
 
@@ -76,7 +76,7 @@ fn at(position: u64) -> Frontier {
     Frontier::of(LogPosition(position))
 }
 
-fn actions(chain: &mut dyn Protocol) -> Vec<Action> {
+pub(super) fn actions(chain: &mut dyn Protocol) -> Vec<Action> {
     core::iter::from_fn(|| chain.poll(0)).collect()
 }
 

@@ -28,8 +28,8 @@ impl Node {
     #[inline]
     fn hold(&self) -> Hold {
         let refusal = match self.duties().append {
-            true => self.refusal(),
-            false => Some(Refusal::Elsewhere(self.view.writer())),
+            false if self.view.is_member() => Some(Refusal::Elsewhere(self.view.writer())),
+            _ => self.refusal(),
         };
         if refusal.is_some() {
             return judge(GateGiven { refusal, ..GateGiven::default() });

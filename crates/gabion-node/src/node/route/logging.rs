@@ -36,6 +36,10 @@ impl Node {
         if self.is_stopping() {
             return Err(Error::unavailable("the replica stops: its log takes no more records"));
         }
+        if self.view.has_too_few() {
+            let reason = self.view.group().too_few().unwrap_or_default();
+            return Err(Error::unavailable(reason));
+        }
         self.writing.check()?;
         self.append_unlogged()?;
         let kind = builder.kind();
@@ -112,7 +116,8 @@ impl Node {
     /// Begins the log of a term with the view in which it runs, so that the log tells by itself
     /// whose it is. A log that nobody else reads needs no such record.
     pub(in crate::node) fn append_term_start(&mut self) {
-        if !self.writing.awaits_term_start() || !self.protocol.is_joined() {
+        let is_due = self.writing.awaits_term_start() && self.protocol.is_joined();
+        if !is_due || self.view.has_too_few() {
             return;
         }
         let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
