@@ -77,6 +77,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-pool",
             "gabion-engine",
             "gabion-replication",
+            "gabion-control",
             "gabion-node",
             "gabion-resp",
             "gabion-proc",

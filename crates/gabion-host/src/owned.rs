@@ -7,6 +7,7 @@
 //! | `pool.new` | the [label](gabion_pool::label) in its block 2, until it is called `pool` |
 //! | `ring`, `ring.new` | the label behind its bytes |
 //! | `checkpoint.unfinished` | the label that it is |
+//! | `probe` | the words with which it begins |
 //!
 //! A ring that an earlier version made has no label: a whole record of the group's log in it will
 //! do, and it gets one.
@@ -53,6 +54,32 @@ pub fn owner(path: &Path, purpose: Purpose) -> Result<Owner> {
         Some(label) => Owner::Gabion(label),
         None => Owner::Other(content(len)),
     })
+}
+
+/// The words with which the file of a replica's probe writes begins, whatever is behind them.
+pub const PROBE_WORDS: &[u8] = b"gabion probe: this block is written again and again\n";
+
+/// Whether a file of that name is that of probe writes; false where there is none.
+///
+/// # Errors
+/// Invalid input when it is somebody else's; the system's.
+pub fn is_probe(path: &Path) -> Result<bool> {
+    let file = match named(path)? {
+        Named::Nothing => return Ok(false),
+        Named::Other(what) => return Err(in_the_way(path, what)),
+        Named::File(file) => file,
+    };
+    let mut words = [0; PROBE_WORDS.len()];
+    match file.read_exact_at(&mut words, 0) {
+        Ok(()) if words == PROBE_WORDS => Ok(true),
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(failed(path, "cannot be read", error))
+        }
+        _ => {
+            let len = file.metadata().map_err(|e| failed(path, "has no length", e))?.len();
+            Err(in_the_way(path, &content(len)))
+        }
+    }
 }
 
 /// The label of a file, if it has one of such a purpose.

@@ -39,6 +39,11 @@ pub fn ring_path(dir: &Path) -> PathBuf {
     dir.join("ring")
 }
 
+/// The file of probe writes in a replica's directory.
+pub fn probe_path(dir: &Path) -> PathBuf {
+    dir.join("probe")
+}
+
 /// What the pool is called until it is whole.
 pub fn unfinished_path(dir: &Path) -> PathBuf {
     dir.join("pool.new")
@@ -158,6 +163,10 @@ pub fn remove_replica(dir: &Path) -> Result<()> {
         if let Owner::Gabion(_) = owner(path, purpose)? {
             owned::remove(path)?;
         }
+    }
+    let probe = probe_path(dir);
+    if matches!(owned::is_probe(&probe), Ok(true)) {
+        owned::remove(&probe)?;
     }
     remove_mark(&pool)?;
     remove_mark(&unfinished).map(drop)

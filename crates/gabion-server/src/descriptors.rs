@@ -21,8 +21,9 @@ pub(crate) const CLIENTS_MAX: usize = 20_000;
 /// Fewest with which a start makes sense: `gabion up` asks each replica how it is, and so may an
 /// operator.
 const CLIENTS_MIN: usize = 4;
-/// Files, rings, queues and listeners of a replica alone with one thread that compacts.
-const OWN: usize = 28;
+/// Files, rings, queues and listeners of a replica alone with one thread that compacts, and the
+/// connection of its controller.
+const OWN: usize = 30;
 /// Of each further such thread: the pool and its ring.
 const PER_COMPACTION: usize = 2;
 /// Connections with each other member: the link and one in its place, NVMe/TCP both ways and one in
@@ -155,19 +156,19 @@ mod tests {
     fn what_the_process_does_not_need_is_for_clients_and_too_little_is_told() {
         let with = |limit| Descriptors::share_out(limit, 4, 1, 2).check();
         let clients = |limit| with(limit).map(Descriptors::clients_max).unwrap();
-        assert_eq!([58, 64, 1_023, 1_024].map(clients), [4, 10, 969, 716]);
-        assert_eq!([20_000, 20_308, usize::MAX].map(clients), [19_692, 20_000, 20_000]);
+        assert_eq!([60, 64, 1_023, 1_024].map(clients), [4, 8, 967, 714]);
+        assert_eq!([20_000, 20_310, usize::MAX].map(clients), [19_690, 20_000, 20_000]);
         let remark = |limit| with(limit).unwrap().remark();
-        assert_eq!(remark(20_308), None);
-        let said = "maxclients is 10 and not 20000: the process may have 64 descriptors (ulimit \
-                    -n), and 54 are for its own files and connections";
+        assert_eq!(remark(20_310), None);
+        let said = "maxclients is 8 and not 20000: the process may have 64 descriptors (ulimit \
+                    -n), and 56 are for its own files and connections";
         assert_eq!(remark(64).as_deref(), Some(said));
-        let error = with(57).unwrap_err().to_string();
-        let said = "the process may have 57 descriptors (ulimit -n), and needs 58: 54 for its own \
+        let error = with(59).unwrap_err().to_string();
+        let said = "the process may have 59 descriptors (ulimit -n), and needs 60: 56 for its own \
                     files and connections, 4 for clients";
         assert_eq!(error, said);
         let threads = |compactions| own(64, 4, compactions, 2);
-        assert_eq!((threads(1), threads(64)), (54, 54 + 126));
+        assert_eq!((threads(1), threads(64)), (56, 56 + 126));
     }
 
     #[test]

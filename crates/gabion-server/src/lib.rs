@@ -13,6 +13,7 @@
 //! - `door` and `client`: connections of clients (`listen` and `descriptors`: how many may come);
 //!   `mesh` and `peers`: connections of members, commands that they forward (`forward`) and what
 //!   they are owed for them (`replies`).
+//! - `control`: connections of controllers; `probe`: what shows them that the device works.
 //! - `run`: commands at this node; `store`: the node as what commands run on; `shipping` and
 //!   `warm`: threads (those of jobs: `gabion-host`); `admin` and `status`: `GABION …`.
 #![allow(
@@ -39,6 +40,7 @@ mod client;
 pub mod commands;
 mod config;
 mod connections;
+mod control;
 mod descriptors;
 mod door;
 mod events;
@@ -50,10 +52,13 @@ mod listen;
 mod marks;
 mod mesh;
 mod peers;
+mod probe;
 mod process;
 mod reopen;
 mod replica;
 mod replies;
+#[cfg(test)]
+mod rig;
 mod routing;
 mod run;
 mod server;

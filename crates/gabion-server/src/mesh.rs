@@ -1,5 +1,6 @@
 //! The other members, as the loop sees them: connections and frames.
 
+use crate::control::is_controller;
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
@@ -243,10 +244,6 @@ impl Service {
     // ---- those who connect to us
 
     pub(crate) fn accept_strangers(&mut self) {
-        // They wait at the door until the replica is open.
-        if !self.is_open() {
-            return;
-        }
         while let Ok((mut stream, _)) = self.peer_door.accept() {
             let free = self.strangers.iter().position(Option::is_none);
             let Some(place) = free.or_else(|| {
@@ -265,6 +262,11 @@ impl Service {
         }
     }
 
+    /// Hears again those who have said who they are while the replica was closed.
+    pub(crate) fn hear_strangers(&mut self) {
+        (0..self.strangers.len()).for_each(|place| self.hear_stranger(place));
+    }
+
     pub(crate) fn hear_stranger(&mut self, place: usize) {
         let Some(Some(stranger)) = self.strangers.get_mut(place) else { return };
         let preamble = match stranger.read() {
@@ -276,8 +278,16 @@ impl Service {
                 return;
             }
         };
-        let Some(stranger) = self.strangers[place].take() else { return };
         let is_ours = preamble.group == self.group && preamble.to == self.me;
+        let is_controller = is_ours && is_controller(preamble.from);
+        // A member waits until the replica is open.
+        if !is_controller && !self.is_open() {
+            return;
+        }
+        let Some(stranger) = self.strangers[place].take() else { return };
+        if is_controller {
+            return self.welcome_controller(stranger.stream);
+        }
         let member = self.peer_place(preamble.from).filter(|_| is_ours);
         let Some(peer) = member.filter(|&peer| !self.peers[peer].is_ours_to_make) else {
             let Preamble { group, from, to } = preamble;

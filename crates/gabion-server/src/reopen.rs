@@ -49,6 +49,7 @@ impl Service {
         // It holds the node, as the replica does.
         drop(self.host.replica.close());
         let Some(replica) = self.replica.close() else { return };
+        self.close_control();
         match self.unwatch(&replica).and_then(|()| replica.close()?.reopen()) {
             Ok(reopening) => self.reopening = Some(Reopened { reopening, settings }),
             Err(error) => self.fail(error),
@@ -134,7 +135,8 @@ impl Service {
         self.replica.store.hold_back_after(self.gated.keys().next().copied());
         // Requests and connections that came meanwhile gave their last event then.
         self.door_has_more = true;
-        self.accept_strangers();
+        self.hear_strangers();
+        self.open_control();
         note!("replica {} is open again: the log ends at {end}", self.me.get());
         Ok(())
     }

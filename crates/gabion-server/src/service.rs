@@ -12,6 +12,7 @@
 use crate::ExitReason;
 use crate::client::{Client, READ_LEN, Sums};
 use crate::commands::Commands;
+use crate::control::Control;
 use crate::descriptors::Spare;
 use crate::door::Ahead;
 use crate::events::Event;
@@ -22,7 +23,7 @@ use crate::reopen::Reopened;
 use crate::replica::{Replica, WhileOpen};
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, WaitingReads};
-use crate::server::{CLIENTS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
+use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
 use crate::shipping::ShipCommand;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
@@ -85,6 +86,7 @@ pub(crate) struct Service {
     // Members.
     pub(crate) peers: Vec<Peer>,
     pub(crate) strangers: Vec<Option<Stranger>>,
+    pub(crate) control: Control,
     pub(crate) next_connection: u64,
     pub(crate) forwarded: ForwardedList,
     pub(crate) next_forward: u64,
@@ -217,6 +219,7 @@ impl Service {
             || !self.listed.is_empty()
             || self.door_has_more
             || self.replica.turns.is_used
+            || self.control.is_busy()
             || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::is_busy)
     }
 
@@ -228,7 +231,8 @@ impl Service {
             MEDIUM => {}
             n if n >= CLIENTS => self.wake_client(n - CLIENTS, event),
             n if n >= STRANGERS => self.hear_stranger(n - STRANGERS),
-            n => self.wake_peer(n - PEERS, event),
+            n if n >= PEERS => self.wake_peer(n - PEERS, event),
+            n => self.wake_control(n - CONTROLS, event),
         }
     }
 
@@ -277,7 +281,7 @@ impl Service {
     /// Everything that follows from what came in.
     pub(crate) fn take_turn(&mut self) {
         if !self.is_open() && !self.finish_reopening() {
-            return;
+            return self.serve_control();
         }
         while let Ok(event) = self.replica.inbox.try_recv() {
             self.take_event(event);
@@ -313,6 +317,7 @@ impl Service {
         self.answer_lost();
         self.acknowledge();
         self.close_killed();
+        self.serve_control();
         self.flush_clients();
         self.flush_peers();
     }

@@ -2,11 +2,13 @@
 
 use crate::client::Sums;
 use crate::commands::Commands;
+use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
 use crate::mesh::follow_addresses;
 use crate::peers::Peer;
+use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
 use crate::routing::ForwardedList;
 use crate::run::WaitingReads;
@@ -128,6 +130,10 @@ fn open_service(
     let peer_door = listen(config.peer_listen, "door for members")?;
     let cache = SharedCache::new(config.block_cache_bytes, config.open_files_bytes);
     let replica = Replica::start(held, contents, cache, Turns::new())?;
+    let control = {
+        let probe = ProbeThread::start(&config.data)?;
+        Control::new(&replica.node.borrow(), replica.parts.pool_id, probe)
+    };
     let seed = random_id()?;
     let resp_address = resp.local_addr().map_err(refused("door for clients"))?;
     let now_ms = clock.now_ms();
@@ -167,6 +173,7 @@ fn open_service(
         ))),
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
+        control,
         next_connection: 0,
         forwarded: ForwardedList::default(),
         next_forward: 0,

@@ -65,6 +65,8 @@ pub(super) struct Room {
     members: BTreeMap<ReplicaId, Spare>,
     /// The last report to the head.
     told: Option<Spare>,
+    /// This replica itself has fewer slots than are kept.
+    is_short_here: bool,
     /// The member that is most short of room, while one is.
     short: Option<(ReplicaId, Spare)>,
     /// When a MemTable was last sealed for room; none at first in each process.
@@ -113,6 +115,10 @@ impl Room {
 
     pub(super) const fn is_short(&self) -> bool {
         self.short.is_some()
+    }
+
+    pub(super) const fn is_short_here(&self) -> bool {
+        self.is_short_here
     }
 
     /// Slots of the member that has least, if files are to fit at others.
@@ -232,6 +238,7 @@ impl Room {
     ) -> Option<SealWish> {
         let mine = self.spare(facts, tree, pool);
         self.tell_head(facts, effects, mine);
+        self.is_short_here = mine.above() < 0;
         let full = self.members.iter().filter(|(id, _)| facts.view.group().has_full(**id));
         let all = full.map(|(member, spare)| (*member, *spare));
         let least = all.chain([(facts.me, mine)]).min_by_key(|(_, spare)| spare.above());

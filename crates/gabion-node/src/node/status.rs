@@ -139,6 +139,13 @@ impl Node {
 
     // ---- room
 
+    /// Whether this replica's own pool, whatever others have, has fewer slots than are kept for
+    /// flushes, compactions and the log.
+    #[must_use]
+    pub const fn is_short_of_room(&self) -> bool {
+        self.room.is_short_here()
+    }
+
     /// Whether the head is about to look at deletes that rest in memory, and may seal them.
     #[must_use]
     pub const fn looks_at_deletes(&self) -> bool {

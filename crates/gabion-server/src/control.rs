@@ -1,0 +1,365 @@
+//! Connections of controllers: what they tell, and what this replica reports to each of them.
+//!
+//! ```text
+//!   controller ─► door for members ─► link ── Tell(epoch, view) ──► Node::handle_view
+//!              ◄─────────────────────  │  ◄─ Report: every 100 ms, and at once when it is news
+//! ```
+//!
+//! A link outlives the replica's node: while that is opened again, the last facts are reported as
+//! those of a replica that has nothing, for as long as an opening takes. A controller that is told
+//! nothing any more takes the replica for lost.
+
+use crate::probe::ProbeThread;
+use crate::server::{self, CONTROLS};
+use crate::service::Service;
+use gabion_base::{ConfigNumber, Error, ErrorKind, ReplicaId, Result};
+use gabion_control::wire::{ControlMessage, MESSAGE_LEN_MAX};
+use gabion_control::{Epoch, Patience, Probe, Report};
+use gabion_node::{Node, WriteGate};
+use gabion_pool::PoolId;
+use gabion_replication::{GroupView, Member};
+use mio::net::TcpStream;
+use mio::{Interest, event::Event};
+use std::io::{self, Read, Write};
+
+/// Connections at a time: two controllers that both believe to be the one, and those of before
+/// whose end has not come here.
+pub(crate) const CONTROLS_MAX: usize = 4;
+/// How long a replica that is being opened again counts as one that lives, in ms.
+const REOPENING_MAX_MS: u64 = 3_000;
+/// How long the pool of a member that takes no writes itself may be short of room before it counts
+/// as full, in ms: a compaction of the writer's makes room as fast, as a rule.
+const SHORT_MAX_MS: u64 = 5_000;
+/// Bytes of one read.
+const READ_LEN: usize = 16 << 10;
+/// Reads in one turn.
+const READS_MAX: usize = 16;
+
+/// A connection of a controller.
+struct Link {
+    stream: TcpStream,
+    /// Greater than that of every link before.
+    number: u64,
+    input: Vec<u8>,
+    /// A report that is being sent, and how much of it is.
+    out: (Vec<u8>, usize),
+    can_write: bool,
+    /// It has sent more than was read in one turn.
+    has_more: bool,
+    /// When the next report is due; 0: at once.
+    due_ms: u64,
+}
+
+/// What a replica reports of its node.
+#[derive(Clone, PartialEq, Eq)]
+struct Facts {
+    member: Member,
+    view: Option<GroupView>,
+    founded: ConfigNumber,
+    is_filled: bool,
+}
+
+impl Facts {
+    fn of(node: &Node, pool_id: PoolId) -> Self {
+        let view = node.view().group();
+        let incarnation = node.state().incarnation;
+        Self {
+            member: Member { incarnation, pool_id, ..Member::new(node.id()) },
+            view: (view.config > ConfigNumber::ZERO).then(|| view.clone()),
+            founded: node.founded(),
+            is_filled: false,
+        }
+    }
+
+    /// Whether the node says the same, without a copy of its view.
+    fn is_of(&self, node: &Node) -> bool {
+        let config = self.view.as_ref().map_or(ConfigNumber::ZERO, |view| view.config);
+        let incarnation = node.state().incarnation;
+        (self.member.incarnation, config, self.founded)
+            == (incarnation, node.view().group().config, node.founded())
+    }
+
+    /// The replica is closed, and is opened again from its files: nobody knows what is in them.
+    fn close(&mut self) {
+        (self.founded, self.is_filled) = (ConfigNumber::ZERO, false);
+    }
+}
+
+/// The controllers of a replica.
+pub(crate) struct Control {
+    links: [Option<Link>; CONTROLS_MAX],
+    next_number: u64,
+    /// The highest that was heard.
+    epoch: Epoch,
+    /// The newest view that came while the replica was closed.
+    told: Option<GroupView>,
+    facts: Facts,
+    probe: ProbeThread,
+    /// Since when the replica is closed, in ms.
+    closed_ms: Option<u64>,
+    /// Since when its pool is short of room, in ms.
+    short_ms: Option<u64>,
+    /// The last complaint, so that it is logged once.
+    complaint: String,
+}
+
+impl Control {
+    pub(crate) fn new(node: &Node, pool_id: PoolId, probe: ProbeThread) -> Self {
+        Self {
+            links: Default::default(),
+            next_number: 0,
+            epoch: Epoch::default(),
+            told: None,
+            facts: Facts::of(node, pool_id),
+            probe,
+            closed_ms: None,
+            short_ms: None,
+            complaint: String::new(),
+        }
+    }
+
+    /// Whether there is more to do without a new event.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.links.iter().flatten().any(|link| link.has_more)
+    }
+
+    fn has_links(&self) -> bool {
+        self.links.iter().any(Option::is_some)
+    }
+
+    /// The place for a new link: a free one, or that of the oldest.
+    fn place(&self) -> usize {
+        let age = |place: &usize| self.links[*place].as_ref().map_or(0, |link| link.number);
+        (0..CONTROLS_MAX).min_by_key(age).unwrap_or(0)
+    }
+
+    /// Logs what is wrong, once.
+    fn complain(&mut self, complaint: String) {
+        if self.complaint != complaint {
+            note!("controller: {complaint}");
+            self.complaint = complaint;
+        }
+    }
+
+    fn report(&self, group: gabion_base::GroupId, probe: Probe) -> Report {
+        let Facts { member, view, founded, is_filled } = self.facts.clone();
+        Report { member, group, view, founded, is_filled, probe, epoch: self.epoch }
+    }
+}
+
+impl Link {
+    /// Reads on, and returns the next whole message. None means that no more is there, or that
+    /// others are to be heard first.
+    fn next_message(&mut self, reads: &mut usize) -> Result<Option<ControlMessage>> {
+        let mut chunk = [0; READ_LEN];
+        loop {
+            if let Some((message, len)) = ControlMessage::decode(&self.input)? {
+                self.input.drain(..len);
+                return Ok(Some(message));
+            }
+            self.has_more = *reads == 0;
+            if self.has_more {
+                return Ok(None);
+            }
+            *reads -= 1;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(Error::io("the connection ended")),
+                Ok(count) => self.input.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(broken(error)),
+            }
+            // A message that is longer is refused by its first bytes.
+            assert!(self.input.len() <= 4 + MESSAGE_LEN_MAX + READ_LEN, "input is bounded");
+        }
+    }
+
+    /// Whether a report can be put in: none waits that the socket has not taken.
+    const fn is_sent(&self) -> bool {
+        self.out.1 == self.out.0.len()
+    }
+
+    /// Sends what the socket takes.
+    fn flush(&mut self) -> Result<()> {
+        while self.can_write && !self.is_sent() {
+            match self.stream.write(&self.out.0[self.out.1..]) {
+                Ok(0) => return Err(broken(io::ErrorKind::WriteZero.into())),
+                Ok(count) => self.out.1 += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::with_source(ErrorKind::Io, "the connection broke", error)
+}
+
+impl Service {
+    /// A controller has said who it is, on a connection that is watched under another token.
+    pub(crate) fn welcome_controller(&mut self, mut stream: TcpStream) {
+        let place = self.control.place();
+        self.end_control(place, "another one connected, and there are enough");
+        let token = server::token(self.place, CONTROLS + place);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.registry.reregister(&mut stream, token, interest) {
+            return self.control.complain(format!("its connection cannot be watched: {error}"));
+        }
+        let _ = stream.set_nodelay(true);
+        self.control.next_number += 1;
+        self.control.links[place] = Some(Link {
+            stream,
+            number: self.control.next_number,
+            input: Vec::new(),
+            out: (Vec::new(), 0),
+            can_write: true,
+            has_more: false,
+            due_ms: 0,
+        });
+        // What came with the preamble gives no further event.
+        self.read_control(place);
+    }
+
+    pub(crate) fn wake_control(&mut self, place: usize, event: &Event) {
+        let Some(Some(link)) = self.control.links.get_mut(place) else { return };
+        link.can_write |= event.is_writable();
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read_control(place);
+        }
+    }
+
+    fn read_control(&mut self, place: usize) {
+        let mut reads = READS_MAX;
+        while let Some(link) = &mut self.control.links[place] {
+            match link.next_message(&mut reads) {
+                Ok(Some(ControlMessage::Tell { epoch, view })) => self.take_tell(epoch, view),
+                Ok(Some(ControlMessage::Report(_))) => {
+                    self.end_control(place, "a controller sends no reports");
+                }
+                Ok(None) => return,
+                Err(error) => self.end_control(place, &error.to_string()),
+            }
+        }
+    }
+
+    /// Ends a controller's connection, if there is one.
+    fn end_control(&mut self, place: usize, why: &str) {
+        let Some(mut link) = self.control.links[place].take() else { return };
+        let _ = self.registry.deregister(&mut link.stream);
+        self.control.complain(format!("its connection was ended: {why}"));
+    }
+
+    fn take_tell(&mut self, epoch: Epoch, view: GroupView) {
+        self.control.epoch = self.control.epoch.max(epoch);
+        if !self.is_open() || self.replica.node.borrow().is_reopening() {
+            let is_newer = |told: &GroupView| view.config > told.config;
+            if self.control.told.as_ref().is_none_or(is_newer) {
+                self.control.told = Some(view);
+            }
+            return;
+        }
+        let taken = self.replica.node.borrow_mut().handle_view(view);
+        if let Err(error) = taken {
+            self.control.complain(format!("its view is not taken: {error}"));
+        }
+    }
+
+    /// The replica is closed, to be opened again: controllers are told at once.
+    pub(crate) fn close_control(&mut self) {
+        self.control.closed_ms = Some(self.clock.running_us() / 1_000);
+        self.control.facts.close();
+        self.control.links.iter_mut().flatten().for_each(|link| link.due_ms = 0);
+        self.serve_control();
+    }
+
+    /// The replica is open again.
+    pub(crate) fn open_control(&mut self) {
+        self.control.closed_ms = None;
+        let epoch = self.control.epoch;
+        if let Some(view) = self.control.told.take() {
+            self.take_tell(epoch, view);
+        }
+    }
+
+    /// Reads on where a controller has sent more than it may in one turn, and reports what is due.
+    /// To be called once a turn, also while the replica is closed.
+    pub(crate) fn serve_control(&mut self) {
+        if !self.control.has_links() {
+            return;
+        }
+        for place in 0..CONTROLS_MAX {
+            let link = self.control.links[place].as_mut();
+            if link.is_some_and(|link| std::mem::take(&mut link.has_more)) {
+                self.read_control(place);
+            }
+        }
+        let now_ms = self.clock.running_us() / 1_000;
+        let is_news = self.is_open() && self.look_at_node();
+        let is_silent = |since_ms: u64| now_ms.saturating_sub(since_ms) > REOPENING_MAX_MS;
+        if self.control.closed_ms.is_some_and(is_silent) {
+            return;
+        }
+        let mut bytes = None;
+        for place in 0..CONTROLS_MAX {
+            let Some(link) = &mut self.control.links[place] else { continue };
+            if is_news {
+                link.due_ms = 0;
+            }
+            if link.is_sent() && link.due_ms <= now_ms {
+                let bytes = bytes.get_or_insert_with(|| self.encoded_report(now_ms));
+                let Some(link) = &mut self.control.links[place] else { continue };
+                link.out = (bytes.clone(), 0);
+                link.due_ms = now_ms + Patience::default().report_ms;
+            }
+            let Some(link) = &mut self.control.links[place] else { continue };
+            if let Err(error) = link.flush() {
+                self.end_control(place, &error.to_string());
+            }
+        }
+    }
+
+    /// Looks at the node for what is to be reported. Returns whether that has changed.
+    fn look_at_node(&mut self) -> bool {
+        let node = self.replica.node.borrow();
+        // One that ends says what it was; it is closed in this turn.
+        if node.is_reopening() || self.control.facts.is_of(&node) {
+            return false;
+        }
+        self.control.facts = Facts::of(&node, self.replica.parts.pool_id);
+        true
+    }
+
+    fn encoded_report(&mut self, now_ms: u64) -> Vec<u8> {
+        let probe = match self.control.probe.state() {
+            Probe::Well if self.is_full(now_ms) => Probe::Full,
+            probe => probe,
+        };
+        ControlMessage::Report(self.control.report(self.group, probe)).encode()
+    }
+
+    /// Whether it is this replica's pool that holds up writes.
+    fn is_full(&mut self, now_ms: u64) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let node = self.replica.node.borrow();
+        if !node.is_short_of_room() {
+            self.control.short_ms = None;
+            return false;
+        }
+        let since_ms = *self.control.short_ms.get_or_insert(now_ms);
+        let is_refusing = matches!(node.write_gate(), WriteGate::Full { .. });
+        is_refusing || now_ms.saturating_sub(since_ms) > SHORT_MAX_MS
+    }
+}
+
+/// Whether somebody who connects under this number is a controller.
+pub(crate) fn is_controller(from: ReplicaId) -> bool {
+    from == gabion_control::wire::CONTROLLER
+}
+
+#[cfg(test)]
+mod tests;
