@@ -28,7 +28,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use gabion_base::{ConfigNumber, GroupId, ReplicaId, Result};
+use gabion_base::{ConfigNumber, GroupId, ReplicaId, Result, Term};
 use gabion_replication::{GroupView, Member};
 
 /// The time of an event, by two clocks.
@@ -111,6 +111,10 @@ pub struct ReplicaStatus {
     pub verdict: Option<Verdict>,
     /// The configuration that it said it acts in.
     pub config: Option<ConfigNumber>,
+    /// Whether it has all that the group has, as a member that is being filled.
+    pub is_filled: bool,
+    /// Whether it is to be no member, by an operator's word.
+    pub is_leaving: bool,
 }
 
 /// A group, for status.
@@ -118,6 +122,10 @@ pub struct ReplicaStatus {
 pub struct GroupStatus {
     /// The newest view.
     pub view: GroupView,
+    /// The highest term that a replica acts in.
+    pub term: Term,
+    /// Full members that the group is to have.
+    pub wanted: u8,
     /// Whether it is complete.
     pub is_complete: bool,
     /// Members, and other replicas that report.
@@ -132,9 +140,23 @@ impl Report {
     }
 }
 
-struct Replica {
-    detector: Detector,
-    report: Option<Report>,
+pub(crate) struct Replica {
+    pub(crate) detector: Detector,
+    pub(crate) report: Option<Report>,
+    /// When nothing spoke against it last, in ms.
+    well_ms: u64,
+}
+
+impl Replica {
+    fn new(patience: &Patience, now_ms: u64) -> Self {
+        Self { detector: Detector::new(patience, now_ms), report: None, well_ms: now_ms }
+    }
+
+    /// Nobody was heard for so many ms, and that was nobody's silence.
+    const fn skip(&mut self, ms: u64) {
+        self.detector.skip(ms);
+        self.well_ms = self.well_ms.saturating_add(ms);
+    }
 }
 
 /// The request to the store that is under way.
@@ -144,22 +166,22 @@ enum Storing {
     Read,
 }
 
-struct Group {
-    record: GroupRecord,
+pub(crate) struct Group {
+    pub(crate) record: GroupRecord,
     version: Version,
     storing: Storing,
-    replicas: BTreeMap<ReplicaId, Replica>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// The store was set back. Until every member has reported, nobody is judged by it.
     is_set_back: bool,
 }
 
 /// The controller of some groups.
 pub struct Controller {
-    patience: Patience,
+    pub(crate) patience: Patience,
     epoch: Epoch,
-    groups: BTreeMap<GroupId, Group>,
+    pub(crate) groups: BTreeMap<GroupId, Group>,
     ticked_ms: u64,
-    outputs: VecDeque<Output>,
+    pub(crate) outputs: VecDeque<Output>,
 }
 
 impl Controller {
@@ -196,10 +218,10 @@ impl Controller {
     pub fn handle_report(&mut self, report: Report, now: Moment) {
         let Some(group) = self.groups.get_mut(&report.group) else { return };
         let (patience, epoch) = (&self.patience, self.epoch);
-        let replica = group.replicas.entry(report.member.replica).or_insert_with(|| Replica {
-            detector: Detector::new(patience, now.now_ms),
-            report: None,
-        });
+        let replica = group
+            .replicas
+            .entry(report.member.replica)
+            .or_insert_with(|| Replica::new(patience, now.now_ms));
         replica.detector.hear(report.probe, now.now_ms);
         let is_later = report.epoch.number > epoch.number;
         let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
@@ -221,8 +243,9 @@ impl Controller {
         self.ticked_ms = self.ticked_ms.max(now.now_ms);
         for group in self.groups.values_mut() {
             if paused_ms > 0 {
-                group.replicas.values_mut().for_each(|replica| replica.detector.skip(paused_ms));
+                group.replicas.values_mut().for_each(|replica| replica.skip(paused_ms));
             }
+            group.note_well(&self.patience, now.now_ms);
             group.advance(&mut self.outputs, &self.patience, now);
         }
     }
@@ -293,10 +316,19 @@ impl Controller {
                     .as_ref()
                     .map(|_| replica.detector.verdict(&self.patience, now.now_ms)),
                 config: replica.report.as_ref().map(Report::config),
+                is_filled: replica.report.as_ref().is_some_and(|report| report.is_filled),
+                is_leaving: group.record.leaving.contains(id),
             }
         });
         let replicas = replicas.collect();
-        Some(GroupStatus { view, is_complete: group.record.intended.is_none(), replicas })
+        let views = group.reports().filter_map(|report| report.view.as_ref());
+        Some(GroupStatus {
+            term: views.map(|view| view.term).max().unwrap_or(view.term),
+            wanted: group.record.wanted,
+            view,
+            is_complete: group.record.intended.is_none(),
+            replicas,
+        })
     }
 
     /// Takes a record that another controller stored.
@@ -315,18 +347,37 @@ impl Controller {
 }
 
 impl Group {
-    const fn is_storing(&self) -> bool {
+    pub(crate) const fn is_storing(&self) -> bool {
         !matches!(self.storing, Storing::Nothing)
     }
 
-    /// Every member has a detector, also one that never reports.
+    /// Every member has a detector, also one that never reports, and so have those whose return
+    /// is waited for.
     fn expect_members(&mut self, patience: &Patience, now_ms: u64) {
-        for member in &self.record.newest().members {
-            self.replicas.entry(member.replica).or_insert_with(|| Replica {
-                detector: Detector::new(patience, now_ms),
-                report: None,
-            });
+        let members = self.record.newest().members.iter().map(|member| member.replica);
+        for id in members.chain(self.record.preferred.iter().copied()) {
+            self.replicas.entry(id).or_insert_with(|| Replica::new(patience, now_ms));
         }
+    }
+
+    /// Notes who is well just now.
+    fn note_well(&mut self, patience: &Patience, now_ms: u64) {
+        for replica in self.replicas.values_mut().filter(|replica| replica.report.is_some()) {
+            if replica.detector.verdict(patience, now_ms) == Verdict::Well {
+                replica.well_ms = replica.well_ms.max(now_ms);
+            }
+        }
+    }
+
+    /// Those whose seats are kept: preferred, away, and not for too long yet.
+    fn awaited(&self, patience: &Patience, now_ms: u64) -> Vec<ReplicaId> {
+        let view = self.record.newest();
+        let is_awaited = |id: &&ReplicaId| {
+            let Some(replica) = self.replicas.get(id) else { return false };
+            let away_ms = now_ms.saturating_sub(replica.well_ms);
+            view.place_of(**id).is_none() && away_ms <= patience.replace_ms
+        };
+        self.record.preferred.iter().filter(is_awaited).copied().collect()
     }
 
     fn tell(&self, outputs: &mut VecDeque<Output>, to: ReplicaId, epoch: Epoch) {
@@ -342,7 +393,7 @@ impl Group {
         }
     }
 
-    fn swap(&mut self, outputs: &mut VecDeque<Output>, record: GroupRecord) {
+    pub(crate) fn swap(&mut self, outputs: &mut VecDeque<Output>, record: GroupRecord) {
         assert!(!self.is_storing(), "one change of a record at a time");
         let (group, expected) = (record.complete.group, self.version);
         outputs.push_back(Output::Swap { group, expected, record: record.encode() });
@@ -464,12 +515,14 @@ impl Group {
         let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
         let gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
         let founded: Vec<ReplicaId> = self.founded().collect();
+        let awaited = self.awaited(patience, now.now_ms);
         let known = Known {
             failed: &failed,
             gone: &gone,
             founded: &founded,
             filled: &filled,
             newcomers: &newcomers,
+            awaited: &awaited,
         };
         match plan::next(&self.record, &known) {
             Plan::Next(record, changes) => {
@@ -540,7 +593,7 @@ impl Group {
     }
 
     /// Replicas that run and are no members, in the order of their numbers.
-    fn newcomers(&self, patience: &Patience, now_ms: u64) -> Vec<Member> {
+    pub(crate) fn newcomers(&self, patience: &Patience, now_ms: u64) -> Vec<Member> {
         let view = self.record.newest();
         let runs = |replica: &&Replica| replica.detector.verdict(patience, now_ms) == Verdict::Well;
         let replicas = self.replicas.values().filter(runs);

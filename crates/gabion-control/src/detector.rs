@@ -26,11 +26,24 @@ pub struct Patience {
     /// Time, in ms, that a probe write may take, or a pool be full where others are not. Default
     /// 1,000.
     pub probe_ms: u64,
+    /// Time, in ms, that a replica may take to report for the first time in a controller's life: it
+    /// may be reading its log. Default 10,000.
+    pub start_ms: u64,
+    /// Time, in ms, that a member which failed is waited for before a spare takes its place.
+    /// Default 600,000, which is ten minutes.
+    pub replace_ms: u64,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { report_ms: 100, silence_ms_min: 400, silence_ms_max: 3_000, probe_ms: 1_000 }
+        Self {
+            report_ms: 100,
+            silence_ms_min: 400,
+            silence_ms_max: 3_000,
+            probe_ms: 1_000,
+            start_ms: 10_000,
+            replace_ms: 600_000,
+        }
     }
 }
 
@@ -92,6 +105,8 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug)]
 pub struct Detector {
     heard_ms: u64,
+    /// Whether it has ever reported.
+    is_heard: bool,
     /// Mean and mean deviation of the time between reports, in sixteenths of a ms.
     mean: u64,
     deviation: u64,
@@ -103,11 +118,12 @@ pub struct Detector {
 const FRACTION: u64 = 16;
 
 impl Detector {
-    /// A replica that is given a whole patience from `now_ms` on to report.
+    /// A replica that has [`Patience::start_ms`] from `now_ms` on for its first report.
     #[must_use]
     pub const fn new(patience: &Patience, now_ms: u64) -> Self {
         Self {
             heard_ms: now_ms,
+            is_heard: false,
             mean: patience.report_ms * FRACTION,
             deviation: patience.report_ms * FRACTION / 4,
             probe: Probe::Well,
@@ -117,10 +133,14 @@ impl Detector {
 
     /// A report came.
     pub fn hear(&mut self, probe: Probe, now_ms: u64) {
-        let interval = now_ms.saturating_sub(self.heard_ms).saturating_mul(FRACTION);
-        let error = interval.abs_diff(self.mean);
-        self.mean = self.mean - self.mean / 8 + interval / 8;
-        self.deviation = self.deviation - self.deviation / 4 + error / 4;
+        // The time until the first report is that of a start, and says nothing of the next ones.
+        if self.is_heard {
+            let interval = now_ms.saturating_sub(self.heard_ms).saturating_mul(FRACTION);
+            let error = interval.abs_diff(self.mean);
+            self.mean = self.mean - self.mean / 8 + interval / 8;
+            self.deviation = self.deviation - self.deviation / 4 + error / 4;
+        }
+        self.is_heard = true;
         self.heard_ms = self.heard_ms.max(now_ms);
         if (probe == Probe::Full) != (self.probe == Probe::Full) {
             self.full_since_ms = now_ms;
@@ -143,6 +163,9 @@ impl Detector {
     /// The silence, in ms, after which the replica has failed.
     #[must_use]
     pub fn silence_ms(&self, patience: &Patience) -> u64 {
+        if !self.is_heard {
+            return patience.start_ms;
+        }
         let adapted = (self.mean + 8 * self.deviation) / FRACTION;
         adapted.clamp(patience.silence_ms_min, patience.silence_ms_max)
     }
@@ -180,8 +203,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PATIENCE: Patience =
-        Patience { report_ms: 100, silence_ms_min: 400, silence_ms_max: 3_000, probe_ms: 1_000 };
+    const PATIENCE: Patience = Patience {
+        report_ms: 100,
+        silence_ms_min: 400,
+        silence_ms_max: 3_000,
+        probe_ms: 1_000,
+        start_ms: 2_000,
+        replace_ms: 60_000,
+    };
+
+    #[test]
+    fn a_replica_that_starts_is_waited_for_longer_than_one_that_reported() {
+        let mut detector = Detector::new(&PATIENCE, 0);
+        assert_eq!(detector.verdict(&PATIENCE, 2_000), Verdict::Well);
+        assert_eq!(detector.verdict(&PATIENCE, 2_001), Verdict::Silent(2_001));
+        detector.hear(Probe::Well, 2_002);
+        assert_eq!(detector.silence_ms(&PATIENCE), 400, "its start says nothing of its reports");
+    }
 
     #[test]
     fn silence_beyond_patience_is_a_failure_and_a_report_ends_it() {

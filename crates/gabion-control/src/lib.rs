@@ -10,7 +10,7 @@
 //!   replicas ── Report: all have it, its term has begun ──► Swap (complete)  ◄─────────────┘
 //! ```
 //!
-//! - [`Controller`]: the machine; its text is the protocol.
+//! - [`Controller`]: the machine; its text is the protocol. [`Command`]: an operator's wish.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
 //! - [`store`]: where, and the contract of every store. [`wire`]: the messages in bytes.
 //!
@@ -21,6 +21,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod command;
 mod controller;
 pub mod detector;
 pub mod plan;
@@ -30,6 +31,7 @@ pub mod store;
 mod tests;
 pub mod wire;
 
+pub use command::Command;
 pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use detector::{Patience, Probe, Verdict};
 pub use record::{Event, GroupRecord};

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   record, verdicts ─► full members that may stay ─► enough? ─┬─ lost:     without the failed
+//!                                                     │        ├─ leaving:  without it
 //!                                                     │        ├─ filled:   full, and last
 //!                                                     │        └─ newcomer: last, to be filled
 //!                                                     └─ too few: writes wait for the failed, but
@@ -13,6 +14,9 @@
 //! term of a view in which it is full is in its log, as the log before that is everything that was
 //! acknowledged. So a member that was filled counts from then on; until then the next view takes it
 //! back, and one that a view left out does not count, whether that view took effect or not.
+//!
+//! A seat that a member left by failing is its own for a while: a spare takes it when the member
+//! has stayed away for too long, when its disk is gone, or when writes wait for a member.
 //!
 //! The order of the members stays, so that the successor of a head is the next in the chain, and
 //! the one before a tail is the next tail (RubbleDB §4.1, van Renesse and Schneider 2004 §3).
@@ -38,6 +42,8 @@ pub struct Known<'a> {
     pub filled: &'a [ReplicaId],
     /// Replicas that are no members, run and could be filled.
     pub newcomers: &'a [Member],
+    /// Preferred replicas that do not run, and may be back in time.
+    pub awaited: &'a [ReplicaId],
 }
 
 /// A change of membership.
@@ -49,6 +55,8 @@ pub enum Change {
     Fill(ReplicaId),
     /// This one is to be filled.
     Take(ReplicaId),
+    /// This one goes by an operator's word.
+    Leave(ReplicaId),
 }
 
 impl fmt::Display for Change {
@@ -61,6 +69,7 @@ impl fmt::Display for Change {
             }
             Self::Fill(member) => write!(f, "replica {} is full", member.get()),
             Self::Take(member) => write!(f, "replica {} is being filled", member.get()),
+            Self::Leave(member) => write!(f, "replica {} leaves, as it was told to", member.get()),
         }
     }
 }
@@ -109,7 +118,8 @@ pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
         members.iter_mut().filter(|m| may_lack(m)).for_each(|m| m.is_full = false);
         members.sort_by_key(|member| !member.is_full);
     } else if record.intended.is_none() {
-        changes.extend(add(record, known, &mut members));
+        let left = leave(record, known, &mut members);
+        changes.extend(left.or_else(|| add(record, known, &mut members)));
     }
     if changes.is_empty() {
         return if lost.is_empty() || is_enough { Plan::Keep } else { Plan::TooFew(staying) };
@@ -119,6 +129,7 @@ pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
         return Plan::TooFew(0);
     }
     let mut next = record.clone();
+    next.preferred = preferred(record, known, &members, &changes);
     // One that was filled just now is not among them, and no longer one that goes.
     let is_full = |id: &ReplicaId| members.iter().any(|m| m.replica == *id && m.is_full);
     next.trusted = trusted.into_iter().filter(is_full).collect();
@@ -126,11 +137,43 @@ pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
     Plan::Next(Box::new(next), changes)
 }
 
+/// The replicas that come first where a member is missing, after these changes.
+fn preferred(
+    record: &GroupRecord,
+    known: &Known<'_>,
+    members: &[Member],
+    changes: &[Change],
+) -> Vec<ReplicaId> {
+    let mut next = record.clone();
+    for change in changes {
+        let Change::Lose(lost) = change else { continue };
+        let was_full = |id: &&ReplicaId| record.newest().full().any(|m| m.replica == **id);
+        let is_awaited =
+            |id: &&ReplicaId| !known.gone.contains(*id) && !record.leaving.contains(*id);
+        lost.iter().filter(was_full).filter(is_awaited).for_each(|id| next.prefer(*id, false));
+    }
+    // Of a group that is whole nobody is missing any more.
+    let full = members.iter().filter(|m| m.is_full && !record.leaving.contains(&m.replica)).count();
+    if full >= usize::from(record.wanted) { Vec::new() } else { next.preferred }
+}
+
+/// Lets a member go that is to leave, once the others are enough without it.
+fn leave(record: &GroupRecord, known: &Known<'_>, members: &mut Vec<Member>) -> Option<Change> {
+    let leaves = |member: &Member| record.leaving.contains(&member.replica);
+    let stays = |member: &&Member| {
+        member.is_full && !leaves(member) && !known.failed.contains(&member.replica)
+    };
+    let staying = members.iter().filter(stays).count();
+    let enough = usize::from(record.wanted.max(record.newest().members_min));
+    let goes = |member: &Member| leaves(member) && (!member.is_full || staying >= enough);
+    let at = members.iter().position(goes)?;
+    Some(Change::Leave(members.remove(at).replica))
+}
+
 /// Adds one member at a time: first makes full who was filled, as the group then has what it wants.
 fn add(record: &GroupRecord, known: &Known<'_>, members: &mut Vec<Member>) -> Option<Change> {
-    let is_filled = |m: &Member| {
-        !m.is_full && known.filled.contains(&m.replica) && !known.failed.contains(&m.replica)
-    };
+    let is_failed = |member: &Member| known.failed.contains(&member.replica);
+    let is_filled = |m: &Member| !m.is_full && known.filled.contains(&m.replica) && !is_failed(m);
     if let Some(at) = members.iter().position(is_filled) {
         let mut member = members.remove(at);
         let replica = member.replica;
@@ -140,15 +183,57 @@ fn add(record: &GroupRecord, known: &Known<'_>, members: &mut Vec<Member>) -> Op
         return Some(Change::Fill(replica));
     }
     let wanted = usize::from(record.wanted).min(GroupView::MEMBERS_MAX);
-    let failed = |member: &&Member| known.failed.contains(&member.replica);
-    let lasting = members.len() - members.iter().filter(failed).count();
+    let leaves = |replica: &ReplicaId| record.leaving.contains(replica);
+    let lasting = members.iter().filter(|m| !is_failed(m) && !leaves(&m.replica)).count();
     if lasting >= wanted || members.len() >= GroupView::MEMBERS_MAX {
         return None;
     }
-    let is_new = |member: &&Member| members.iter().all(|old| old.replica != member.replica);
-    let newcomer = known.newcomers.iter().find(is_new)?;
+    let newcomer = newcomer(record, known, members, wanted - lasting)?;
     members.push(Member { is_full: false, ..newcomer.clone() });
     Some(Change::Take(newcomer.replica))
+}
+
+/// The next to be filled, where so many are missing.
+fn newcomer<'a>(
+    record: &GroupRecord,
+    known: &Known<'a>,
+    members: &[Member],
+    missing: usize,
+) -> Option<&'a Member> {
+    let may_come = |member: &&Member| {
+        let id = member.replica;
+        members.iter().all(|old| old.replica != id) && !record.leaving.contains(&id)
+    };
+    let mut preferred = record.preferred.iter();
+    let named = |id: &ReplicaId| known.newcomers.iter().filter(may_come).find(|m| m.replica == *id);
+    if let Some(first) = preferred.find_map(named) {
+        return Some(first);
+    }
+    let serves = |member: &&Member| member.is_full && !known.failed.contains(&member.replica);
+    let serving = members.iter().filter(serves).count();
+    let takes_writes = serving >= usize::from(record.newest().members_min);
+    if takes_writes && known.awaited.len() >= missing {
+        return None;
+    }
+    known.newcomers.iter().find(may_come)
+}
+
+/// The record with another writer in its next view: a member that is full in the complete one. The
+/// others keep their order.
+///
+/// # Panics
+/// While a view is being carried out, or when the member is not full.
+#[must_use]
+pub fn hand_over(record: &GroupRecord, to: ReplicaId) -> GroupRecord {
+    assert!(record.intended.is_none(), "one change at a time");
+    let mut next = record.clone();
+    let mut view = record.complete.clone();
+    let at = view.members.iter().position(|member| member.replica == to && member.is_full);
+    assert!(at.is_some(), "only a full member takes writes");
+    view.members[..=at.unwrap_or(0)].rotate_right(1);
+    view.config = view.config.next();
+    next.intended = Some(view);
+    next
 }
 
 #[cfg(test)]
@@ -182,12 +267,13 @@ mod tests {
         founded: Vec<ReplicaId>,
         filled: Vec<ReplicaId>,
         newcomers: Vec<Member>,
+        awaited: Vec<ReplicaId>,
     }
 
     impl World {
         fn next(&self, record: &GroupRecord) -> Plan {
-            let Self { failed, gone, founded, filled, newcomers } = self;
-            next(record, &Known { failed, gone, founded, filled, newcomers })
+            let Self { failed, gone, founded, filled, newcomers, awaited } = self;
+            next(record, &Known { failed, gone, founded, filled, newcomers, awaited })
         }
 
         /// The next view's shape, which is intended from now on.
@@ -308,5 +394,97 @@ mod tests {
         complete(&mut record);
         assert_eq!(world.intend(&mut record), "1 5");
         assert_eq!(record.newest().config, ConfigNumber(4));
+    }
+
+    fn spares(list: &[u32]) -> Vec<Member> {
+        list.iter().map(|id| Member::new(ReplicaId(*id))).collect()
+    }
+
+    #[test]
+    fn a_spare_takes_the_seat_of_a_member_that_is_no_longer_awaited() {
+        let mut record = record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[3]), newcomers: spares(&[4]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "1 2");
+        assert_eq!(record.preferred, ids(&[3]));
+        complete(&mut record);
+        (world.failed, world.awaited) = (Vec::new(), ids(&[3]));
+        assert_eq!(world.intend(&mut record), "Keep", "3 may be back in time");
+        let mut early = record.clone();
+        world.newcomers = spares(&[3, 4]);
+        world.awaited.clear();
+        assert_eq!(world.intend(&mut early), "1 2 (3)", "and is taken then");
+        world.newcomers = spares(&[4]);
+        assert_eq!(world.intend(&mut record), "1 2 (4)");
+        complete(&mut record);
+        (world.newcomers, world.filled) = (spares(&[3]), ids(&[4]));
+        assert_eq!(world.intend(&mut record), "1 2 4", "3 is the spare now");
+        assert!(record.preferred.is_empty(), "nobody is missing");
+    }
+
+    #[test]
+    fn a_spare_comes_at_once_for_a_lost_disk_and_where_writes_wait() {
+        let mut record = record(&[1, 2, 3], 2);
+        let (failed, gone) = (ids(&[3]), ids(&[3]));
+        let mut world = World { failed, gone, newcomers: spares(&[4]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "1 2");
+        assert!(record.preferred.is_empty(), "its seat is nobody's");
+        complete(&mut record);
+        (world.failed, world.gone) = (Vec::new(), Vec::new());
+        assert_eq!(world.intend(&mut record), "1 2 (4)");
+        // Of three, two are missed: below the minimum nobody is waited for.
+        let mut record = self::record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[3]), newcomers: spares(&[4]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "1 2");
+        complete(&mut record);
+        (world.failed, world.awaited) = (ids(&[2]), ids(&[3]));
+        assert_eq!(world.intend(&mut record), "1 2 (4)");
+        // Two seats are free, and one of their members may be back.
+        let mut record = self::record(&[1, 2, 3, 4], 2);
+        let mut world = World { failed: ids(&[3, 4]), newcomers: spares(&[5]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "1 2");
+        complete(&mut record);
+        (world.failed, world.awaited) = (Vec::new(), ids(&[3]));
+        assert_eq!(world.intend(&mut record), "1 2 (5)");
+        complete(&mut record);
+        world.newcomers = spares(&[6]);
+        assert_eq!(world.intend(&mut record), "Keep", "the other seat is kept for 3");
+    }
+
+    #[test]
+    fn a_member_that_is_to_leave_goes_once_the_others_are_enough() {
+        let mut record = record(&[1, 2, 3], 2);
+        record.leave(ReplicaId(1)).unwrap();
+        let mut world = World { newcomers: spares(&[4]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "1 2 3 (4)", "replaced: first the other is filled");
+        complete(&mut record);
+        assert_eq!(world.intend(&mut record), "Keep");
+        world.filled = ids(&[4]);
+        assert_eq!(world.intend(&mut record), "1 2 3 4");
+        complete(&mut record);
+        assert_eq!(world.intend(&mut record), "2 3 4");
+        complete(&mut record);
+        world.newcomers = spares(&[1]);
+        assert_eq!(world.intend(&mut record), "Keep");
+        // Fewer are wanted where one is removed.
+        let mut record = self::record(&[1, 2, 3], 2);
+        record.wanted = 2;
+        record.leave(ReplicaId(2)).unwrap();
+        assert_eq!(World::default().intend(&mut record), "1 3");
+        complete(&mut record);
+        let world = World { newcomers: spares(&[2]), ..World::default() };
+        record.wanted = 3;
+        assert_eq!(world.intend(&mut record), "Keep", "it is not taken again");
+        let world = World { failed: ids(&[3]), ..World::default() };
+        record.leave(ReplicaId(1)).unwrap();
+        assert_eq!(world.next(&record), Plan::TooFew(1), "it stays while it is needed");
+    }
+
+    #[test]
+    fn writes_are_handed_to_another_full_member() {
+        for (to, expected) in [(2, "2 1 3"), (3, "3 1 2"), (1, "1 2 3")] {
+            let next = hand_over(&record(&[1, 2, 3], 2), ReplicaId(to));
+            next.validate().unwrap();
+            assert_eq!((shape(next.newest()).as_str(), next.newest().config.get()), (expected, 2));
+        }
     }
 }

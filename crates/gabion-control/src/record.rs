@@ -8,6 +8,8 @@
 //!     3 wanted    u8 replicas that the group is to have
 //!     4 trusted   u32 replica each
 //!     5 events    u64 ms since 1970, prefixed text, each
+//!     6 preferred u32 replica each (absent: none)
+//!     7 leaving   u32 replica each (absent: none)
 //! ```
 //!
 //! A view is written as intended before any member hears of it. Each later controller carries it
@@ -28,6 +30,8 @@ const TAG_INTENDED: u16 = 2;
 const TAG_WANTED: u16 = 3;
 const TAG_TRUSTED: u16 = 4;
 const TAG_EVENTS: u16 = 5;
+const TAG_PREFERRED: u16 = 6;
+const TAG_LEAVING: u16 = 7;
 
 /// Something that the controller saw or did, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,18 +61,63 @@ pub struct GroupRecord {
     pub trusted: Vec<ReplicaId>,
     /// The latest events, oldest first.
     pub events: VecDeque<Event>,
+    /// Replicas that are taken before others where a member is missing, in this order: members that
+    /// failed, and those that an operator named.
+    pub preferred: Vec<ReplicaId>,
+    /// Replicas that are to be no members, by an operator's word: they go once the others are
+    /// enough, and are not taken.
+    pub leaving: Vec<ReplicaId>,
 }
 
 impl GroupRecord {
     /// Events that are kept.
     pub const EVENTS_MAX: usize = 256;
+    /// Most replicas that are preferred, and that are leaving.
+    pub const LISTED_MAX: usize = 64;
 
     /// The record of a new group: its founding view, which its members have from their making.
     #[must_use]
     pub fn founding(view: GroupView) -> Self {
         let wanted = u8::try_from(view.members.len()).unwrap_or(u8::MAX);
         let trusted = view.full().map(|member| member.replica).collect();
-        Self { complete: view, intended: None, wanted, trusted, events: VecDeque::new() }
+        Self {
+            complete: view,
+            intended: None,
+            wanted,
+            trusted,
+            events: VecDeque::new(),
+            preferred: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+
+    /// This replica comes before others where a member is missing.
+    pub(crate) fn prefer(&mut self, replica: ReplicaId, is_first: bool) {
+        self.preferred.retain(|other| *other != replica);
+        if self.preferred.len() == Self::LISTED_MAX {
+            self.preferred.remove(0);
+        }
+        let at = if is_first { 0 } else { self.preferred.len() };
+        self.preferred.insert(at, replica);
+    }
+
+    /// This replica is to be no member.
+    ///
+    /// # Errors
+    /// Limit exceeded, where too many are named already.
+    pub(crate) fn leave(&mut self, replica: ReplicaId) -> Result<()> {
+        self.preferred.retain(|other| *other != replica);
+        if self.leaving.contains(&replica) {
+            return Ok(());
+        }
+        if self.leaving.len() == Self::LISTED_MAX {
+            return Err(Error::limit(format!(
+                "{} replicas are to be no members, the limit: `group add` ends that for one",
+                Self::LISTED_MAX
+            )));
+        }
+        self.leaving.push(replica);
+        Ok(())
     }
 
     /// The newest view, which members may act in.
@@ -136,15 +185,18 @@ impl GroupRecord {
             put_field(&mut out, TAG_INTENDED, FIELD_CRITICAL, &intended.encode());
         }
         put_field(&mut out, TAG_WANTED, FIELD_CRITICAL, &[self.wanted]);
-        let mut trusted = Vec::new();
-        self.trusted.iter().for_each(|replica| trusted.put_u32(replica.get()));
-        put_field(&mut out, TAG_TRUSTED, FIELD_CRITICAL, &trusted);
+        put_field(&mut out, TAG_TRUSTED, FIELD_CRITICAL, &listed(&self.trusted));
         let mut events = Vec::new();
         for event in &self.events {
             events.put_u64(event.unix_ms);
             events.put_prefixed(event.text.as_bytes());
         }
         put_field(&mut out, TAG_EVENTS, 0, &events);
+        for (tag, list) in [(TAG_PREFERRED, &self.preferred), (TAG_LEAVING, &self.leaving)] {
+            if !list.is_empty() {
+                put_field(&mut out, tag, FIELD_CRITICAL, &listed(list));
+            }
+        }
         out
     }
 
@@ -164,6 +216,7 @@ impl GroupRecord {
         let mut fields = Fields::new(reader.rest(), WHAT);
         let (mut complete, mut intended, mut wanted, mut trusted) = (None, None, None, None);
         let mut events = VecDeque::new();
+        let (mut preferred, mut leaving) = (Vec::new(), Vec::new());
         let mut last_tag = 0;
         while let Some(field) = fields.next_field()? {
             if field.tag <= last_tag {
@@ -183,8 +236,16 @@ impl GroupRecord {
                         payload.len()
                     )));
                 }
-                (TAG_TRUSTED, payload) => trusted = Some(read_trusted(payload)?),
+                (TAG_TRUSTED, payload) => {
+                    trusted = Some(read_list(payload, "trusted members", GroupView::MEMBERS_MAX)?);
+                }
                 (TAG_EVENTS, payload) => events = read_events(payload)?,
+                (TAG_PREFERRED, payload) => {
+                    preferred = read_list(payload, "preferred replicas", Self::LISTED_MAX)?;
+                }
+                (TAG_LEAVING, payload) => {
+                    leaving = read_list(payload, "replicas to leave", Self::LISTED_MAX)?;
+                }
                 _ => field.skip_unknown(WHAT)?,
             }
         }
@@ -195,26 +256,34 @@ impl GroupRecord {
             wanted: wanted.ok_or_else(|| missing("number of replicas"))?,
             trusted: trusted.ok_or_else(|| missing("list of trusted members"))?,
             events,
+            preferred,
+            leaving,
         };
         record.validate().map_err(|error| Error::corruption(format!("{WHAT}: {error}")))?;
         Ok(record)
     }
 }
 
-fn read_trusted(payload: &[u8]) -> Result<Vec<ReplicaId>> {
-    if payload.len() > 4 * GroupView::MEMBERS_MAX {
+fn listed(replicas: &[ReplicaId]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 * replicas.len());
+    replicas.iter().for_each(|replica| out.put_u32(replica.get()));
+    out
+}
+
+fn read_list(payload: &[u8], what: &'static str, max: usize) -> Result<Vec<ReplicaId>> {
+    if payload.len() > 4 * max {
         return Err(Error::corruption(format!(
-            "{WHAT}: {} bytes of trusted members, the limit is {}",
+            "{WHAT}: {} bytes of {what}, the limit is {}",
             payload.len(),
-            4 * GroupView::MEMBERS_MAX
+            4 * max
         )));
     }
-    let mut reader = Reader::new(payload, "trusted members");
-    let mut trusted = Vec::new();
+    let mut reader = Reader::new(payload, what);
+    let mut list = Vec::new();
     while !reader.is_empty() {
-        trusted.push(ReplicaId(reader.u32()?));
+        list.push(ReplicaId(reader.u32()?));
     }
-    Ok(trusted)
+    Ok(list)
 }
 
 fn read_events(payload: &[u8]) -> Result<VecDeque<Event>> {
@@ -264,6 +333,28 @@ mod tests {
             assert!(GroupRecord::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
         assert!(GroupRecord::decode(&bytes[..events]).unwrap().events.is_empty());
+    }
+
+    #[test]
+    fn lists_of_replicas_survive_and_have_a_limit() {
+        let mut record = record();
+        for id in 10..=100 {
+            record.prefer(ReplicaId(id), false);
+        }
+        record.prefer(ReplicaId(50), true);
+        let preferred = &record.preferred;
+        assert_eq!((preferred.len(), preferred[0]), (GroupRecord::LISTED_MAX, ReplicaId(50)));
+        for id in 1..=64 {
+            record.leave(ReplicaId(id)).unwrap();
+            record.leave(ReplicaId(id)).unwrap();
+        }
+        let error = record.leave(ReplicaId(65)).unwrap_err().to_string();
+        assert!(error.contains("64 replicas"), "{error}");
+        assert!(!record.preferred.contains(&ReplicaId(50)), "it cannot be both");
+        assert_eq!(GroupRecord::decode(&record.encode()).unwrap(), record);
+        record.leaving.push(ReplicaId(66));
+        let error = GroupRecord::decode(&record.encode()).unwrap_err().to_string();
+        assert!(error.contains("the limit is 256"), "{error}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use crate::record::GroupRecord;
 use crate::store::Versioned;
 use crate::{
-    Controller, Epoch, Moment, Output, Patience, Probe, Report, Swapped, Verdict, Version,
+    Command, Controller, Epoch, Moment, Output, Patience, Probe, Report, Swapped, Verdict, Version,
 };
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId};
 use gabion_replication::{GroupView, Member};
@@ -31,7 +31,9 @@ impl Rig {
         }
         let records = [(Version(1), GroupRecord::founding(view.clone()))];
         let now = Moment { now_ms: 1_000, unix_ms: 0 };
-        let controller = Controller::new(Patience::default(), EPOCH, records, now);
+        // As long as one that reported, where a test does not say otherwise.
+        let patience = Patience { start_ms: 400, replace_ms: 60_000, ..Patience::default() };
+        let controller = Controller::new(patience, EPOCH, records, now);
         Self { controller, now_ms: 1_000, view, version: 1 }
     }
 
@@ -331,4 +333,148 @@ fn two_views_of_one_number_are_followed_by_the_members_of_both() {
     assert_eq!((next.config, ids(next)), (view.config.next(), [2, 3, 1].to_vec()));
     assert!(!next.members[2].is_full, "the other list left it out, and may have begun");
     assert_eq!(record.trusted, [ReplicaId(2), ReplicaId(3)]);
+}
+
+/// The view of the next record that is to be stored, which is stored.
+fn next_view(rig: &mut Rig) -> GroupView {
+    let mut swaps = rig.outputs().into_iter().filter_map(|output| match output {
+        Output::Swap { record, .. } => GroupRecord::decode(&record).ok(),
+        _ => None,
+    });
+    let record = swaps.next_back().expect("a change of the record");
+    rig.stored();
+    record.newest().clone()
+}
+
+/// The members act in the view that is stored, until it is complete.
+fn complete(rig: &mut Rig, view: GroupView, reporting: &[u32]) {
+    rig.outputs();
+    rig.view = view;
+    rig.pass(100, reporting, |_| {});
+    rig.outputs();
+    rig.stored();
+    assert_eq!(rig.controller.record(GROUP).unwrap().intended, None);
+}
+
+#[test]
+fn a_spare_waits_for_a_member_that_may_be_back_and_takes_over_then() {
+    let mut rig = Rig::new(2);
+    let is_spare = |report: &mut Report| {
+        if report.member.replica.get() == 4 {
+            (report.view, report.founded) = (None, ConfigNumber::ZERO);
+        }
+    };
+    rig.pass(1_000, &[1, 2, 3, 4], is_spare);
+    rig.outputs();
+    rig.pass(500, &[1, 2, 4], is_spare);
+    let without = next_view(&mut rig);
+    assert_eq!(ids(&without), [1, 2]);
+    rig.view = without;
+    rig.pass(100, &[1, 2, 4], is_spare);
+    assert_eq!(next_view(&mut rig).config, rig.view.config, "it is complete");
+    rig.pass(58_000, &[1, 2, 4], is_spare);
+    let outputs = rig.outputs();
+    assert!(outputs.iter().all(|o| matches!(o, Output::Tell { .. })), "{outputs:?}");
+    // The controller's own pause is not the member's absence.
+    rig.now_ms += 600_000;
+    rig.pass(1_000, &[1, 2, 4], is_spare);
+    let outputs = rig.outputs();
+    assert!(outputs.iter().all(|o| matches!(o, Output::Tell { .. })), "{outputs:?}");
+    rig.pass(2_000, &[1, 2, 4], is_spare);
+    let next = next_view(&mut rig);
+    assert_eq!((ids(&next), next.members[2].is_full), ([1, 2, 4].to_vec(), false));
+    let status = rig.controller.status(GROUP, rig.now()).unwrap();
+    assert_eq!((status.wanted, status.replicas.len()), (3, 4));
+}
+
+#[test]
+fn writes_move_to_another_full_member_when_an_operator_says_so() {
+    let mut rig = Rig::new(2);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    let now = rig.now();
+    let refused = |rig: &mut Rig, command| {
+        let error = rig.controller.handle_command(GROUP, command, now).unwrap_err();
+        assert_eq!(rig.outputs(), []);
+        error.to_string()
+    };
+    let fail_over = |id| Command::FailOver(Some(ReplicaId(id)));
+    assert!(refused(&mut rig, fail_over(1)).contains("takes writes already"));
+    assert!(refused(&mut rig, fail_over(4)).contains("no full member: 2, 3 could"));
+    rig.controller.handle_command(GROUP, Command::FailOver(None), rig.now()).unwrap();
+    let busy = rig.controller.handle_command(GROUP, fail_over(3), now).unwrap_err();
+    assert_eq!(busy.kind(), gabion_base::ErrorKind::Busy);
+    let view = next_view(&mut rig);
+    assert_eq!((ids(&view), view.config), ([2, 1, 3].to_vec(), ConfigNumber(2)));
+    let busy = rig.controller.handle_command(GROUP, fail_over(3), now).unwrap_err();
+    assert!(busy.to_string().contains("c2 is being carried out"), "{busy}");
+    complete(&mut rig, view, &[1, 2, 3]);
+    rig.controller.handle_command(GROUP, fail_over(3), rig.now()).unwrap();
+    assert_eq!(ids(&next_view(&mut rig)), [3, 2, 1]);
+    assert_eq!(rig.events()[0], "told to have replica 2 take writes");
+}
+
+#[test]
+fn an_operator_removes_no_member_that_the_group_needs() {
+    let mut rig = Rig::new(2);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    let remove = |id| Command::Remove(ReplicaId(id));
+    let now = rig.now();
+    let error = rig.controller.handle_command(GROUP, remove(4), now).unwrap_err();
+    assert!(error.to_string().contains("replica 4 is no member: members are 1, 2, 3"), "{error}");
+    rig.controller.handle_command(GROUP, remove(1), now).unwrap();
+    assert_eq!(next_view(&mut rig).config, ConfigNumber(1), "first the wish is stored");
+    rig.pass(100, &[1, 2, 3], |_| {});
+    let view = next_view(&mut rig);
+    assert_eq!(ids(&view), [2, 3]);
+    complete(&mut rig, view, &[2, 3]);
+    rig.pass(1_000, &[1, 2, 3], |_| {});
+    assert!(rig.controller.record(GROUP).unwrap().intended.is_none(), "it is not taken again");
+    rig.outputs();
+    let error = rig.controller.handle_command(GROUP, remove(2), rig.now()).unwrap_err();
+    let expected = "without replica 2 the group has 1 full members, and needs 2 to take writes";
+    assert!(error.to_string().contains(expected), "{error}");
+    // What was removed can be added.
+    rig.controller.handle_command(GROUP, Command::Add(ReplicaId(1)), rig.now()).unwrap();
+    next_view(&mut rig);
+    rig.pass(100, &[1, 2, 3], |_| {});
+    let view = next_view(&mut rig);
+    assert_eq!((ids(&view), view.members[2].is_full), ([2, 3, 1].to_vec(), false));
+}
+
+#[test]
+fn an_operator_replaces_a_member_by_a_spare_that_is_filled_first() {
+    let mut rig = Rig::new(2);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    let replace = |old, new: Option<u32>| Command::Replace(ReplicaId(old), new.map(ReplicaId));
+    let now = rig.now();
+    for (command, part) in [
+        (replace(3, None), "no spare reports"),
+        (replace(3, Some(5)), "replica 5 does not report"),
+        (replace(3, Some(2)), "replica 2 is a member already"),
+        (replace(7, Some(5)), "replica 7 is no member"),
+        (replace(3, Some(3)), "cannot replace itself"),
+        (Command::Add(ReplicaId(2)), "replica 2 is a member already"),
+    ] {
+        let error = rig.controller.handle_command(GROUP, command, now).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let change = |report: &mut Report| {
+        if report.member.replica.get() > 3 {
+            (report.view, report.founded) = (None, ConfigNumber::ZERO);
+        }
+    };
+    rig.pass(100, &[1, 2, 3, 4, 5], change);
+    rig.outputs();
+    rig.controller.handle_command(GROUP, replace(1, Some(5)), rig.now()).unwrap();
+    next_view(&mut rig);
+    rig.pass(100, &[1, 2, 3, 4, 5], change);
+    let view = next_view(&mut rig);
+    assert_eq!(ids(&view), [1, 2, 3, 5], "the one that was named");
+    complete(&mut rig, view, &[1, 2, 3, 5]);
+    rig.pass(100, &[1, 2, 3, 5], |report| report.is_filled = true);
+    let view = next_view(&mut rig);
+    assert!(view.members.iter().all(|member| member.is_full));
+    complete(&mut rig, view, &[1, 2, 3, 5]);
+    rig.pass(100, &[1, 2, 3, 5], |_| {});
+    assert_eq!(ids(&next_view(&mut rig)), [2, 3, 5]);
 }

@@ -7,7 +7,7 @@
 
 use crate::record::GroupRecord;
 use crate::store::{MemoryStore, Store, Version};
-use crate::{Controller, Epoch, Moment, Output, Patience, Probe, Report};
+use crate::{Command, Controller, Epoch, Moment, Output, Patience, Probe, Report};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId};
@@ -181,7 +181,10 @@ impl World {
         let found = self.store.get(NAME).unwrap().unwrap();
         let record = GroupRecord::decode(&found.value).unwrap();
         let records = [(found.version, record)];
-        let machine = Controller::new(Patience::default(), epoch, records, self.moment());
+        let start_ms = 400 + self.random.below(2_000);
+        let replace_ms = [0, 2_000, 600_000][self.random.below(3) as usize];
+        let patience = Patience { start_ms, replace_ms, ..Patience::default() };
+        let machine = Controller::new(patience, epoch, records, self.moment());
         let running = Running { machine, answers: VecDeque::new(), asleep_until: 0 };
         self.controllers.resize_with(self.controllers.len().max(at + 1), || None);
         self.controllers[at] = Some(running);
@@ -350,7 +353,7 @@ impl World {
             return;
         }
         let replica = self.replicas.get_mut(&id).unwrap();
-        match self.random.below(9) {
+        match self.random.below(10) {
             0..=2 => replica.away_until = until,
             3 => replica.cut_until = until,
             4 if !self.is_set_back && self.may_lose_a_disk() => {
@@ -381,10 +384,28 @@ impl World {
                     self.start_controller(at);
                 }
             }
+            8 => return self.command(id),
             _ if self.random.one_in(3) => self.backup = self.store.clone(),
             _ => return,
         }
         self.calm_since = self.calm_since.max(until);
+    }
+
+    /// An operator says something to a controller, which may refuse it.
+    fn command(&mut self, id: ReplicaId) {
+        let at = self.random.below(self.controllers.len() as u64) as usize;
+        let other = ReplicaId(1 + self.random.below(self.replicas.len() as u64) as u32);
+        let command = match self.random.below(5) {
+            0 => Command::Add(id),
+            1 => Command::Remove(id),
+            2 => Command::Replace(id, None),
+            3 => Command::Replace(id, Some(other)),
+            _ => Command::FailOver(Some(id).filter(|_| self.random.one_in(2))),
+        };
+        let now = self.moment();
+        if let Some(running) = &mut self.controllers[at] {
+            let _ = running.machine.handle_command(GROUP, command, now);
+        }
     }
 
     /// Everybody is back and hears: the group has what it wants within ten seconds.
