@@ -137,6 +137,7 @@ fn first_state(origin: &Origin) -> ReplicaState {
     ReplicaState {
         me: ME,
         view: origin.copied_view(),
+        view_waits: false,
         incarnation: 0,
         session: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],

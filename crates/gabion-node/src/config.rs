@@ -260,6 +260,10 @@ pub struct NodeOptions {
     pub heartbeat_ms: u64,
     /// A member that is silent for this long, in ms, is out: writes are refused. Default 2,000.
     pub timeout_ms: u64,
+    /// How long a promise about reads lasts, in ms, and so for how long a newer view waits before it
+    /// takes effect. A member that answers reads asks for promises with each heartbeat, and answers
+    /// none for as long as it lacks one. Longer than `heartbeat_ms`. Default 300.
+    pub lease_ms: u32,
     /// Writes wait above this many sealed MemTables here, and above four times as many edits that
     /// some member has not applied. Default 4.
     pub sealed_max: usize,
@@ -289,6 +293,7 @@ impl Default for NodeOptions {
         Self {
             heartbeat_ms: 100,
             timeout_ms: 2_000,
+            lease_ms: 300,
             sealed_max: 4,
             window_bytes: 8 << 20,
             granted_slots: 128,

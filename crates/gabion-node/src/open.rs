@@ -71,6 +71,7 @@ pub(crate) async fn create_with(
     let state = ReplicaState {
         me,
         view,
+        view_waits: false,
         incarnation: 0,
         session: 0,
         spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],

@@ -17,10 +17,11 @@ pub(crate) fn begin_protocol(
     now_ms: u64,
 ) -> Result<Box<dyn Protocol>> {
     let config = Config {
-        view: state.view.clone(),
+        view: state.view_in_effect(),
         me: state.me,
         heartbeat_ms: options.heartbeat_ms,
         timeout_ms: options.timeout_ms,
+        lease_ms: options.lease_ms,
         window_bytes: options.window_bytes,
         segment_len: group.segment_len,
         ring_len: group.ring_len,

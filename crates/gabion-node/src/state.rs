@@ -11,7 +11,8 @@
 //!      5 ring         u64 number of the ring (absent: 0, the first); critical
 //!      6 stopped      u64 log position at a clean stop (absent: none)
 //!      7 ring loss    the records that may be gone with a ring (absent: none)
-//!      8 view         the view in which it acts (gabion_replication); critical
+//!      8 view         the newest view that was taken (gabion_replication); critical
+//!      9 view waits   the view may not have taken effect yet (absent: it has); critical
 //! ```
 //!
 //! A term is at most [`gabion_base::TERM_MAX`]: files are numbered by it.
@@ -23,7 +24,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::frontier::SHARDS;
-use gabion_base::{Error, LogPosition, ReplicaId, Result, TERM_MAX, Term};
+use gabion_base::{ConfigNumber, Error, LogPosition, ReplicaId, Result, TERM_MAX, Term};
 use gabion_log::{Anchor, Span};
 use gabion_replication::GroupView;
 
@@ -40,8 +41,10 @@ pub mod opaque {
 pub struct ReplicaState {
     /// The member that this pool belongs to.
     pub me: ReplicaId,
-    /// The view in which it acts. Its term is the highest that was adopted here.
+    /// The newest view that was taken. Its term is the highest that was adopted here.
     pub view: GroupView,
+    /// The view may not have taken effect: a start waits for what an earlier process promised.
+    pub view_waits: bool,
     /// Raised at each start: tells two lives of this replica apart.
     pub incarnation: u64,
     /// Raised at each start, new connection with the primary, new term and new view: grants of
@@ -67,6 +70,9 @@ const WHAT: &str = "replica state";
 const TAG_COUNTERS: u16 = 1;
 const TAG_SHARDS: u16 = 2;
 const TAG_VIEW: u16 = 8;
+/// A build that skips it may act in the view too early. Present only between a view's commit and
+/// its effect.
+const TAG_VIEW_WAITS: u16 = 9;
 /// Stands for no vote (Raft): no protocol of today gives one.
 const NO_VOTE: u32 = 0;
 /// A build that skips it knows nothing of expiry. Missing in states of older builds, and while it
@@ -87,6 +93,15 @@ impl ReplicaState {
         self.view.term
     }
 
+    /// The view to act in: none, under the number zero, while the newest one waits.
+    #[must_use]
+    pub fn view_in_effect(&self) -> GroupView {
+        match self.view_waits {
+            true => GroupView { config: ConfigNumber::ZERO, ..self.view.clone() },
+            false => self.view.clone(),
+        }
+    }
+
     /// The state in bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -104,6 +119,9 @@ impl ReplicaState {
         out.critical(TAG_COUNTERS, &counters);
         out.critical(TAG_SHARDS, &shards);
         out.critical(TAG_VIEW, &self.view.encode());
+        if self.view_waits {
+            out.critical(TAG_VIEW_WAITS, &[]);
+        }
         if self.trimmed_ms > 0 {
             out.optional(TAG_TRIMMED_MS, &self.trimmed_ms.to_le_bytes());
         }
@@ -130,6 +148,7 @@ impl ReplicaState {
             TAG_COUNTERS,
             TAG_SHARDS,
             TAG_VIEW,
+            TAG_VIEW_WAITS,
             TAG_TRIMMED_MS,
             TAG_RING_NUMBER,
             TAG_STOPPED,
@@ -142,6 +161,10 @@ impl ReplicaState {
         counters.finish()?;
         let (trimmed, durable, spans) = read_shards(&mut fields.field(TAG_SHARDS)?)?;
         let view = GroupView::decode(fields.bytes(TAG_VIEW)?)?;
+        let view_waits = match fields.field_if_there(TAG_VIEW_WAITS) {
+            Some(field) => field.finish().map(|()| true)?,
+            None => false,
+        };
         let latest = spans.last().map_or(view.term, |span| span.term.max(view.term));
         if latest > TERM_MAX {
             return Err(Error::corruption(format!("{WHAT}: {latest}, the limit is {TERM_MAX}")));
@@ -163,7 +186,18 @@ impl ReplicaState {
             stopped: number(TAG_STOPPED)?.map(LogPosition),
             loss: loss.transpose()?,
         };
-        Ok(Self { me, view, incarnation, session, spans, trimmed, trimmed_ms, durable, ring })
+        Ok(Self {
+            me,
+            view,
+            view_waits,
+            incarnation,
+            session,
+            spans,
+            trimmed,
+            trimmed_ms,
+            durable,
+            ring,
+        })
     }
 }
 

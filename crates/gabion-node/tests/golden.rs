@@ -10,8 +10,8 @@
 
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{
-    Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId, ShardId,
-    SlotIndex, Term,
+    ConfigNumber, Error, ErrorKind, FileId, Generation, GroupId, LogIndex, LogPosition, ReplicaId,
+    ShardId, SlotIndex, Term,
 };
 use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
@@ -75,6 +75,7 @@ fn replica_state() -> ReplicaState {
     ReplicaState {
         me: ReplicaId(2),
         view: view(),
+        view_waits: false,
         incarnation: 0x0506,
         session: 0x1122_3344_5566,
         spans: vec![
@@ -184,6 +185,15 @@ fn a_state_with_the_time_at_which_its_log_begins_has_these_bytes() {
     let state = ReplicaState { trimmed_ms: 0x0102_0304_0506, ..replica_state() };
     assert_golden(&state.encode(), golden!("replica_state_with_time"));
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+}
+
+#[test]
+fn a_state_whose_view_waits_has_these_bytes_and_acts_in_no_view() {
+    let state = ReplicaState { view_waits: true, ..replica_state() };
+    assert_golden(&state.encode(), golden!("replica_state_view_waits"));
+    assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+    assert_eq!(state.view_in_effect().config, ConfigNumber::ZERO);
+    assert_eq!(replica_state().view_in_effect(), view());
 }
 
 /// What is known of a ring: another than the first, an unclean stop, and what may be gone; or a

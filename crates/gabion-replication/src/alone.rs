@@ -118,6 +118,8 @@ impl Protocol for Alone {
 
     fn pass_lease_time(&mut self, _: u64) {}
 
+    fn stop_promising(&mut self) {}
+
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != Phase::Adopting(term) {
             return;

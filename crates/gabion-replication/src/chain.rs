@@ -71,18 +71,22 @@
 //! - The tail may answer reads once it has all that the head had when the tail joined, and from
 //!   then on for the life of its view: nothing commits without the tail.
 //!
+//! - Who answers from its own state alone, the tail and the head, does so only under promises of
+//!   every other full member (`lease.rs`).
+//!
 //! # Order of calls
 //!
 //! `new`, then any `handle_*`; after each, or after a few, `poll` until it returns nothing.
 
 mod head;
+mod lease;
 mod links;
 mod member;
 mod peer;
 mod recent;
 mod stream;
 
-use crate::message::{Lease, Lost, Message, Progress, Watermarks};
+use crate::message::{Lost, Message, Progress, Watermarks};
 use crate::planted::{Mutant, Planted};
 use crate::protocol::Protocol;
 use crate::{Action, Config, Frame, GroupView, LocalState, MemberStatus, Spans, Whole};
@@ -94,6 +98,7 @@ use bytes::Bytes;
 use gabion_base::{
     ConfigNumber, Error, Frontier, GroupId, LogPosition, ReplicaId, Result, ShardId, Term,
 };
+use lease::Leases;
 use peer::{Link, Peer};
 use recent::Recent;
 
@@ -155,6 +160,7 @@ pub struct Chain {
     received: LogPosition,
     phase: Phase,
     peers: Vec<Peer>,
+    leases: Leases,
     marks: Watermarks,
     announced: Announced,
     is_readable: bool,
@@ -220,6 +226,7 @@ impl Chain {
             received: end,
             phase: Phase::Waiting,
             peers,
+            leases: Leases::default(),
             marks: state.marks,
             announced: Announced::Nothing,
             is_readable: false,
@@ -250,6 +257,7 @@ impl Protocol for Chain {
         self.drop_link(i);
         self.peers[i].link = Some(Link::new(connection));
         self.peers[i].last_heard_ms = self.now_ms;
+        self.peers[i].asked_ms = None;
         let hello = self.hello();
         self.push(peer, hello);
     }
@@ -301,13 +309,21 @@ impl Protocol for Chain {
                 continue;
             }
             let has_news = self.index == 0 && link.told != self.marks;
-            if has_news || now_ms - link.last_sent_ms >= self.config.heartbeat_ms {
-                self.push(id, Message::Heartbeat(self.marks, Lease::default()));
+            let is_due = has_news || now_ms - link.last_sent_ms >= self.config.heartbeat_ms;
+            let lease = self.lease_due(i);
+            if is_due || lease.lasts_ms > 0 {
+                self.push(id, Message::Heartbeat(self.marks, lease));
             }
         }
     }
 
-    fn pass_lease_time(&mut self, _: u64) {}
+    fn pass_lease_time(&mut self, lease_ms: u64) {
+        self.leases.pass(lease_ms);
+    }
+
+    fn stop_promising(&mut self) {
+        self.leases.end();
+    }
 
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != (Phase::Adopting { term }) {
@@ -462,11 +478,11 @@ impl Protocol for Chain {
     }
 
     fn holds_lease(&self) -> bool {
-        true
+        self.has_all_promises()
     }
 
     fn promised_until_ms(&self) -> u64 {
-        0
+        self.leases.promised_until_ms()
     }
 
     fn is_connected(&self, id: ReplicaId) -> bool {
@@ -632,9 +648,15 @@ impl Chain {
                     Action::Place { shard: ShardId::ZERO, from, term: records_term, bytes },
                 )
             }
+            // It answers a question about reads, and says nothing else.
+            Message::Ack(_, lease) if lease.lasts_ms > 0 => {
+                self.promised_by(i, lease);
+                Ok(())
+            }
             Message::Ack(progress, _) => self.ack_from(i, term, progress),
-            Message::Heartbeat(marks, _) => {
+            Message::Heartbeat(marks, lease) => {
                 self.learn_marks(i, term, marks);
+                self.promise(i, lease);
                 Ok(())
             }
             Message::PullLog { from, bytes_max } => {

@@ -21,6 +21,9 @@ pub struct Config {
     pub heartbeat_ms: u64,
     /// A member that is silent for this long, in milliseconds, is out; over `heartbeat_ms`.
     pub timeout_ms: u64,
+    /// A promise about reads lasts so long, in milliseconds; longer than `heartbeat_ms`, as one is
+    /// asked for with each heartbeat. So long a view waits before it takes effect.
+    pub lease_ms: u32,
     /// Sending pauses at this many bytes of log that the next member has not acknowledged.
     pub window_bytes: u64,
     /// Bytes of a log segment: names the place of lost log. No record is longer.
@@ -52,6 +55,12 @@ impl Config {
                 "timeout of {} ms with a heartbeat of {} ms: the heartbeat must be at least 1 and \
                  the timeout longer",
                 self.timeout_ms, self.heartbeat_ms
+            )));
+        }
+        if u64::from(self.lease_ms) <= self.heartbeat_ms {
+            return Err(Error::invalid(format!(
+                "a lease of {} ms with a heartbeat of {} ms: it must be longer",
+                self.lease_ms, self.heartbeat_ms
             )));
         }
         if self.window_bytes == 0 {

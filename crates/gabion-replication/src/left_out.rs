@@ -181,6 +181,8 @@ impl Protocol for LeftOut {
 
     fn pass_lease_time(&mut self, _: u64) {}
 
+    fn stop_promising(&mut self) {}
+
     /// Of a term that the protocol of the view before asked for, and that counts no more.
     fn handle_term_adopted(&mut self, _: ShardId, _: Term) {}
 

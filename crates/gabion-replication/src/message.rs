@@ -119,7 +119,7 @@ impl Watermarks {
 }
 
 /// A promise about reads, as it is asked for and given. The holder counts from its own time of
-/// asking, so clocks need not agree. None is asked for as yet.
+/// asking, so clocks need not agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// When the asker sent its request, by its own clock in ms.
@@ -219,9 +219,11 @@ pub enum Message {
         /// The records, back to back.
         bytes: Vec<Bytes>,
     },
-    /// To the head and to the predecessor: how far this member is, and what it promises.
+    /// To the head and to the predecessor: how far this member is. With a promise, which may go to
+    /// any member, it says nothing of progress.
     Ack(Progress, Lease),
-    /// A sign of life. The head's also tells what holds everywhere.
+    /// A sign of life. The head's also tells what holds everywhere; its and the reader's may ask
+    /// for a promise.
     Heartbeat(Watermarks, Lease),
     /// From a head whose log is shorter: answer with `Records` from here.
     PullLog {

@@ -72,8 +72,12 @@ pub trait Protocol: Send {
     /// The clock by which promises about reads are counted: milliseconds that pass also while the
     /// machine is suspended, and go by no other clock. To be read, and told, after the bytes of a
     /// message were received and before the message is handed in (or a read is judged): a process
-    /// that was stopped in between must not count from before.
+    /// that was stopped in between must not count from before. A node that never tells it has no
+    /// such clock: its members promise nothing, ask for nothing and need nothing.
     fn pass_lease_time(&mut self, lease_ms: u64);
+
+    /// A newer view is about to take effect here: no further promises about reads are given.
+    fn stop_promising(&mut self);
 
     /// The node made the term of [`Action::AdoptTerm`] durable, and had carried out every earlier
     /// [`Action::Place`]. Ignored for a term that a later one replaced.

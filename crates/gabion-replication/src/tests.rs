@@ -5,6 +5,7 @@ mod checkers;
 mod cluster;
 mod golden;
 mod interaction;
+mod lease;
 mod left_out;
 mod protocol;
 mod simulation;

@@ -18,6 +18,7 @@ mod gate;
 mod grants;
 mod held;
 mod jobs;
+mod leasing;
 mod load;
 mod log;
 mod log_repair;
@@ -97,6 +98,9 @@ pub struct Node {
     tree: Tree,
     pool: Pool,
     protocol: Box<dyn Protocol>,
+    leasing: leasing::Leasing,
+    /// See [`Self::keeps_turns`].
+    keeps_turns: bool,
     files: FileTable,
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
@@ -160,8 +164,10 @@ impl Node {
         now_ms: u64,
     ) -> Self {
         let me = state.me;
-        let view = View::new(config.compaction, state.view.clone(), me);
+        let view = View::new(config.compaction, state.view_in_effect(), me);
         Self {
+            leasing: leasing::Leasing::begin(&state, view.is_full(), &options),
+            keeps_turns: false,
             ship: shipping::Shipping::to_members_of(&view),
             apply: apply::Applying::new(tree.floor()),
             files: FileTable::new(log.config().segment(0)),
@@ -307,9 +313,17 @@ impl Node {
         self.damaged.note(file, error);
     }
 
-    /// Whether reads are answered here: the tail, once it has caught up.
+    /// Whether reads are answered here: at the tail, once it has caught up, under the promises of
+    /// all other full members.
     #[must_use]
     pub fn is_readable(&self) -> bool {
+        self.may_read_when_leased() && self.holds_lease()
+    }
+
+    /// Whether nothing but a promise keeps reads from being answered here: they need only wait for
+    /// a moment.
+    #[must_use]
+    pub fn may_read_when_leased(&self) -> bool {
         self.readable && self.tree.last_edit() >= self.readable_from
     }
 
@@ -386,6 +400,7 @@ impl Node {
     pub fn handle_message(&mut self, from: ReplicaId, connection: u64, frame: Frame, now_ms: u64) {
         self.end_turn_before_event();
         self.set_now(now_ms);
+        let frame = self.planted_receipt(frame);
         if let Err(reason) = self.protocol.handle_message(from, connection, frame, now_ms) {
             let connection = Some(connection);
             self.outputs.push_back(Output::Disconnect { peer: from, connection, reason });
@@ -395,6 +410,7 @@ impl Node {
     /// Time passed. To be called at least every heartbeat interval.
     pub fn handle_tick(&mut self, now_ms: u64) {
         self.set_now(now_ms);
+        self.take_effect();
         self.protocol.handle_tick(now_ms);
         self.ask_for_missing_files();
         self.tick_marks();

@@ -3,6 +3,7 @@
 //! be planted and every question is `false` at compile time.
 
 use crate::NodeOptions;
+use gabion_replication::{Frame, Lease, Message};
 
 /// A defect.
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
@@ -48,6 +49,14 @@ pub enum Mutant {
     MarkerBeforeLog,
     /// A node is opened anew before the cut of its log is durable.
     CutNotKept,
+    /// A newer view takes effect while the one that answers reads may still hold a promise.
+    LeaseNotWaitedFor,
+    /// A promise counts from when it came, not from when it was asked for.
+    LeaseFromReceipt,
+    /// A member promises although it has taken a newer view.
+    PromiseAfterView,
+    /// A start waits for no promise of the process before.
+    RestartForgetsPromise,
     /// A new session's target is open before the old one's writes have ended (A13). The defect is
     /// the target driver's, as that is where the wait is.
     #[cfg(feature = "planted")]
@@ -67,6 +76,15 @@ pub(super) const fn is_planted(_: &NodeOptions, _: Mutant) -> bool {
 impl super::Node {
     pub(crate) fn has(&self, mutant: Mutant) -> bool {
         is_planted(&self.options, mutant)
+    }
+
+    /// A frame as it came, but with a planted defect.
+    pub(super) fn planted_receipt(&self, mut frame: Frame) -> Frame {
+        let lease_ms = self.leasing.now_ms().filter(|_| self.has(Mutant::LeaseFromReceipt));
+        if let (Some(lease_ms), Message::Ack(_, lease)) = (lease_ms, &mut frame.message) {
+            *lease = Lease { asked_ms: lease_ms, ..*lease };
+        }
+        frame
     }
 
     /// Whether a defect is planted that the owner of files would notice at once: readers and

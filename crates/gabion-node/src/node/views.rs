@@ -1,15 +1,16 @@
 //! A view takes effect: the one place where members and duties change.
 //!
 //! ```text
-//!   handle_view ─► newer? ─► durable ─► in effect: connections end, grants are void, jobs of a duty
-//!                                       that went are given up, and the protocol begins anew
+//!   handle_view ─► newer? ─► durable ─► promises ran out ─► in effect: connections end, grants are
+//!                                         void, jobs of a duty that went are given up, and the
+//!                                         protocol begins anew
 //! ```
 //!
 //! The new protocol begins as after a start of the process, with all that is in memory: it learns
 //! the logs of the others, and only then the term of the new writer begins.
 
 use super::facts::facts;
-use super::{After, Node, Output};
+use super::{After, Mutant, Node, Output};
 use crate::protocol::{begin_protocol, local_state};
 use crate::view::View;
 use alloc::format;
@@ -19,9 +20,10 @@ use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
-    /// Takes a view of the group, which takes effect once it is durable here. A view that is not
-    /// newer than the one that runs changes nothing. One that leaves this replica out has it rest
-    /// until a view has it again.
+    /// Takes a view of the group, which takes effect once it is durable here and what this member
+    /// has promised about reads has run out: the view before goes on until then. A view that is not
+    /// newer than the last that was taken changes nothing. One that leaves this replica out has it
+    /// rest until a view has it again.
     ///
     /// # Durability
     /// None when it returns: [`Output::View`] says that the view is durable, and runs.
@@ -36,9 +38,14 @@ impl Node {
             return Ok(());
         }
         self.end_turn_before_event();
+        if !self.has(Mutant::PromiseAfterView) {
+            self.protocol.stop_promising();
+        }
+        self.leasing.end(self.protocol.promised_until_ms());
         // A term is adopted together with the log of its writer, and not by hearsay.
         let (config, term) = (view.config, self.state.term());
         self.state.view = GroupView { term, ..view };
+        self.state.view_waits = self.leasing.now_ms().is_some();
         self.stage_state(Some(After::ViewKept(config)));
         Ok(())
     }
@@ -47,7 +54,22 @@ impl Node {
     /// [`Protocol::pass_lease_time`](gabion_replication::Protocol::pass_lease_time) says: after
     /// bytes were received, before they are handed in.
     pub fn pass_lease_time(&mut self, lease_ms: u64) {
+        self.leasing.pass(lease_ms);
         self.protocol.pass_lease_time(lease_ms);
+    }
+
+    /// Whether positions of the log that were to be waited for in the view before the last stay
+    /// what they are, to be asked at [`Output::View`]: this replica has taken writes in it, and does
+    /// so in the next. Else nobody can tell what becomes of writes that were not acknowledged.
+    ///
+    /// No phantom is acknowledged. What this replica acknowledges rises only once the new term runs
+    /// here, and that begins with the whole log of the winner. Either its own log, up to the end,
+    /// is a part of that: then a position still is the end of the record that was waited for. Or the
+    /// log is cut below its end: then this node ends before anything of the other log counts
+    /// ([`Output::Reopen`]), and [`Self::acknowledged`] is zero from then on.
+    #[must_use]
+    pub const fn keeps_turns(&self) -> bool {
+        self.keeps_turns
     }
 
     /// Whether this replica may answer from its state alone, as no other view is in effect at the
@@ -124,8 +146,21 @@ impl Node {
     /// The view of this number is durable. Of several that came one after the other the last
     /// counts.
     pub(super) fn view_kept(&mut self, config: ConfigNumber) {
-        if self.state.view.config != config {
+        self.leasing.keep(config);
+        self.take_effect();
+    }
+
+    /// The newest view takes effect, if it is durable and nothing that was promised speaks against
+    /// it. To be called as time passes, so that none waits for ever.
+    pub(super) fn take_effect(&mut self) {
+        let config = self.state.view.config;
+        let is_new = config > self.view.group().config && self.leasing.is_kept(config);
+        if self.ended || !is_new || !self.leasing.is_free(&self.options) {
             return;
+        }
+        self.end_turn_before_event();
+        if core::mem::take(&mut self.state.view_waits) {
+            self.stage_state(None);
         }
         if let Err(error) = self.begin_view() {
             self.failed(Failed::Apply, error.within(format!("configuration {config}")));
@@ -145,6 +180,7 @@ impl Node {
             self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
         }
         self.take_duties(&before);
+        self.keeps_turns = before.duties().append && self.duties().append;
         self.begin_protocol_anew()?;
         self.outputs.push_back(Output::View(self.state.view.clone()));
         Ok(())
@@ -180,6 +216,9 @@ impl Node {
         };
         let settings = (&self.config, &self.options);
         self.protocol = begin_protocol(settings, local, &self.state, self.now_ms)?;
+        if let Some(lease_ms) = self.leasing.now_ms() {
+            self.protocol.pass_lease_time(lease_ms);
+        }
         // What the protocol before wanted done to the log is of no term that runs.
         self.held = None;
         self.copy_wanted = None;

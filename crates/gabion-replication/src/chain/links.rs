@@ -114,6 +114,11 @@ impl Chain {
         self.order[0]
     }
 
+    /// The member that answers reads.
+    pub(super) fn reader(&self) -> ReplicaId {
+        self.order[self.full - 1]
+    }
+
     /// Whether this member counts.
     pub(super) const fn is_full(&self) -> bool {
         self.index < self.full

@@ -15,6 +15,10 @@ pub(super) struct Peer {
     pub(super) in_place_ms: u64,
     /// Head's view: when it last acknowledged something, or had nothing to acknowledge.
     pub(super) acked_ms: u64,
+    /// When it was last asked for a promise on this connection, by the clock of promises.
+    pub(super) asked_ms: Option<u64>,
+    /// Until when it has promised, by the clock of this member.
+    pub(super) promised_until_ms: u64,
     /// Its last report of itself, on any connection: for status only, nothing counts on it.
     pub(super) progress: Option<Progress>,
     pub(super) link: Option<Link>,
@@ -28,6 +32,8 @@ impl Peer {
             last_heard_ms: now_ms,
             in_place_ms: now_ms,
             acked_ms: now_ms,
+            asked_ms: None,
+            promised_until_ms: 0,
             progress: None,
             link: None,
         }

@@ -22,6 +22,7 @@ use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Ter
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
+pub(crate) const LEASE_MS: u32 = 300;
 /// Bytes of a segment and of the ring, unless the test says otherwise: more than any test writes.
 const LENGTHS: (u64, u64) = (16_384, 1 << 40);
 const HEADER_LEN: u64 = 40;
@@ -337,6 +338,7 @@ impl Cluster {
             me: ReplicaId(id),
             heartbeat_ms: HEARTBEAT_MS,
             timeout_ms: TIMEOUT_MS,
+            lease_ms: LEASE_MS,
             window_bytes: self.window_bytes,
             segment_len: self.lengths.0,
             ring_len: self.lengths.1,

@@ -1,6 +1,6 @@
 //! Frames and records that the chain refuses, cuts or passes on, case by case.
 
-use super::cluster::{Cluster, HEARTBEAT_MS, TIMEOUT_MS};
+use super::cluster::{Cluster, HEARTBEAT_MS, LEASE_MS, TIMEOUT_MS};
 use crate::frame::VERSION;
 use crate::spans::{OPEN, Span};
 use crate::{
@@ -22,6 +22,7 @@ pub(super) fn config(me: u32) -> Config {
         me: ReplicaId(me),
         heartbeat_ms: HEARTBEAT_MS,
         timeout_ms: TIMEOUT_MS,
+        lease_ms: LEASE_MS,
         window_bytes: 1000,
         segment_len: 16_384,
         ring_len: 65_536,
@@ -400,6 +401,7 @@ fn configurations_that_cannot_work_are_refused() {
         with_members(&(1..66).collect::<Vec<_>>()),
         Config { heartbeat_ms: 0, ..config(1) },
         Config { timeout_ms: HEARTBEAT_MS, ..config(1) },
+        Config { lease_ms: HEARTBEAT_MS as u32, ..config(1) },
         Config { window_bytes: 0, ..config(1) },
         Config { segment_len: 0, ..config(1) },
         Config { ring_len: 65_535, ..config(1) },

@@ -8,6 +8,7 @@ use crate::node::writes::Unlogged;
 use alloc::vec::Vec;
 use gabion_base::{Error, Failed, Frontier, LogPosition, Result, SequenceNumber, ShardId};
 use gabion_log::{Appended, RecordBuilder, RecordFlags, RecordKind, Seal, Stamp};
+use gabion_replication::GroupView;
 
 impl Node {
     /// Appends a record at the head and tells the protocol.
@@ -120,7 +121,9 @@ impl Node {
         if !is_due || self.view.has_too_few() {
             return;
         }
-        let (view, sequence) = (self.state.view.encode(), self.tree.last_sequence());
+        // A newer view may be on its way.
+        let view = GroupView { term: self.state.term(), ..self.view.group().clone() };
+        let (view, sequence) = (view.encode(), self.tree.last_sequence());
         let kind = RecordKind::TermStart;
         match self.append_record(kind, &view, sequence, 0, self.own_flags()) {
             Ok(end) => {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::node::testing::{HEAD, Machine, TAIL};
 use crate::{NodeOptions, WriteGate};
-use gabion_base::{ErrorKind, Frontier, GroupId, LogPosition, Term};
+use gabion_base::{ErrorKind, Frontier, GroupId, LogPosition, ShardId, Term};
 use gabion_log::{RecordFlags, RecordKind};
-use gabion_replication::{LogKind, Member};
+use gabion_replication::{Frame, Lease, LogKind, Member, MemberState, Message, Watermarks, frame};
 
 /// Configuration `config` with these members, of which so many are full.
 fn view(config: u64, members: &[ReplicaId], full: usize) -> GroupView {
@@ -121,4 +121,91 @@ fn with_too_few_full_members_a_term_begins_and_nothing_goes_into_the_log() {
     assert_eq!(in_effect(&machine.run(&mut node, 100)), Some(3));
     assert_eq!(node.protocol().term(), Term(2));
     assert!(node.is_readable() && node.log.end() == LogPosition::ZERO);
+}
+
+/// A member that has promised the reader something at 1,000 ms.
+fn promised(node: &mut Node) {
+    node.pass_lease_time(1_000);
+    node.handle_connected(TAIL, 7, 0);
+    let say = |node: &mut Node, message| {
+        let (group, shard, config) = (GroupId(1), ShardId::ZERO, ConfigNumber(1));
+        let (term, from, to) = (Term(0), TAIL, HEAD);
+        let frame = Frame { group, shard, config, term, from, to, connection: 3, message };
+        node.handle_message(TAIL, 7, frame, 0);
+    };
+    let versions = (frame::VERSION, frame::VERSION);
+    say(node, Message::Hello(MemberState { versions, ..MemberState::default() }));
+    let asked = Lease { asked_ms: 5, lasts_ms: 300 };
+    say(node, Message::Heartbeat(Watermarks::default(), asked));
+    assert_eq!(node.protocol().promised_until_ms(), 1_300);
+}
+
+/// Ticks at this time, and the configuration that took effect with it.
+fn tick(machine: &Machine, node: &mut Node, lease_ms: u64) -> Option<u64> {
+    node.pass_lease_time(lease_ms);
+    node.handle_tick(0);
+    in_effect(&machine.run(node, 0))
+}
+
+/// A view that is taken while a promise stands waits for its end, and the last of several counts.
+/// docs/faults.md: R8
+#[test]
+fn a_newer_view_takes_effect_once_the_last_promise_has_run_out() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    // The process before this one has promised nothing that lasts.
+    node.pass_lease_time(500);
+    promised(&mut node);
+    machine.run(&mut node, 0);
+    node.handle_view(view(2, &[TAIL, HEAD], 2)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+    assert_eq!(node.view_told().map(|view| view.config), Some(ConfigNumber(2)));
+    assert!(node.duties().append, "the view before goes on");
+    assert_eq!(tick(&machine, &mut node, 1_301), None);
+    node.handle_view(view(3, &[TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+    // 500 parts in a million and 1 ms are added, and a whole ms passes.
+    assert_eq!(tick(&machine, &mut node, 1_302), None);
+    assert_eq!(tick(&machine, &mut node, 1_303), Some(3));
+    // Nothing was promised in a view without this replica.
+    node.handle_view(view(4, &[TAIL, HEAD], 2)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(4));
+    assert!(!node.state().view_waits);
+}
+
+/// The process that promised is gone, and the next one does not know what it promised.
+/// docs/faults.md: R8
+#[test]
+fn a_start_waits_one_lease_before_a_newer_view_also_if_it_was_durable_before() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    assert_eq!(tick(&machine, &mut node, 1_000), None);
+    node.handle_view(view(2, &[TAIL, HEAD], 2)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+    assert_eq!(tick(&machine, &mut node, 1_302), None);
+    // It is durable and waits; then the process is killed.
+    let mut node = machine.open(NodeOptions::default());
+    assert_eq!(tick(&machine, &mut node, 2_000), None);
+    assert_eq!(node.view_told().map(|view| view.config), Some(ConfigNumber(2)));
+    assert!(!node.view().is_member() && !node.is_readable(), "it acts in no view");
+    assert_eq!(tick(&machine, &mut node, 2_302), None);
+    assert_eq!(tick(&machine, &mut node, 2_303), Some(2));
+    // From then on it goes on in its view at once.
+    let node = machine.open(NodeOptions::default());
+    assert!(node.view().is_member() && node.view().group().config == ConfigNumber(2));
+}
+
+#[test]
+fn a_head_that_stays_keeps_its_turns() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    let orders = [(2, [HEAD, TAIL], true), (3, [TAIL, HEAD], false), (4, [HEAD, TAIL], false)];
+    for (config, order, keeps) in orders {
+        node.handle_view(view(config, &order, 2)).unwrap();
+        assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(config));
+        assert_eq!(node.keeps_turns(), keeps, "configuration {config}");
+    }
+    node.handle_view(view(5, &[HEAD], 1)).unwrap();
+    machine.run(&mut node, 0);
+    assert!(node.keeps_turns());
 }
