@@ -354,9 +354,7 @@ impl Service {
         let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.frontier);
-        let place = if is_read { self.reader() } else { self.writer() };
-        let begun = if place == self.me { self.begin(item) } else { self.forward(place, item) };
-        let (reply, turn) = match begun {
+        let (reply, turn) = match self.begin_in_view(item) {
             Begun::Done(reply, turn) => (reply, turn),
             Begun::Refused(reply) => (reply, 0),
             Begun::Later if is_read => return client.reads_out += 1,

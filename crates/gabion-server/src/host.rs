@@ -3,6 +3,7 @@
 use crate::PeerAddress;
 use crate::admin::place;
 use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
+use crate::mesh::Membership;
 use crate::process;
 use crate::replica::WhileOpen;
 use crate::settings::{self, DoorSettings, Settings};
@@ -118,11 +119,37 @@ impl ServerHost {
         self.peers.iter().find(|peer| peer.replica == member).map(|peer| peer.resp)
     }
 
-    fn member(&self, member: &MemberStatus, is_up: bool) -> Option<MemberInfo> {
+    /// The head, where that is another replica, and at the head those that have joined it: nobody
+    /// else knows.
+    fn members(&self, node: &Node) -> (Option<MemberInfo>, Vec<MemberInfo>) {
+        let (me, head) = (node.id(), node.view().writer());
+        let is_full = |id| node.view().group().full().any(|member| member.replica == id);
+        let has_joined = node.protocol().is_joined();
+        let mut of_head = None;
+        let mut joined = Vec::new();
+        for member in node.protocol().members().iter().filter(|member| member.id != me) {
+            let is_up = member.is_connected && has_joined;
+            if member.id == head {
+                of_head = self.member(member, is_up, true);
+            } else if node.duties().append && member.is_joined {
+                joined.extend(self.member(member, true, is_full(member.id)));
+            }
+        }
+        // A replica that is left out has no connection with it.
+        let unknown = || {
+            let address = self.address_of(head).filter(|_| head != me)?;
+            let silent_s = self.uptime_ms() / 1_000;
+            Some(MemberInfo { address, is_up: false, is_full: true, log_position: 0, silent_s })
+        };
+        (of_head.or_else(unknown), joined)
+    }
+
+    fn member(&self, member: &MemberStatus, is_up: bool, is_full: bool) -> Option<MemberInfo> {
         let address = self.address_of(member.id)?;
         Some(MemberInfo {
             address,
             is_up,
+            is_full,
             log_position: member
                 .progress
                 .map_or(0, |progress| progress.end.bytes_since(&Frontier::ZERO)),
@@ -141,7 +168,7 @@ impl Host for ServerHost {
     }
 
     fn replicas(&self) -> u32 {
-        self.replica.node.borrow().view().group().members.len() as u32
+        self.replica.node.borrow().view().group().full().count() as u32
     }
 
     fn is_head(&self) -> bool {
@@ -230,14 +257,8 @@ impl Host for ServerHost {
         let cpu = process::cpu();
         let node = self.replica.node.borrow();
         let me = node.id();
-        let members: Vec<MemberStatus> = {
-            let all = node.protocol().members().into_iter();
-            all.filter(|m| m.id != me).collect()
-        };
-        let (head, is_head) = (node.view().writer(), node.duties().append);
-        // Only the head knows who has joined it; elsewhere it counts that this node has.
-        let to_head = members.iter().find(|member| member.id == head);
-        let replicas = members.iter().filter(|member| is_head && member.is_joined);
+        let (head, replicas) = self.members(&node);
+        let membership = Membership::of(node.view(), me);
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let (cache, warmed) = (self.replica.cache.stats(), self.replica.cache.warmed());
         let stopped = counters.writes_stopped_ms;
@@ -265,15 +286,17 @@ impl Host for ServerHost {
             ops_per_second: self.rate.borrow().per_second(),
             cpu_user_us: us(cpu.user),
             cpu_system_us: us(cpu.system),
-            head: to_head
-                .and_then(|m| self.member(m, m.is_connected && node.protocol().is_joined())),
-            replicas: replicas.filter_map(|member| self.member(member, true)).collect(),
+            head,
+            is_filling: membership == Membership::Filling,
+            replicas,
             log_position: node.log_end().bytes_since(&Frontier::ZERO),
             group: node.config().group.get(),
             keys: keys.keys,
             expiring_keys: keys.expiring,
             gabion: vec![
                 ("replica", me.get().to_string()),
+                ("membership", membership.as_str().to_owned()),
+                ("config", node.view().group().config.get().to_string()),
                 ("term", node.protocol().term().get().to_string()),
                 ("log_end", place(&node.log_end()).to_string()),
                 ("log_commit", place(&node.protocol().commit()).to_string()),

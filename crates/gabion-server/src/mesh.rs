@@ -6,6 +6,7 @@ use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
+use gabion_node::View;
 use gabion_replication::{Addresses, Frame, GroupView, Message};
 use mio::Interest;
 use mio::event::Event;
@@ -36,7 +37,43 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
     }
 }
 
+/// A replica's part in the view in which it acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// It has none.
+    LeftOut,
+    /// It is a member that is being filled.
+    Filling,
+    /// It is a member that has all that the group has.
+    Full,
+}
+
+impl Membership {
+    pub(crate) fn of(view: &View, me: ReplicaId) -> Self {
+        match view.group().members.iter().find(|member| member.replica == me) {
+            None => Self::LeftOut,
+            Some(member) if member.is_full => Self::Full,
+            Some(_) => Self::Filling,
+        }
+    }
+
+    /// The word for status and INFO.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::LeftOut => "none",
+            Self::Filling => "filling",
+            Self::Full => "full",
+        }
+    }
+}
+
 impl Service {
+    /// Whether this replica is a member in the view that runs. One that is not serves nobody.
+    pub(crate) fn is_member(&self) -> bool {
+        let node = self.replica.node.borrow();
+        Membership::of(node.view(), self.me) != Membership::LeftOut
+    }
+
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
         self.peers.iter().position(|peer| peer.id == id)
     }
@@ -50,7 +87,8 @@ impl Service {
                 self.give_up_connecting(place);
             }
             let peer = &self.peers[place];
-            if peer.is_ours_to_make && peer.link.is_none() && peer.retry_at_ms <= self.now_ms {
+            let is_wanted = peer.is_member && peer.is_ours_to_make && peer.link.is_none();
+            if is_wanted && peer.retry_at_ms <= self.now_ms {
                 self.connect_peer(place);
             }
         }
@@ -294,6 +332,11 @@ impl Service {
             note!("door for members: {from} of {group} connected for {to}: refused");
             return;
         };
+        if !self.peers[peer].is_member {
+            // It tries again and again until it knows.
+            return self
+                .complain(peer, "it connected, and is no member in the view that runs here");
+        }
         self.welcome(peer, stranger.stream);
     }
 
@@ -331,12 +374,39 @@ impl Service {
         }
     }
 
-    /// A view runs: members are reached where it says, and what waits under the one before is given
-    /// up.
+    /// A view runs: members are reached where it says, those who are none any more are not, and what
+    /// waits under the one before is given up or begins anew.
     pub(crate) fn follow_view(&mut self, view: &GroupView) {
-        note!("configuration {} runs, {} takes writes", view.config, view.writer());
+        match self.is_member() {
+            true => note!("configuration {} runs, {} takes writes", view.config, view.writer()),
+            false => note!("configuration {} runs, and leaves this replica out", view.config),
+        }
         self.give_up_view();
+        self.follow_members(view);
+        self.begin_waiting_anew();
+    }
+
+    /// Reaches the members of a view and nobody else.
+    pub(crate) fn follow_members(&mut self, view: &GroupView) {
+        let is_here = self.is_member();
         follow_addresses(&mut self.peers, view);
+        for place in 0..self.peers.len() {
+            let (peer, now_ms) = (&mut self.peers[place], self.now_ms);
+            let is_member = is_here && view.place_of(peer.id).is_some();
+            if is_member && !peer.is_member {
+                (peer.down_since_ms, peer.retry_at_ms) = (now_ms, now_ms);
+            }
+            peer.is_member = is_member;
+            if !is_member && peer.link.is_some() {
+                self.complain(place, "is no member any more");
+                self.drop_link(place);
+            }
+        }
+        for member in view.others(self.me).filter(|_| is_here) {
+            if self.peer_place(member).is_none() {
+                note!("replica {}: no address of this member is known", member.get());
+            }
+        }
     }
 
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.

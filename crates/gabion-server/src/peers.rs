@@ -262,16 +262,18 @@ impl Link {
     }
 }
 
-/// Another member.
+/// Another replica of the group, member or not.
 pub(crate) struct Peer {
     pub(crate) id: ReplicaId,
+    /// Whether the view that runs has it, and this replica as well: only then they connect.
+    pub(crate) is_member: bool,
     pub(crate) address: SocketAddr,
     pub(crate) target: SocketAddr,
     /// Whether we connect to it, or it to us.
     pub(crate) is_ours_to_make: bool,
     pub(crate) link: Option<Link>,
     pub(crate) retry_at_ms: u64,
-    /// When the last connection was lost, or else when this process started.
+    /// When the last connection was lost, or else when it became a member.
     pub(crate) down_since_ms: u64,
     backoff_ms: u64,
     /// The last complaint, so that it is logged once.
@@ -288,6 +290,7 @@ impl Peer {
     ) -> Self {
         Self {
             id,
+            is_member: false,
             address,
             target,
             is_ours_to_make,

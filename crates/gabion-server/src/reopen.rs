@@ -135,6 +135,9 @@ impl Service {
         self.replica.store.hold_back_after(self.gated.keys().next().copied());
         // Requests and connections that came meanwhile gave their last event then.
         self.door_has_more = true;
+        self.unreadable_us = None;
+        let view = self.replica.node.borrow().view().group().clone();
+        self.follow_members(&view);
         self.hear_strangers();
         self.open_control();
         note!("replica {} is open again: the log ends at {end}", self.me.get());

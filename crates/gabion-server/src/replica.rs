@@ -34,7 +34,9 @@ use gabion_media::MediumHandle;
 use gabion_media::nvme::{Backing, TargetConfig};
 use gabion_media::task::Executor;
 use gabion_node::work::{self, Work, WorkId};
-use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, Output, PoolSource, ReadMeter};
+use gabion_node::{
+    GroupConfig, LocalStore, Node, NodeOptions, Output, PoolSource, ReadMeter, View,
+};
 use mio::Waker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -161,6 +163,11 @@ impl Contents {
         Self { node, parts, remarks }
     }
 
+    /// The view that was kept.
+    pub(crate) fn view(&self) -> &View {
+        self.node.view()
+    }
+
     /// Adds what an operator should know.
     pub(crate) fn remark(&mut self, remark: Option<String>) {
         self.remarks.extend(remark);
@@ -238,8 +245,6 @@ pub(crate) struct Replica {
     /// Room for what the node wants done.
     pub(crate) outputs: Vec<Output>,
     pub(crate) turns: Turns,
-    /// When it was opened, by [`Clock::running_us`].
-    pub(crate) opened_us: u64,
     /// Below all that holds the medium, which goes first: a flush of a job that is waited for here
     /// may itself wait for what one of the loop's comes to.
     pub(crate) threads: Threads,
@@ -292,7 +297,6 @@ impl Replica {
             local_events: Rc::default(),
             outputs: Vec::new(),
             turns,
-            opened_us: held.clock.running_us(),
             threads,
             cache,
             parts,

@@ -16,7 +16,7 @@ use crate::commands::{Call, Transaction, Work};
 use crate::forward::{self, Origin, Outcome};
 use crate::peers::{Peer, Reads};
 use crate::replies::FORWARDED_MAX;
-use crate::run::{Begun, Ended, Item, NOT_READABLE, READ_WAIT_MAX_MS};
+use crate::run::{Begun, Ended, Item, NOT_HERE, READ_WAIT_MAX_MS};
 use crate::service::Service;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
@@ -156,14 +156,19 @@ impl Service {
 
     /// Forwards reads that waited for a connection with the tail. Returns how many.
     pub(crate) fn retry_unsent(&mut self) -> usize {
-        if self.unsent.is_empty() || self.peer(self.reader()).and_then(Peer::greeted).is_none() {
+        if self.unsent.is_empty() {
+            return 0;
+        }
+        let reader = self.reader();
+        let is_here = reader == self.me || !self.is_member();
+        if !is_here && self.peer(reader).and_then(Peer::greeted).is_none() {
             return 0;
         }
         let items = self.unsent.take();
         let count = items.len();
         for item in items {
             let (origin, protocol) = (item.origin.clone(), item.protocol);
-            let begun = self.forward(self.reader(), item);
+            let begun = self.begin_in_view(item);
             self.complete(&origin, protocol, true, begun);
         }
         count
@@ -207,6 +212,9 @@ impl Service {
 
     /// Why commands that come here would not reach who runs them, if anything is in the way.
     pub(crate) fn obstacle_to_forwarding(&self) -> Option<String> {
+        if !self.is_member() {
+            return Some("this replica is no member of its group now".to_owned());
+        }
         let unconnected = |to: ReplicaId, place: &str| {
             Some(format!("the {place} of the chain, replica {}, is not connected", to.get()))
         };
@@ -214,8 +222,7 @@ impl Service {
             return unconnected(self.writer(), "head");
         }
         if self.reader() == self.me {
-            let is_readable = self.replica.node.borrow().is_readable();
-            return (!is_readable).then(|| NOT_READABLE.to_owned());
+            return self.why_unreadable().map(str::to_owned);
         }
         match self.peer(self.reader()).and_then(Peer::greeted) {
             None => unconnected(self.reader(), "tail"),
@@ -265,10 +272,9 @@ impl Service {
         let item = self.item(origin.clone(), command.work, protocol, command.frontier);
         let is_read = item.is_read();
         let place = if is_read { self.reader() } else { self.writer() };
-        let begun = if place == self.me {
-            self.begin(item)
-        } else {
-            Begun::Refused(Reply::error("TRYAGAIN the member that was asked does not run this"))
+        let begun = match place == self.me && self.is_member() {
+            true => self.begin(item),
+            false => Begun::Refused(NOT_HERE),
         };
         self.complete(&origin, protocol, is_read, begun);
         Ok(())

@@ -29,8 +29,15 @@ const WAITING_READ_BYTES_MAX: usize = 64 << 20;
 pub(crate) const GATED_BYTES_HIGH: usize = 32 << 20;
 
 /// Why the tail answers no reads.
-pub(crate) const NOT_READABLE: &str =
+const NOT_JOINED: &str =
     "reads are not possible yet: the tail of the chain has not joined its group since it started";
+const NO_LEASE: &str = "reads are not possible now: the tail of the chain waits for another \
+                        replica's promise that no other tail answers";
+/// The answer of a replica that the view leaves out.
+pub(crate) const LEFT_OUT: Reply =
+    Reply::error("TRYAGAIN this replica is no member of its group now: ask another one");
+pub(crate) const NOT_HERE: Reply =
+    Reply::error("TRYAGAIN the member that was asked does not run this");
 const TOO_FAR_BEHIND: Reply = Reply::error(
     "TRYAGAIN the tail of the chain has not yet applied what this connection has seen",
 );
@@ -189,6 +196,18 @@ impl Service {
         Item { number, origin, work, protocol, frontier, since_ms, begun_ns, len }
     }
 
+    /// Begins a command where the view says.
+    pub(crate) fn begin_in_view(&mut self, item: Item) -> Begun {
+        if !self.is_member() {
+            return Begun::Refused(LEFT_OUT);
+        }
+        let place = if item.is_read() { self.reader() } else { self.writer() };
+        match place == self.me {
+            true => self.begin(item),
+            false => self.forward(place, item),
+        }
+    }
+
     /// Begins a command here: this node is the tail for a read, the head for anything else.
     pub(crate) fn begin(&mut self, item: Item) -> Begun {
         if item.is_read() {
@@ -209,15 +228,33 @@ impl Service {
         if self.may_read(&item) {
             return self.run_read(item);
         }
-        if !self.replica.node.borrow().is_readable() && self.replica_age_ms() > READ_WAIT_MAX_MS {
-            return Begun::Refused(Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")));
+        if let Some(why) = self.why_unreadable()
+            && self.unreadable_ms() > READ_WAIT_MAX_MS
+        {
+            return Begun::Refused(Reply::error_from(format!("TRYAGAIN {why}")));
         }
         self.lagging.push(item)
     }
 
-    /// For how long the replica has been open.
-    fn replica_age_ms(&self) -> u64 {
-        self.clock.running_us().saturating_sub(self.replica.opened_us) / 1_000
+    /// Why this node, the tail, answers no reads, if it does not.
+    pub(crate) fn why_unreadable(&self) -> Option<&'static str> {
+        let node = self.replica.node.borrow();
+        let has_joined = node.protocol().is_joined();
+        let why = if has_joined && !node.holds_lease() { NO_LEASE } else { NOT_JOINED };
+        (!node.is_readable()).then_some(why)
+    }
+
+    /// For how long it has not answered any.
+    fn unreadable_ms(&self) -> u64 {
+        let passed_us = |since_us| self.clock.running_us().saturating_sub(since_us);
+        self.unreadable_us.map_or(0, passed_us) / 1_000
+    }
+
+    /// Notes whether reads can be answered.
+    fn note_readable(&mut self) {
+        let now_us = self.clock.running_us();
+        let is_readable = self.replica.node.borrow().is_readable();
+        self.unreadable_us = self.unreadable_us.or(Some(now_us)).filter(|_| !is_readable);
     }
 
     /// Runs a read, or lets it wait until the member that forwarded it has been sent more of its
@@ -380,28 +417,46 @@ impl Service {
                     let begun = Begun::Done(reply, self.reply_turn(is_read));
                     self.complete(&item.origin, item.protocol, is_read, begun);
                 }
-                Finished::CutOff { item } => self.begin_anew(item),
+                Finished::CutOff { item } => self.begin_cut_off(item),
                 Finished::Answer { origin, reply } => self.answer(&origin, reply),
             }
         }
         count
     }
 
-    /// Begins a command that was cut off, if the client is one of this node's: a member was told by
-    /// the end of its connection, and asks again itself.
-    fn begin_anew(&mut self, mut item: Item) {
-        if !matches!(item.origin, Origin::Client { .. }) {
-            return;
-        }
-        // As for its connection: beyond that is nothing to be seen.
+    /// Begins a command that was cut off by the end of the node. A position beyond its log is that
+    /// of records that were cut, and nothing is to be seen there.
+    fn begin_cut_off(&mut self, mut item: Item) {
         item.frontier = item.frontier.meet(self.replica.node.borrow().log_end());
+        self.begin_anew(item);
+    }
+
+    /// Begins a command anew that has done nothing yet, where the view says. A member is told that
+    /// it is to ask again: it knows the view, or will.
+    fn begin_anew(&mut self, item: Item) {
         let (origin, protocol, is_read) = (item.origin.clone(), item.protocol, item.is_read());
-        let begun = match is_read {
-            true if self.reader() == self.me => self.begin_read(item),
-            true => self.forward(self.reader(), item),
-            false => self.gate(item),
+        let begun = match origin {
+            Origin::Client { .. } if !self.is_member() => Begun::Refused(LEFT_OUT),
+            // In its place before all that came later.
+            Origin::Client { .. } if !is_read && self.writer() == self.me => self.gate(item),
+            Origin::Client { .. } => self.begin_in_view(item),
+            Origin::Peer { .. } => Begun::Refused(NOT_HERE),
+            Origin::Probe => return,
         };
         self.complete(&origin, protocol, is_read, begun);
+    }
+
+    /// Another view runs: commands that wait begin anew where it says, and reads are waited for
+    /// from now on.
+    pub(crate) fn begin_waiting_anew(&mut self) {
+        self.unreadable_us = None;
+        let writes_go = !self.is_member() || self.writer() != self.me;
+        let reads = self.lagging.take().into_iter().chain(self.unsent.take());
+        let mut items: Vec<Item> = reads.collect();
+        while writes_go && let Some(item) = self.pop_gated() {
+            items.push(item);
+        }
+        items.into_iter().for_each(|item| self.begin_anew(item));
     }
 
     /// Runs writes that waited for the gate, in the order in which they came. Returns how many.
@@ -451,15 +506,15 @@ impl Service {
     pub(crate) fn tick_reads(&mut self) {
         let now_ms = self.now_ms;
         let is_late = |item: &Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
-        let is_readable = self.replica.node.borrow().is_readable();
+        self.note_readable();
         for item in self.lagging.take() {
             if !is_late(&item) {
                 let _ = self.lagging.push(item);
                 continue;
             }
-            let reply = match is_readable {
-                true => TOO_FAR_BEHIND,
-                false => Reply::error_from(format!("TRYAGAIN {NOT_READABLE}")),
+            let reply = match self.why_unreadable() {
+                None => TOO_FAR_BEHIND,
+                Some(why) => Reply::error_from(format!("TRYAGAIN {why}")),
             };
             self.complete(&item.origin, item.protocol, true, Begun::Refused(reply));
         }

@@ -142,6 +142,8 @@ pub(crate) struct Service {
     pub(crate) lagging: WaitingReads,
     /// Reads that wait for a connection with the tail.
     pub(crate) unsent: WaitingReads,
+    /// Since when the replica has not been able to answer reads, by [`Clock::running_us`].
+    pub(crate) unreadable_us: Option<u64>,
 
     pub(crate) exit: Option<ExitReason>,
 }

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
-use crate::mesh::follow_addresses;
+use crate::mesh::Membership;
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
@@ -15,14 +15,14 @@ use crate::run::WaitingReads;
 use crate::server::{PEER_DOOR, RESP, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER, token};
 use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
-use crate::{ExitReason, ServerConfig};
+use crate::{ExitReason, PeerAddress, ServerConfig};
 use bytes::BytesMut;
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, ErrorKind, ReplicaId, Result};
 use gabion_host::cache::SharedCache;
 use gabion_host::clock::Clock;
 use gabion_host::jobs::thread;
 use gabion_host::replica::random_id;
-use gabion_node::GroupConfig;
+use gabion_node::{GroupConfig, View};
 use mio::net::UnixStream;
 use mio::{Interest, Poll, Registry, Waker};
 use std::cell::{Cell, RefCell};
@@ -58,11 +58,7 @@ fn refused(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::with_source(ErrorKind::Io, what, error)
 }
 
-fn check_members(
-    config: &ServerConfig,
-    group: &GroupConfig,
-    me: gabion_base::ReplicaId,
-) -> Result<()> {
+fn check_owner(config: &ServerConfig, group: &GroupConfig, me: ReplicaId) -> Result<()> {
     if (group.group, me) != (config.group, config.replica) {
         return Err(Error::invalid(format!(
             "{}: belongs to replica {} of group {}, not to replica {} of group {}",
@@ -73,8 +69,14 @@ fn check_members(
             config.group
         )));
     }
-    for member in group.founders.iter().filter(|&&member| member != me) {
-        if !config.peers.iter().any(|peer| peer.replica == *member) {
+    Ok(())
+}
+
+/// Checks that every member that the replica is to reach has an address.
+fn check_members(config: &ServerConfig, view: &View) -> Result<()> {
+    let is_member = Membership::of(view, config.replica) != Membership::LeftOut;
+    for member in view.others().filter(|_| is_member) {
+        if !config.peers.iter().any(|peer| peer.replica == member) {
             let message = format!("no address is given for replica {} of the group", member.get());
             return Err(Error::invalid(message));
         }
@@ -123,8 +125,9 @@ fn open_service(
     waker: &Arc<Waker>,
 ) -> Result<Service> {
     let clock = Arc::new(Clock::start());
-    let check = |group: &GroupConfig, me| check_members(&config, group, me);
+    let check = |group: &GroupConfig, me| check_owner(&config, group, me);
     let (held, mut contents) = Held::lock(&config, &clock, waker, check)?;
+    check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
     let resp = listen_to_clients(config.resp)?;
     let peer_door = listen(config.peer_listen, "door for members")?;
@@ -163,7 +166,7 @@ fn open_service(
         registry: registry.clone(),
         resp,
         peer_door,
-        peers: peers(&config, &replica, now_ms),
+        peers: peers(&config, now_ms),
         replica: WhileOpen::new(replica),
         to_reopen: None,
         reopening: None,
@@ -205,26 +208,25 @@ fn open_service(
         gated_bytes: 0,
         lagging: WaitingReads::default(),
         unsent: WaitingReads::default(),
+        unreadable_us: None,
         exit: None,
     };
+    let view = service.replica.node.borrow().view().group().clone();
+    service.follow_members(&view);
     watch_doors(&mut service)?;
     service.watch_medium()?;
     announce(&service);
     Ok(service)
 }
 
-/// The other members, and where they are reached.
-fn peers(config: &ServerConfig, replica: &Replica, now_ms: u64) -> Vec<Peer> {
-    let node = replica.node.borrow();
-    let mut peers: Vec<Peer> = Vec::new();
-    for member in node.view().others() {
-        if let Some(peer) = config.peers.iter().find(|peer| peer.replica == member) {
-            let is_ours = node.id() > member;
-            peers.push(Peer::new(member, peer.peer, peer.target, is_ours, now_ms));
-        }
-    }
-    follow_addresses(&mut peers, node.view().group());
-    peers
+/// The other replicas of the group, members or not, and where they are reached.
+fn peers(config: &ServerConfig, now_ms: u64) -> Vec<Peer> {
+    let others = config.peers.iter().filter(|peer| peer.replica != config.replica);
+    let peer = |it: &PeerAddress| {
+        let is_ours = config.replica > it.replica;
+        Peer::new(it.replica, it.peer, it.target, is_ours, now_ms)
+    };
+    others.map(peer).collect()
 }
 
 /// SIGTERM and SIGINT arrive as bytes in a socket.

@@ -2,22 +2,33 @@
 
 use crate::admin;
 use crate::host::ServerHost;
+use crate::mesh::Membership;
 use crate::process;
 use crate::service::Service;
+use gabion_base::ReplicaId;
 use gabion_engine::picker::Strategy;
 use gabion_host::memory::{Memory, MemoryKind};
 use gabion_node::ring::Fate;
-use gabion_node::{DamagedFile, Duties, Node, WriteGate};
+use gabion_node::{DamagedFile, Duties, Node, View, WriteGate};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The place of a replica in its chain, as users name it.
-const fn role(duties: Duties) -> &'static str {
-    match (duties.append, duties.serve_reads) {
-        (true, _) => "primary",
-        (false, true) => "tail",
-        (false, false) => "middle",
+fn role(view: &View, me: ReplicaId) -> &'static str {
+    let Duties { append, serve_reads, .. } = view.duties();
+    match Membership::of(view, me) {
+        Membership::LeftOut => "left out",
+        Membership::Filling => "filling",
+        Membership::Full if append => "primary",
+        Membership::Full if serve_reads => "tail",
+        Membership::Full => "middle",
     }
+}
+
+/// The members in order, and whether each has all that the group has.
+fn replicas(view: &View) -> Vec<Value> {
+    let members = view.group().members.iter();
+    members.map(|it| json!({"replica": it.replica.get(), "is_full": it.is_full})).collect()
 }
 
 /// The status of this replica now.
@@ -37,9 +48,11 @@ pub(crate) fn status(service: &Service) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "replica": node.id().get(),
-        "role": role(node.duties()),
+        "role": role(node.view(), node.id()),
+        "membership": Membership::of(node.view(), node.id()).as_str(),
         "group": config.group.get(),
         "members": members,
+        "replicas": replicas(node.view()),
         "term": node.protocol().term().get(),
         "config": view.config.get(),
         "ready": ready,

@@ -47,6 +47,8 @@ pub struct ServerInfo {
     pub cpu_system_us: u64,
     /// The head of the group, where that is another node.
     pub head: Option<MemberInfo>,
+    /// This node is a member that is being filled.
+    pub is_filling: bool,
     /// The other replicas that take part now, as the head knows them; nobody elsewhere.
     pub replicas: Vec<MemberInfo>,
     /// The last position of the log at this node.
@@ -68,6 +70,8 @@ pub struct MemberInfo {
     pub address: SocketAddr,
     /// It and this node take part together.
     pub is_up: bool,
+    /// It has all that the group has, or else is being filled.
+    pub is_full: bool,
     /// The last position of the log there, as far as it is known here.
     pub log_position: u64,
     /// Time since it was heard last, in seconds.
@@ -272,7 +276,7 @@ fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
         out.line("master_port", head.address.port());
         out.line("master_link_status", if head.is_up { "up" } else { "down" });
         out.line("master_last_io_seconds_ago", head.silent_s);
-        out.line("master_sync_in_progress", 0);
+        out.line("master_sync_in_progress", u8::from(info.is_filling));
         out.line("slave_read_repl_offset", info.log_position);
         out.line("slave_repl_offset", info.log_position);
         out.line("slave_priority", 100);
@@ -283,9 +287,10 @@ fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
     for (i, replica) in info.replicas.iter().enumerate() {
         let (ip, port) = (replica.address.ip(), replica.address.port());
         let (offset, lag) = (replica.log_position, replica.silent_s);
+        let state = if replica.is_full { "online" } else { "send_bulk" };
         out.line(
             &format!("slave{i}"),
-            format_args!("ip={ip},port={port},state=online,offset={offset},lag={lag}"),
+            format_args!("ip={ip},port={port},state={state},offset={offset},lag={lag}"),
         );
     }
     out.line("master_failover_state", "no-failover");

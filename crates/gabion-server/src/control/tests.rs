@@ -157,3 +157,32 @@ fn a_replica_that_is_closed_for_too_long_says_nothing_any_more() {
         controller.count > count
     });
 }
+
+#[test]
+fn members_of_a_view_connect_with_each_other_and_turn_away_whom_it_leaves_out() {
+    let mut rig = Rig::new("control-mesh", &[group(7, 3, AckLevel::Replicated)]);
+    let mut client = rig.client(0);
+    assert_eq!(rig.insist(&mut client, &["SET", "key", "of three"]), "+OK\r\n");
+    let mut controllers = [0, 1].map(|place| rig.controller(place));
+    for controller in &mut controllers {
+        rig.until_reported(controller, "its term has begun", |report| report.founded == FIRST);
+    }
+    let mut view = next_view(controllers[0].last.as_ref().unwrap());
+    view.members.pop();
+    view.members_min = 2;
+    for controller in &mut controllers {
+        controller.tell(epoch(1, 1), &view);
+        rig.until_reported(controller, "it runs", |report| report.founded == SECOND);
+    }
+    assert_eq!(rig.insist(&mut client, &["SET", "key", "of two"]), "+OK\r\n");
+    // The third has not heard of it, and tries to connect.
+    for place in [0, 1] {
+        rig.until("it is turned away", |rig| {
+            let third = &rig.service(place).peers[1];
+            third.complaint.contains("is no member in the view that runs here")
+        });
+        let third = &rig.service(place).peers[1];
+        assert!(third.id == ReplicaId(3) && third.link.is_none() && !third.is_member);
+    }
+    assert_eq!(rig.insist(&mut client, &["GET", "key"]), "$6\r\nof two\r\n");
+}

@@ -287,7 +287,7 @@ impl Host for FixedHost {
 
 fn replica(port: u16) -> MemberInfo {
     let address = ([127, 0, 0, 1], port).into();
-    MemberInfo { address, is_up: true, log_position: 4096, silent_s: 1 }
+    MemberInfo { address, is_up: true, is_full: true, log_position: 4096, silent_s: 1 }
 }
 
 /// A node of one store and its commands.
