@@ -23,7 +23,7 @@ enum Phase {
 
 /// The only member of a group.
 pub struct Alone {
-    me: ReplicaId,
+    config: Config,
     now_ms: u64,
     term: Term,
     spans: Spans,
@@ -57,10 +57,10 @@ impl Alone {
         let lost: Vec<_> = lost.into_iter().map(|lost| (config.me, lost)).collect();
         let blocked = config.reason_of_loss(&lost);
         let not_ready = blocked.clone().map(|reason| Action::NotReady { reason });
-        let (me, phase, actions) = (config.me, Phase::Starting, not_ready.into_iter().collect());
+        let (phase, actions) = (Phase::Starting, not_ready.into_iter().collect());
         let too_few = config.view.too_few();
         Ok(Self {
-            me,
+            config,
             now_ms,
             term,
             spans,
@@ -76,7 +76,7 @@ impl Alone {
 
     /// Chooses the term of this life.
     fn begin_term(&mut self) {
-        let term = self.term.max(self.spans.tip().0).next();
+        let term = self.config.next_term(self.term.max(self.spans.tip().0));
         let (spans, end) = self.spans.with_term(term, self.progress.end.only());
         self.spans = spans.clone();
         self.progress.end = Frontier::of(end);
@@ -107,7 +107,7 @@ impl Protocol for Alone {
             "message of kind {} from replica {}: replica {} is the only member of {}",
             frame.message.kind(),
             peer.get(),
-            self.me.get(),
+            self.config.me.get(),
             frame.group
         )))
     }
@@ -140,13 +140,10 @@ impl Protocol for Alone {
         self.progress.end = Frontier::of(LogPosition(self.progress.end.only().get() + len));
     }
 
-    fn handle_placed(&mut self, _: ShardId, _: LogPosition, _: u32) {
-        debug_assert!(false, "nobody sends records to the only member of a group");
-    }
+    /// Of records that came in the view before.
+    fn handle_placed(&mut self, _: ShardId, _: LogPosition, _: u32) {}
 
-    fn handle_rejected(&mut self, _: ShardId, _: LogPosition, _: u32, _: &Error) {
-        debug_assert!(false, "nobody sends records to the only member of a group");
-    }
+    fn handle_rejected(&mut self, _: ShardId, _: LogPosition, _: u32, _: &Error) {}
 
     fn handle_durable(&mut self, durable: Frontier) {
         self.progress.durable = self.progress.durable.join(durable.meet(self.progress.end));
@@ -161,9 +158,8 @@ impl Protocol for Alone {
         self.spans.trim(oldest.only(), self.progress.end.only());
     }
 
-    fn handle_log_read(&mut self, _: u64, _: Result<Vec<Bytes>>) {
-        debug_assert!(false, "nobody is sent the log of the only member of a group");
-    }
+    /// For a member of the view before.
+    fn handle_log_read(&mut self, _: u64, _: Result<Vec<Bytes>>) {}
 
     fn send(&mut self, to: ReplicaId, _: Message) -> Result<()> {
         Err(Error::unavailable(format!("replica {} is not connected", to.get())))
@@ -252,7 +248,7 @@ impl Protocol for Alone {
 
     fn members(&self) -> Vec<MemberStatus> {
         alloc::vec![MemberStatus {
-            id: self.me,
+            id: self.config.me,
             is_connected: true,
             is_joined: self.is_joined(),
             last_heard_ms: self.now_ms,

@@ -16,7 +16,7 @@
 //!      │ all are here
 //!   Pulling   ── PullLog ─► the member with the greatest (last term, end), if that is another;
 //!      │ ◄────── Records ──  first cut what it does not have
-//!   Adopting   term = highest + 1, durable; the log goes on at the next 4 KiB boundary
+//!   Adopting   a term above all, durable; the log goes on at the next 4 KiB boundary
 //!      │ ─────── NewTerm(spans, end) ──────────────►  Adopting: cut the log where the head's parts
 //!      │                                              from it; durable
 //!   Joined    ◄─ TermAccepted(end) ─────────────────  Joined; the predecessor streams from `end`

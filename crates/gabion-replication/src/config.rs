@@ -6,8 +6,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use gabion_base::{
-    ConfigNumber, Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL_MAX, ShardId,
+    ConfigNumber, Error, FileId, LogPosition, ReplicaId, Result, SEGMENT_ORDINAL_MAX, ShardId, Term,
 };
+
+/// How far the terms of a configuration are apart.
+const TERM_STRIDE: u64 = 64;
 
 /// The members, and their patience with each other. It stands for the life of one protocol: another
 /// view begins another ([`crate::begin`]).
@@ -78,6 +81,24 @@ impl Config {
         Ok(())
     }
 
+    /// The term that a writer begins when `highest` is the highest that it knows of.
+    ///
+    /// No two writers ever begin the same term: logs are compared by the terms that wrote them. A
+    /// configuration has one writer, whose durable counter tells it the terms that it began. But of
+    /// those that it began without anybody hearing of them, as it was cut off then, the writer of a
+    /// later configuration knows nothing. So each configuration but the first has numbers of its
+    /// own, [`TERM_STRIDE`] apart: they differ from those of that many configurations before it, and
+    /// from as many terms as the first one may have begun unheard.
+    pub(crate) fn next_term(&self, highest: Term) -> Term {
+        let config = self.view.config.get();
+        if config <= 1 {
+            return highest.next();
+        }
+        let least = highest.get() + TERM_STRIDE;
+        let past = (least % TERM_STRIDE + TERM_STRIDE - config % TERM_STRIDE) % TERM_STRIDE;
+        Term(least + (TERM_STRIDE - past) % TERM_STRIDE)
+    }
+
     /// The last position that a log can have: every segment up to there has a name.
     pub(crate) fn position_max(&self) -> LogPosition {
         let end = (SEGMENT_ORDINAL_MAX + 1).saturating_mul(self.segment_len);
@@ -114,5 +135,42 @@ impl Config {
             at % segment_len,
             lost.to
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::{GroupId, LogKind};
+
+    #[test]
+    fn terms_of_two_configurations_differ_whatever_their_writers_have_heard() {
+        let view = GroupView::founding(GroupId(1), &[ReplicaId(1)], LogKind::Shared);
+        let (me, window_bytes) = (ReplicaId(1), 1);
+        let (heartbeat_ms, timeout_ms, lease_ms) = (1, 2, 2);
+        let (segment_len, ring_len) = (1, 4);
+        let mut config = Config {
+            view,
+            me,
+            heartbeat_ms,
+            timeout_ms,
+            lease_ms,
+            window_bytes,
+            segment_len,
+            ring_len,
+        };
+        let mut next = |number, highest| {
+            config.view.config = ConfigNumber(number);
+            config.next_term(Term(highest)).get()
+        };
+        assert_eq!((next(1, 0), next(1, 1)), (1, 2), "the founders count one by one");
+        for number in 2..200 {
+            for highest in [0, 1, 63, 64, 1_000, 1_037] {
+                let term = next(number, highest);
+                assert_eq!(term % TERM_STRIDE, number % TERM_STRIDE);
+                let over = highest + TERM_STRIDE..highest + 2 * TERM_STRIDE;
+                assert!(over.contains(&term), "{term} after {highest}");
+            }
+        }
     }
 }

@@ -24,6 +24,12 @@ pub(crate) enum Mutant {
     LossIgnored,
     /// Records of an old connection are taken.
     OldConnectionCounts,
+    /// Marks rise without the members that are full, by those alone that are not.
+    FilledMembersCount,
+    /// The reader needs no promise.
+    ReadsWithoutLease,
+    /// A member promises although it has taken a newer view.
+    PromiseAfterView,
 }
 
 /// The planted defect of one chain.

@@ -221,7 +221,8 @@ impl Chain {
     fn adopt_new_term(&mut self) {
         let hellos = self.peers.iter().filter_map(|p| p.link.as_ref()?.hello.as_ref());
         let terms = hellos.map(|(term, state)| state.spans.tip().0.max(*term));
-        let term = terms.max().unwrap_or_default().max(self.latest_term()).max(self.tip().0).next();
+        let highest = terms.max().unwrap_or_default().max(self.latest_term()).max(self.tip().0);
+        let term = self.config.next_term(highest);
         let (spans, start) = self.spans.with_term(term, self.end());
         self.recent.clear();
         self.spans = spans.clone();
@@ -342,7 +343,8 @@ impl Chain {
             return;
         }
         let mut least = self.told();
-        for peer in self.peers.iter().filter(|peer| peer.is_full) {
+        let counts_filled = self.planted.has(Mutant::FilledMembersCount);
+        for peer in self.peers.iter().filter(|peer| peer.is_full != counts_filled) {
             let Some(link) = peer.link.as_ref().filter(|l| l.joined == Some(self.term)) else {
                 return;
             };

@@ -14,6 +14,7 @@
 
 use super::Chain;
 use crate::message::{Lease, Message, Progress};
+use crate::planted::Mutant;
 
 /// A member's promises, and its clock.
 #[derive(Default)]
@@ -48,7 +49,8 @@ impl Chain {
 
     /// Whether every other full member has promised up to a later time than now.
     pub(super) fn has_all_promises(&self) -> bool {
-        let Some(now_ms) = self.leases.now_ms else { return true };
+        let without = self.planted.has(Mutant::ReadsWithoutLease);
+        let Some(now_ms) = self.leases.now_ms.filter(|_| !without) else { return true };
         let mut full = self.peers.iter().filter(|peer| peer.is_full);
         self.is_holder() && full.all(|peer| peer.promised_until_ms > now_ms)
     }
@@ -75,7 +77,8 @@ impl Chain {
         let id = self.peers[i].id;
         let may_ask = id == self.head() || id == self.reader();
         let Some(now_ms) = self.leases.now_ms.filter(|_| self.is_full() && may_ask) else { return };
-        if asked.lasts_ms == 0 || self.leases.has_ended {
+        let has_ended = self.leases.has_ended && !self.planted.has(Mutant::PromiseAfterView);
+        if asked.lasts_ms == 0 || has_ended {
             return;
         }
         let lasts_ms = asked.lasts_ms.min(self.config.lease_ms);
@@ -87,8 +90,7 @@ impl Chain {
     /// A member has promised.
     pub(super) fn promised_by(&mut self, i: usize, given: Lease) {
         // Nothing was asked for at a time that is yet to come.
-        let is_ours = self.leases.now_ms.is_some_and(|now_ms| given.asked_ms <= now_ms);
-        if is_ours {
+        if self.leases.now_ms.is_some_and(|now_ms| given.asked_ms <= now_ms) {
             let lasts_ms = u64::from(given.lasts_ms.min(self.config.lease_ms));
             let peer = &mut self.peers[i];
             peer.promised_until_ms = peer.promised_until_ms.max(given.asked_ms + lasts_ms);

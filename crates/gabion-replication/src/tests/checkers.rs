@@ -58,7 +58,7 @@ impl Checkers {
                 let known = node.records.values().filter(|r| r.end() <= durable);
                 self.promised_durable.extend(known.map(|r| (r.position, (r.crc(), r.end()))));
             }
-            if chain.is_readable() && is_tail {
+            if chain.is_readable() && chain.holds_lease() && is_tail {
                 self.check_shown(node)?;
             }
         }
@@ -144,10 +144,10 @@ impl Checkers {
         Ok(())
     }
 
-    /// Prefix property: a log that goes beyond a promised record has that record. Costs a pass over
-    /// all logs.
-    pub(crate) fn check_prefixes(&self, cluster: &Cluster) -> Result<(), String> {
-        for node in &cluster.nodes {
+    /// Prefix property: a log that goes beyond a promised record has that record, at each member
+    /// that is known to have everything. Costs a pass over all logs.
+    pub(crate) fn check_prefixes(&self, cluster: &Cluster, counted: &[u32]) -> Result<(), String> {
+        for node in cluster.nodes.iter().filter(|node| counted.contains(&node.id)) {
             let end = node.end();
             for (&position, &(crc, record_end)) in self.promised.range(node.oldest..end) {
                 match node.records.get(&position) {
@@ -188,10 +188,10 @@ impl Checkers {
         Ok(())
     }
 
-    /// Whether another member than `id` holds everything promised, so that `id` may lose its ring.
-    pub(crate) fn may_lose(&self, cluster: &Cluster, id: u32) -> bool {
+    /// Whether one of these members holds everything promised, so that others may lose their rings.
+    pub(crate) fn has_ring(&self, cluster: &Cluster, ids: &[u32]) -> bool {
         let holds = |node: &&Node| {
-            node.id != id
+            ids.contains(&node.id)
                 && self.promised.range(node.oldest..).all(|(position, (crc, _))| {
                     node.records.get(position).is_some_and(|r| r.crc() == *crc)
                 })
@@ -199,9 +199,9 @@ impl Checkers {
         cluster.nodes.iter().any(|n| holds(&n))
     }
 
-    /// Whether another member than `id` holds on disk everything promised as durable, and in its
-    /// log everything promised, so that `id` may lose its disk too.
-    pub(crate) fn may_lose_disk(&self, cluster: &Cluster, id: u32) -> bool {
+    /// Whether one of these members holds on disk everything promised as durable, and in its log
+    /// everything promised, so that others may lose their disks too.
+    pub(crate) fn has_disk(&self, cluster: &Cluster, ids: &[u32]) -> bool {
         let on_disk = |node: &Node| {
             self.promised_durable.iter().all(|(position, (crc, end))| {
                 let is_here = node.records.get(position).is_some_and(|r| r.crc() == *crc);
@@ -213,7 +213,7 @@ impl Checkers {
                 node.records.get(position).is_some_and(|r| r.crc() == *crc)
             })
         };
-        cluster.nodes.iter().any(|n| n.id != id && on_disk(n) && holds(n))
+        cluster.nodes.iter().any(|n| ids.contains(&n.id) && on_disk(n) && holds(n))
     }
 
     /// Every member loses power at once. Only records acknowledged as durable, on a disk that was
@@ -234,5 +234,10 @@ impl Checkers {
     pub(crate) fn forget_terms(&mut self, id: u32) {
         self.terms.remove(&id);
         self.any_wiped = true;
+    }
+
+    /// The node has the state of another.
+    pub(crate) fn forget_copied(&mut self, id: u32) {
+        self.terms.remove(&id);
     }
 }

@@ -7,8 +7,8 @@
 use crate::planted::Mutant;
 use crate::spans::Span;
 use crate::{
-    Action, Alone, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, Message,
-    Progress, Protocol, Spans, Watermarks,
+    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, Message, Progress,
+    Protocol, Spans, Watermarks,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,11 +18,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term, crc};
+use gabion_base::{
+    ConfigNumber, Error, Frontier, GroupId, LogPosition, ReplicaId, ShardId, Term, crc,
+};
 
 pub(crate) const HEARTBEAT_MS: u64 = 100;
 pub(crate) const TIMEOUT_MS: u64 = 1000;
-pub(crate) const LEASE_MS: u32 = 300;
+pub(crate) const LEASE_MS: u32 = 150;
+/// A node waits so much longer for what it has promised.
+const LEASE_MARGIN_MS: u64 = 2;
 /// Bytes of a segment and of the ring, unless the test says otherwise: more than any test writes.
 const LENGTHS: (u64, u64) = (16_384, 1 << 40);
 const HEADER_LEN: u64 = 40;
@@ -98,6 +102,12 @@ pub(crate) struct Node {
     pub(crate) known: u64,
     /// On the disk: the view in which it acts.
     pub(crate) view: GroupView,
+    /// On the disk: a newer view, which waits for the end of what was promised.
+    pending: Option<GroupView>,
+    /// Gone with the process: a newer view waits until then, by the clock of promises.
+    waits_until_ms: u64,
+    /// Its log cannot be followed.
+    pub(crate) wants_copy: bool,
     /// Gone with the process.
     pub(crate) chain: Option<Box<dyn Protocol>>,
     /// The watermarks that the protocol of the view before knew.
@@ -117,6 +127,9 @@ impl Node {
         Self {
             id,
             view,
+            pending: None,
+            waits_until_ms: 0,
+            wants_copy: false,
             marks: Watermarks::default(),
             next_ticket: 0,
             term: Term::ZERO,
@@ -134,6 +147,14 @@ impl Node {
             reads: VecDeque::new(),
             ever_held: BTreeSet::new(),
             delivered: Vec::new(),
+        }
+    }
+
+    /// The view to act in: none while a newer one waits since before the start.
+    fn view_in_effect(&self) -> GroupView {
+        match self.pending {
+            Some(_) => GroupView { config: ConfigNumber::ZERO, ..self.view.clone() },
+            None => self.view.clone(),
         }
     }
 
@@ -215,6 +236,17 @@ impl Node {
         self.durable = self.durable.min(end);
     }
 
+    /// Records beyond the end of their term's span never counted.
+    fn cut_to_spans(&mut self) {
+        let spans = &self.spans;
+        let first = spans.as_slice().first().map_or(0, |span| span.start.get());
+        let fits = |r: &Record| {
+            spans.at(LogPosition(r.position)).map(|s| (s.term.get(), r.end() <= s.end.get()))
+        };
+        self.records.retain(|at, r| *at < first || fits(r) == Some((r.term, true)));
+        self.durable = self.durable.min(self.end());
+    }
+
     /// Bytes of the ring that are not on the disk.
     fn unflushed(&self) -> u64 {
         self.end() - self.durable.min(self.end())
@@ -281,6 +313,20 @@ fn founding(count: u32) -> GroupView {
     GroupView::founding(GroupId(7), &founders, log)
 }
 
+/// A planted defect of the fake nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// A newer view takes effect while promises stand.
+    LeaseNotWaitedFor,
+    /// A start waits for no promise of the process before.
+    RestartForgetsPromise,
+}
+
+/// Clocks of promises run alike and do not agree.
+fn lease_ms(id: u32, now_ms: u64) -> u64 {
+    now_ms + 10_000 * u64::from(id)
+}
+
 /// The cluster.
 pub(crate) struct Cluster {
     pub(crate) now_ms: u64,
@@ -290,6 +336,14 @@ pub(crate) struct Cluster {
     /// Bytes of a segment and of a ring.
     pub(crate) lengths: (u64, u64),
     pub(crate) mutant: Option<Mutant>,
+    /// A defect of the fake nodes.
+    pub(crate) defect: Option<Defect>,
+    /// Whether each term begins with a record.
+    pub(crate) has_term_starts: bool,
+    /// Whether nodes are told the clock of promises. Without it there are none.
+    pub(crate) has_leases: bool,
+    /// The newest view.
+    newest: GroupView,
     pub(crate) next_value: u64,
     next_connection: u64,
     /// Everything that nodes did, for the text tests.
@@ -308,6 +362,10 @@ impl Cluster {
             window_bytes: 1000,
             lengths: LENGTHS,
             mutant: None,
+            defect: None,
+            has_term_starts: false,
+            has_leases: true,
+            newest: founding(count),
             next_value: 1,
             next_connection: 1,
             trace: Vec::new(),
@@ -325,16 +383,30 @@ impl Cluster {
     }
 
     pub(crate) fn start(&mut self, id: u32) {
+        let forgets = !self.has_leases || self.defect == Some(Defect::RestartForgetsPromise);
+        let now_ms = self.now_ms;
         let node = self.node(id);
         node.session += 1;
         (node.marks, node.next_ticket) = (Watermarks::default(), 0);
-        self.begin(id);
+        node.wants_copy = false;
+        // Nobody ran before the first start.
+        let is_full = node.session > 1 && node.view.has_full(ReplicaId(id));
+        let may_have_promised = node.pending.is_some() || is_full;
+        node.waits_until_ms = match may_have_promised && !forgets {
+            true => lease_ms(id, now_ms) + u64::from(LEASE_MS) + LEASE_MARGIN_MS,
+            false => 0,
+        };
+        if forgets {
+            node.view = node.pending.take().unwrap_or(node.view.clone());
+        }
+        let view = node.view_in_effect();
+        self.begin(id, view);
     }
 
-    /// Begins the protocol of the node's view with what the node has.
-    fn begin(&mut self, id: u32) {
+    /// Begins the protocol of a view with what the node has.
+    fn begin(&mut self, id: u32, view: GroupView) {
         let config = Config {
-            view: self.node(id).view.clone(),
+            view,
             me: ReplicaId(id),
             heartbeat_ms: HEARTBEAT_MS,
             timeout_ms: TIMEOUT_MS,
@@ -343,28 +415,53 @@ impl Cluster {
             segment_len: self.lengths.0,
             ring_len: self.lengths.1,
         };
-        let (now_ms, mutant, is_one) = (self.now_ms, self.mutant, self.nodes.len() == 1);
+        let (now_ms, mutant) = (self.now_ms, self.mutant);
         let node = self.node(id);
         let state = node.recover();
-        node.chain = Some(match is_one {
-            true => Box::new(Alone::new(config, state, now_ms).unwrap()),
-            false => {
+        let is_chain = config.is_member() && config.view.members.len() > 1;
+        node.chain = Some(match is_chain {
+            false => crate::begin(config, state, now_ms).unwrap(),
+            true => {
                 let mut chain = Chain::new(config, state, now_ms).unwrap();
                 chain.planted.mutant = mutant;
                 Box::new(chain)
             }
         });
+        self.pass_lease_time();
         self.drain(id);
     }
 
-    /// A newer view is durable at a node, and takes effect if the node runs: its connections end,
-    /// and the protocol begins anew with all that is in memory.
+    /// A newer view becomes durable at a node that runs, and takes effect once what the node has
+    /// promised has run out.
     pub(crate) fn take_view(&mut self, id: u32, view: GroupView) {
         let node = self.node(id);
-        if view.config <= node.view.config {
+        let Some(chain) = &mut node.chain else { return };
+        let known = node.pending.as_ref().unwrap_or(&node.view).config;
+        if view.config <= known {
             return;
         }
-        node.view = view;
+        chain.stop_promising();
+        if let promised_ms @ 1.. = chain.promised_until_ms()
+            && node.pending.is_none()
+        {
+            node.waits_until_ms = node.waits_until_ms.max(promised_ms + LEASE_MARGIN_MS);
+        }
+        node.pending = Some(view);
+        self.take_effect(id);
+    }
+
+    /// The newest view of a node takes effect, if it may: the node's connections end, and the
+    /// protocol begins anew with all that is in memory.
+    fn take_effect(&mut self, id: u32) {
+        let is_early = self.defect == Some(Defect::LeaseNotWaitedFor);
+        let now_ms = lease_ms(id, self.now_ms);
+        let node = self.node(id);
+        if node.chain.is_none() || (now_ms <= node.waits_until_ms && !is_early) {
+            return;
+        }
+        let Some(view) = node.pending.take() else { return };
+        node.view = view.clone();
+        node.wants_copy = false;
         let Some(chain) = node.chain.take() else { return };
         node.marks = Watermarks {
             commit: chain.commit(),
@@ -379,28 +476,58 @@ impl Cluster {
                 self.break_connection(i, 0);
             }
         }
-        self.begin(id);
+        self.begin(id, view);
     }
 
-    /// The newest view that a node has.
-    pub(crate) fn newest(&self) -> &GroupView {
-        self.nodes.iter().map(|node| &node.view).max_by_key(|view| view.config).unwrap()
-    }
-
-    /// The members in another order, as the next configuration.
-    pub(crate) fn moved(&self, order: &[u32]) -> GroupView {
-        self.next_view(order, &[])
+    /// The newest view.
+    pub(crate) const fn newest(&self) -> &GroupView {
+        &self.newest
     }
 
     /// The next configuration: these full members, and these that are being filled.
-    pub(crate) fn next_view(&self, full: &[u32], filled: &[u32]) -> GroupView {
-        let mut view = self.newest().clone();
+    pub(crate) fn next_view(&mut self, full: &[u32], filled: &[u32]) -> GroupView {
+        let mut view = self.newest.clone();
         view.config = view.config.next();
         let member = |id: &u32, is_full| Member { is_full, ..Member::new(ReplicaId(*id)) };
         let full = full.iter().map(|id| member(id, true));
         view.members = full.chain(filled.iter().map(|id| member(id, false))).collect();
         view.members_min = 1;
+        self.newest = view.clone();
         view
+    }
+
+    /// Whether the log of a member has a record of the term that runs in the newest view.
+    pub(crate) fn has_founded(&self, id: u32) -> bool {
+        let node = &self.nodes[id as usize - 1];
+        let last = node.records.last_key_value().map(|(_, record)| record.term);
+        node.view.config == self.newest.config
+            && node.chain.as_ref().is_some_and(|c| c.is_joined() && last == Some(c.term().get()))
+    }
+
+    /// A node gets the state of another: files, and the log that the other has.
+    pub(crate) fn copy(&mut self, from: u32, to: u32) {
+        self.kill(to, true);
+        let of = self.node(from);
+        let (term, spans, records) = (of.term, of.spans.clone(), of.records.clone());
+        let (oldest, oldest_crc) = (of.oldest, of.oldest_crc);
+        let (edit, flushed, known) = (of.edit, of.flushed, of.known);
+        let node = self.node(to);
+        node.ever_held.extend(records.values().map(|record| (record.position, record.crc())));
+        (node.term, node.spans, node.records) = (term, spans, records);
+        (node.oldest, node.oldest_crc) = (oldest, oldest_crc);
+        (node.edit, node.flushed, node.known) = (edit, flushed, known);
+        node.durable = node.end();
+        self.start(to);
+    }
+
+    /// Tells each node the time by which promises count.
+    pub(crate) fn pass_lease_time(&mut self) {
+        let now_ms = self.now_ms;
+        for id in (1..=self.nodes.len() as u32).filter(|_| self.has_leases) {
+            if let Some(chain) = self.nodes[id as usize - 1].chain.as_deref_mut() {
+                chain.pass_lease_time(lease_ms(id, now_ms));
+            }
+        }
     }
 
     /// The node that takes writes, by the newest view.
@@ -441,8 +568,8 @@ impl Cluster {
         let node = self.node(id);
         let session = node.session;
         let ever_held = core::mem::take(&mut node.ever_held);
-        let view = node.view.clone();
-        *node = Node { session, ever_held, ..Node::new(id, view) };
+        let (view, pending) = (node.view.clone(), node.pending.take());
+        *node = Node { session, ever_held, pending, ..Node::new(id, view) };
     }
 
     /// The record at `position` of a stopped node is no longer whole, and the log ends there.
@@ -565,7 +692,9 @@ impl Cluster {
                 node.term = term;
                 node.spans = spans;
                 node.cut(end.get());
+                node.cut_to_spans();
                 node.chain.as_mut().unwrap().handle_term_adopted(ShardId::ZERO, term);
+                self.append_term_start(id);
             }
             other => panic!("{other:?} is no work"),
         }
@@ -611,18 +740,35 @@ impl Cluster {
         false
     }
 
+    /// The first record of a term says whose it is, as soon as the term runs at the head, whether
+    /// anybody hears of it or not.
+    fn append_term_start(&mut self, id: u32) {
+        let node = self.node(id);
+        let is_writer = node.view.writer() == ReplicaId(id);
+        let runs = node.chain.as_ref().is_some_and(|chain| chain.is_joined());
+        if self.has_term_starts && is_writer && runs {
+            self.append_at(id, HEADER_LEN);
+        }
+    }
+
     /// The head appends one record; false when the group does not accept writes.
     pub(crate) fn append(&mut self, len: u64) -> bool {
-        let (value, writer) = (self.next_value, self.writer());
+        let writer = self.writer();
         let (segment_len, ring_len) = self.lengths;
         let node = self.node(writer);
-        if node.view.writer() != ReplicaId(writer) {
+        let is_full = node.unflushed() >= ring_len - 2 * segment_len;
+        let is_ready = node.chain.as_ref().is_some_and(|chain| chain.is_ready());
+        if node.view.writer() != ReplicaId(writer) || is_full || !is_ready {
             return false;
         }
-        if node.unflushed() >= ring_len - 2 * segment_len {
-            return false;
-        }
-        let Some(chain) = node.chain.as_mut().filter(|c| c.is_ready()) else { return false };
+        self.append_at(writer, len);
+        true
+    }
+
+    fn append_at(&mut self, writer: u32, len: u64) {
+        let value = self.next_value;
+        let node = self.node(writer);
+        let Some(chain) = node.chain.as_mut() else { return };
         let position = chain.progress().end.only().get();
         let previous_crc = node.last_crc();
         let node = self.node(writer);
@@ -634,7 +780,6 @@ impl Cluster {
         node.chain.as_mut().unwrap().handle_appended(ShardId::ZERO, &[bytes], crc);
         self.next_value += 1;
         self.drain(writer);
-        true
     }
 
     /// The node's log is on its disk.
@@ -682,8 +827,10 @@ impl Cluster {
 
     pub(crate) fn tick(&mut self, ms: u64) {
         self.now_ms += ms;
+        self.pass_lease_time();
         let now_ms = self.now_ms;
         for id in 1..=self.nodes.len() as u32 {
+            self.take_effect(id);
             if let Some(chain) = self.chain(id) {
                 chain.handle_tick(now_ms);
             }
@@ -720,6 +867,7 @@ impl Cluster {
                     self.take_view(id, view);
                     return;
                 }
+                Action::NeedsCopy { .. } => self.node(id).wants_copy = true,
                 Action::Deliver { from, message, .. } => {
                     self.node(id).delivered.push((from.get(), message));
                 }
@@ -843,10 +991,20 @@ pub(crate) fn describe_frame(frame: &Frame) -> String {
             marks.commit,
             describe_bytes(bytes)
         ),
+        Message::Ack(_, lease) if lease.lasts_ms > 0 => {
+            format!("Ack promises {} ms from {}", lease.lasts_ms, lease.asked_ms)
+        }
         Message::Ack(progress, _) => format!("Ack {}", describe_progress(progress)),
-        Message::Heartbeat(m, _) => format!(
-            "Heartbeat commit {} durable {} flushed {} edit {}",
-            m.commit, m.durable, m.flushed, m.edit
+        Message::Heartbeat(m, lease) => format!(
+            "Heartbeat commit {} durable {} flushed {} edit {}{}",
+            m.commit,
+            m.durable,
+            m.flushed,
+            m.edit,
+            match lease.lasts_ms {
+                0 => String::new(),
+                lasts_ms => format!(" asks for {lasts_ms} ms from {}", lease.asked_ms),
+            }
         ),
         Message::PullLog { from, .. } => format!("PullLog from {from}"),
         Message::Refused { reason } => format!("Refused: {reason}"),

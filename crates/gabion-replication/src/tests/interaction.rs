@@ -2,7 +2,7 @@
 //! that the nodes did. `GABION_REWRITE=1` writes what they did in place of what was expected.
 //!
 //! ```text
-//!   cluster N [window=BYTES]      a new cluster of N stopped nodes
+//!   cluster N [window=BYTES] [leases]   a new cluster of N stopped nodes; with a clock of promises
 //!   start N… | kill N… | power-cut N…
 //!   connect A-B… | connect all | break A-B… (nothing more is heard) | sever A-B (what was sent arrives)
 //!   settle                        deliver, work and read until nothing is left
@@ -51,6 +51,7 @@ impl Script {
             }
             "cluster" => {
                 self.cluster = Cluster::new(number(rest[0]) as u32);
+                self.cluster.has_leases = rest.contains(&"leases");
                 if let Some(window) = option(rest, "window") {
                     self.cluster.window_bytes = window;
                 }
@@ -81,7 +82,7 @@ impl Script {
         let ids =
             |list: &str| -> Vec<u32> { list.split(',').map(|id| number(id) as u32).collect() };
         let view = match order.split_once('+') {
-            None => self.cluster.moved(&ids(order)),
+            None => self.cluster.next_view(&ids(order), &[]),
             Some((full, filled)) => self.cluster.next_view(&ids(full), &ids(filled)),
         };
         for id in told.iter().filter(|word| **word != "to") {
@@ -205,6 +206,7 @@ impl Script {
 fn role(node: &super::cluster::Node) -> &'static str {
     let (me, view) = (ReplicaId(node.id), &node.view);
     match (view.writer() == me, view.reader() == me) {
+        _ if view.place_of(me).is_none() => "Left out",
         (true, _) => "Head",
         (_, true) => "Tail",
         _ if view.has_full(me) => "Middle",
@@ -251,7 +253,7 @@ fn every_interaction_goes_as_it_is_written() {
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() >= 13, "only {} interaction files", files.len());
+    assert!(files.len() >= 17, "only {} interaction files", files.len());
     let mut wrong = Vec::new();
     for file in files {
         let expected = std::fs::read_to_string(&file).unwrap();

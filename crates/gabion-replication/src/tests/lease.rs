@@ -1,11 +1,13 @@
 //! Promises about reads: who asks for them, who gives them, and for how long they are held.
 
-use super::cluster::{HEARTBEAT_MS, LEASE_MS};
+use super::cluster::HEARTBEAT_MS;
 use super::protocol::{actions, config, frame, hello};
 use crate::{Action, Chain, Config, Lease, LocalState, Message, Progress, Protocol, Watermarks};
 use alloc::vec;
 use alloc::vec::Vec;
 use gabion_base::ReplicaId;
+
+const LEASE_MS: u32 = 300;
 
 /// Replica `me` of three, connected with both others, which have said Hello. The last of them is
 /// not full where `full` is 2.
@@ -13,6 +15,7 @@ fn member(me: u32, full: usize, lease_ms: Option<u64>) -> Chain {
     let mut config: Config = config(me);
     config.view.members.iter_mut().skip(full).for_each(|member| member.is_full = false);
     config.view.members_min = 2;
+    config.lease_ms = LEASE_MS;
     let mut chain = Chain::new(config, LocalState::default(), 0).unwrap();
     lease_ms.into_iter().for_each(|now_ms| chain.pass_lease_time(now_ms));
     for peer in (1..4).filter(|peer| *peer != me) {
