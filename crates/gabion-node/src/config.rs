@@ -260,7 +260,7 @@ pub struct NodeOptions {
     pub heartbeat_ms: u64,
     /// A member that is silent for this long, in ms, is out: writes are refused. Default 2,000.
     pub timeout_ms: u64,
-    /// How long a promise about reads lasts, in ms, and so for how long a newer view waits before it
+    /// How long a promise about reads lasts, in ms, and so how long a newer view waits before it
     /// takes effect. A member that answers reads asks for promises with each heartbeat, and answers
     /// none for as long as it lacks one. Longer than `heartbeat_ms`. Default 300.
     pub lease_ms: u32,

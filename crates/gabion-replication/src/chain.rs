@@ -257,7 +257,7 @@ impl Protocol for Chain {
         self.drop_link(i);
         self.peers[i].link = Some(Link::new(connection));
         self.peers[i].last_heard_ms = self.now_ms;
-        self.peers[i].asked_ms = None;
+        self.peers[i].promised.reconnect();
         let hello = self.hello();
         self.push(peer, hello);
     }
@@ -311,8 +311,8 @@ impl Protocol for Chain {
             let has_news = self.index == 0 && link.told != self.marks;
             let is_due = has_news || now_ms - link.last_sent_ms >= self.config.heartbeat_ms;
             let lease = self.lease_due(i);
-            if is_due || lease.lasts_ms > 0 {
-                self.push(id, Message::Heartbeat(self.marks, lease));
+            if is_due || lease.is_some() {
+                self.push(id, Message::Heartbeat(self.marks, lease.unwrap_or_default()));
             }
         }
     }
@@ -707,6 +707,9 @@ impl Chain {
         }
         let is_head = self.index == 0;
         assert!(!self.is_readable || self.is_reader(), "one member answers reads");
+        let sends = |peer: &&Peer| peer.link.as_ref().is_some_and(|link| link.stream.is_some());
+        let mut receivers = self.peers.iter().filter(sends);
+        assert!(receivers.all(|peer| self.sends_to(peer.id)), "the log goes to whom it is to go");
         assert!(is_head || !matches!(self.phase, Phase::Pulling { .. }), "only heads pull");
     }
 }

@@ -84,11 +84,11 @@ impl Config {
     /// The term that a writer begins when `highest` is the highest that it knows of.
     ///
     /// No two writers ever begin the same term: logs are compared by the terms that wrote them. A
-    /// configuration has one writer, whose durable counter tells it the terms that it began. But of
-    /// those that it began without anybody hearing of them, as it was cut off then, the writer of a
-    /// later configuration knows nothing. So each configuration but the first has numbers of its
-    /// own, [`TERM_STRIDE`] apart: they differ from those of that many configurations before it, and
-    /// from as many terms as the first one may have begun unheard.
+    /// configuration has one writer, whose durable counter tells it the terms that it began. But
+    /// it may have been cut off and begun some that nobody heard of, and the writer of a later
+    /// configuration knows nothing of these. So each configuration but the first has numbers of
+    /// its own, [`TERM_STRIDE`] apart. They differ from those of that many configurations before
+    /// it, and from as many terms as the first one may have begun unheard.
     pub(crate) fn next_term(&self, highest: Term) -> Term {
         let config = self.view.config.get();
         if config <= 1 {
@@ -96,7 +96,13 @@ impl Config {
         }
         let least = highest.get() + TERM_STRIDE;
         let past = (least % TERM_STRIDE + TERM_STRIDE - config % TERM_STRIDE) % TERM_STRIDE;
-        Term(least + (TERM_STRIDE - past) % TERM_STRIDE)
+        let term = Term(least + (TERM_STRIDE - past) % TERM_STRIDE);
+        assert_eq!(
+            term.get() % TERM_STRIDE,
+            config % TERM_STRIDE,
+            "a number of another configuration"
+        );
+        term
     }
 
     /// The last position that a log can have: every segment up to there has a name.

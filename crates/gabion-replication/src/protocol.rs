@@ -145,9 +145,8 @@ pub trait Protocol: Send {
     /// Whether this replica may answer reads.
     fn is_readable(&self) -> bool;
 
-    /// Whether no other view can be in effect anywhere at the time that was passed last: every other
-    /// full member has promised so (van Renesse and Schneider 2004 leave it to a fail-stop model).
-    /// Only then may this member answer from its state alone.
+    /// Whether no other view can be in effect anywhere at the time that was passed last, as every
+    /// other full member has promised so. Only then may this member answer from its state alone.
     fn holds_lease(&self) -> bool;
 
     /// Until when, by the clock of [`Self::pass_lease_time`], this member has promised others that

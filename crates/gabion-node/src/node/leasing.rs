@@ -59,7 +59,8 @@ impl Leasing {
     }
 
     /// A view of this number is durable.
-    pub(super) const fn keep(&mut self, config: ConfigNumber) {
+    pub(super) fn keep(&mut self, config: ConfigNumber) {
+        assert!(config >= self.kept, "{config} is durable after {}", self.kept);
         self.kept = config;
     }
 

@@ -11,7 +11,7 @@ use alloc::string::String;
 use bytes::Bytes;
 use gabion_base::{Ends, Error, Failed, LogPosition, ReplicaId, Result, ShardId, Term};
 use gabion_log::Resend;
-use gabion_replication::{Action, Message, Spans};
+use gabion_replication::{Action, GroupView, Message, Spans};
 
 impl Node {
     /// Carries out the actions of the protocol.
@@ -66,12 +66,7 @@ impl Node {
                     }
                 }
                 Action::AdoptTerm { term, spans, end, .. } => self.adopt_term(term, &spans, end),
-                Action::View { view } => {
-                    if let Err(error) = self.handle_view(view) {
-                        let text = format!("a view that a member told is not taken: {error}");
-                        self.outputs.push_back(Output::Notice(text));
-                    }
-                }
+                Action::View { view } => self.view_from_member(view),
                 Action::VoidGrants { peer } => self.void_grants(peer),
                 Action::NeedsCopy { reason } => self.want_copy(reason),
                 Action::Ready => self.refused = None,
@@ -104,6 +99,14 @@ impl Node {
         }
         self.end_with(Some(cut), error);
         self.stage_state(Some(After::CutKept));
+    }
+
+    /// A member has a newer view.
+    fn view_from_member(&mut self, view: GroupView) {
+        if let Err(error) = self.handle_view(view) {
+            let text = format!("a view that a member told is not taken: {error}");
+            self.outputs.push_back(Output::Notice(text));
+        }
     }
 
     /// Nothing but a full copy makes this replica a member.

@@ -58,14 +58,14 @@ impl Node {
         self.protocol.pass_lease_time(lease_ms);
     }
 
-    /// Whether positions of the log that were to be waited for in the view before the last stay
-    /// what they are, to be asked at [`Output::View`]: this replica has taken writes in it, and does
-    /// so in the next. Else nobody can tell what becomes of writes that were not acknowledged.
+    /// Whether positions of the log that were to be waited for in the view before stay what they
+    /// are. To be asked at [`Output::View`]. They do where this replica took writes in that view and
+    /// does so in the next; else nobody can tell what becomes of writes that were not acknowledged.
     ///
     /// No phantom is acknowledged. What this replica acknowledges rises only once the new term runs
     /// here, and that begins with the whole log of the winner. Either its own log, up to the end,
-    /// is a part of that: then a position still is the end of the record that was waited for. Or the
-    /// log is cut below its end: then this node ends before anything of the other log counts
+    /// is a part of that one. Then a position still is the end of the record that was waited for.
+    /// Or the log is cut below its end. Then this node ends before anything of the other log counts
     /// ([`Output::Reopen`]), and [`Self::acknowledged`] is zero from then on.
     #[must_use]
     pub const fn keeps_turns(&self) -> bool {
@@ -135,8 +135,8 @@ impl Node {
         }
         if member.incarnation > self.state.incarnation {
             return Err(Error::fenced(format!(
-                "configuration {} has {} at its start {}, the pool here is at start {}: it is older \
-                 than the one that is meant",
+                "configuration {} has {} at its start {}, the pool here is at start {}: it is \
+                 older than the one that is meant",
                 view.config, self.me, member.incarnation, self.state.incarnation
             )));
         }
@@ -179,6 +179,7 @@ impl Node {
             let reason = Error::unavailable(reason.clone());
             self.outputs.push_back(Output::Disconnect { peer, connection: None, reason });
         }
+        assert!(before.group().config < self.view.group().config, "no replica goes back");
         self.take_duties(&before);
         self.keeps_turns = before.duties().append && self.duties().append;
         self.begin_protocol_anew()?;

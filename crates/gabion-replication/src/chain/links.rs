@@ -3,7 +3,8 @@
 
 use super::{Chain, Phase};
 use crate::frame::{VERSION, VERSION_MIN};
-use crate::message::{Lost, MemberState, Message, Progress};
+use crate::message::{Lease, Lost, MemberState, Message, Progress};
+use crate::planted::Mutant;
 use crate::{Action, Frame, MemberStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -153,6 +154,49 @@ impl Chain {
     pub(super) fn receives_recent(&self) -> Option<ReplicaId> {
         let mut receivers = self.order.iter().filter(|id| self.sends_to(**id));
         receivers.next().filter(|_| receivers.next().is_none()).copied()
+    }
+
+    // ---- promises about reads
+
+    /// Whether this member answers from its own state, and so needs promises.
+    fn is_holder(&self) -> bool {
+        self.index == 0 || self.is_reader()
+    }
+
+    /// Whether every other full member has promised up to a later time than now.
+    pub(super) fn has_all_promises(&self) -> bool {
+        let without = self.planted.has(Mutant::ReadsWithoutLease);
+        let Some(now_ms) = self.leases.now_ms().filter(|_| !without) else { return true };
+        let mut full = self.peers.iter().filter(|peer| peer.is_full);
+        self.is_holder() && full.all(|peer| peer.promised.holds_at(now_ms))
+    }
+
+    /// The promise to ask a member for with a heartbeat that is sent now, if it is due.
+    pub(super) fn lease_due(&mut self, i: usize) -> Option<Lease> {
+        let now_ms = self.leases.now_ms().filter(|_| self.is_holder())?;
+        let (every_ms, lasts_ms) = (self.config.heartbeat_ms, self.config.lease_ms);
+        let peer = &mut self.peers[i];
+        let said_hello = peer.link.as_ref().is_some_and(|link| link.hello.is_some());
+        let may_ask = peer.is_full && said_hello;
+        may_ask.then(|| peer.promised.ask(now_ms, every_ms, lasts_ms)).flatten()
+    }
+
+    /// A member asks for a promise: one that answers from its own state.
+    pub(super) fn promise(&mut self, i: usize, asked: Lease) {
+        let (id, goes_on) = (self.peers[i].id, self.planted.has(Mutant::PromiseAfterView));
+        if !self.is_full() || (id != self.head() && id != self.reader()) {
+            return;
+        }
+        if let Some(given) = self.leases.promise(asked, self.config.lease_ms, goes_on) {
+            self.push(id, Message::Ack(Progress::default(), given));
+        }
+    }
+
+    /// A member has promised.
+    pub(super) fn promised_by(&mut self, i: usize, given: Lease) {
+        if let Some(now_ms) = self.leases.now_ms() {
+            self.peers[i].promised.take(given, now_ms, self.config.lease_ms);
+        }
     }
 
     pub(super) fn peer_index(&self, id: ReplicaId) -> Option<usize> {

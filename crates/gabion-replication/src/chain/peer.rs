@@ -1,5 +1,6 @@
 //! One member's knowledge of another.
 
+use super::lease::Promised;
 use crate::Action;
 use crate::message::{MemberState, Progress, Watermarks};
 use alloc::string::String;
@@ -15,10 +16,8 @@ pub(super) struct Peer {
     pub(super) in_place_ms: u64,
     /// Head's view: when it last acknowledged something, or had nothing to acknowledge.
     pub(super) acked_ms: u64,
-    /// When it was last asked for a promise on this connection, by the clock of promises.
-    pub(super) asked_ms: Option<u64>,
-    /// Until when it has promised, by the clock of this member.
-    pub(super) promised_until_ms: u64,
+    /// Its promise to this member.
+    pub(super) promised: Promised,
     /// Its last report of itself, on any connection: for status only, nothing counts on it.
     pub(super) progress: Option<Progress>,
     pub(super) link: Option<Link>,
@@ -32,8 +31,7 @@ impl Peer {
             last_heard_ms: now_ms,
             in_place_ms: now_ms,
             acked_ms: now_ms,
-            asked_ms: None,
-            promised_until_ms: 0,
+            promised: Promised::default(),
             progress: None,
             link: None,
         }

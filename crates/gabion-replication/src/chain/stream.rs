@@ -30,6 +30,7 @@ impl Chain {
         if !self.sends_to(self.peers[i].id) || term < self.term {
             return;
         }
+        assert!(self.is_full(), "a member that is not full sends nobody its log");
         if let Some(link) = &mut self.peers[i].link {
             let (end, durable) = (progress.end.only(), progress.durable.only());
             let (next, acked) = (end, end);

@@ -71,7 +71,7 @@ fn tick(chain: &mut Chain, lease_ms: u64) -> Vec<(u32, u64)> {
     leases(chain).0
 }
 
-/// docs/faults.md: R8
+/// docs/faults.md: R5
 #[test]
 fn reader_and_writer_ask_every_other_full_member_and_count_from_their_asking() {
     for (me, others) in [(1, [2, 3]), (3, [1, 2])] {

@@ -386,8 +386,8 @@ impl Run {
         }
     }
 
-    /// No more faults: everyone comes back, is filled and full, and the group must take and commit a
-    /// write with them.
+    /// No more faults: everyone comes back, is filled and full, and the group must take and commit
+    /// a write with them.
     fn heal(&mut self) -> Result<(), String> {
         let all: Vec<u32> = (1..=self.count()).collect();
         self.calm()?;
@@ -500,7 +500,7 @@ fn seeds() -> u64 {
     std::env::var("GABION_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600)
 }
 
-/// docs/faults.md: E4, H8, R1, R2, R3, R7, R10, R11, R12
+/// docs/faults.md: E4, H8, R1, R2, R3, R5, R7, R10, R11, R12
 #[test]
 fn random_faults_never_break_a_promise_and_the_group_recovers() {
     let mut sums = [0; 8];

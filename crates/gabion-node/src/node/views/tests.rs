@@ -57,7 +57,7 @@ fn a_replica_that_is_left_out_rests_over_restarts_until_a_view_has_it() {
     assert!(node.view().is_member());
 }
 
-/// docs/faults.md: R10
+/// docs/faults.md: R11
 #[test]
 fn a_view_that_means_another_disk_is_refused() {
     let machine = Machine::new(TAIL);
@@ -148,7 +148,7 @@ fn tick(machine: &Machine, node: &mut Node, lease_ms: u64) -> Option<u64> {
 }
 
 /// A view that is taken while a promise stands waits for its end, and the last of several counts.
-/// docs/faults.md: R8
+/// docs/faults.md: R5
 #[test]
 fn a_newer_view_takes_effect_once_the_last_promise_has_run_out() {
     let machine = Machine::new(HEAD);
@@ -174,7 +174,7 @@ fn a_newer_view_takes_effect_once_the_last_promise_has_run_out() {
 }
 
 /// The process that promised is gone, and the next one does not know what it promised.
-/// docs/faults.md: R8
+/// docs/faults.md: R5
 #[test]
 fn a_start_waits_one_lease_before_a_newer_view_also_if_it_was_durable_before() {
     let machine = Machine::new(HEAD);
