@@ -61,11 +61,10 @@ struct Facts {
 
 impl Facts {
     fn of(node: &Node, pool_id: PoolId) -> Self {
-        let view = node.view().group();
         let incarnation = node.state().incarnation;
         Self {
             member: Member { incarnation, pool_id, ..Member::new(node.id()) },
-            view: (view.config > ConfigNumber::ZERO).then(|| view.clone()),
+            view: node.view_told().cloned(),
             founded: node.founded(),
             is_filled: false,
         }
@@ -73,10 +72,10 @@ impl Facts {
 
     /// Whether the node says the same, without a copy of its view.
     fn is_of(&self, node: &Node) -> bool {
-        let config = self.view.as_ref().map_or(ConfigNumber::ZERO, |view| view.config);
+        let config = |view: Option<&GroupView>| view.map(|view| view.config);
         let incarnation = node.state().incarnation;
-        (self.member.incarnation, config, self.founded)
-            == (incarnation, node.view().group().config, node.founded())
+        (self.member.incarnation, config(self.view.as_ref()), self.founded)
+            == (incarnation, config(node.view_told()), node.founded())
     }
 
     /// The replica is closed, and is opened again from its files: nobody knows what is in them.

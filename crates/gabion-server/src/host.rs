@@ -3,10 +3,10 @@
 use crate::PeerAddress;
 use crate::admin::place;
 use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
-use crate::mesh::Membership;
 use crate::process;
 use crate::replica::WhileOpen;
 use crate::settings::{self, DoorSettings, Settings};
+use crate::status;
 use crate::store::SharedNode;
 use bytes::Bytes;
 use gabion_base::units::VALUE_LEN_MAX;
@@ -258,7 +258,7 @@ impl Host for ServerHost {
         let node = self.replica.node.borrow();
         let me = node.id();
         let (head, replicas) = self.members(&node);
-        let membership = Membership::of(node.view(), me);
+        let view = node.view();
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let (cache, warmed) = (self.replica.cache.stats(), self.replica.cache.warmed());
         let stopped = counters.writes_stopped_ms;
@@ -287,7 +287,7 @@ impl Host for ServerHost {
             cpu_user_us: us(cpu.user),
             cpu_system_us: us(cpu.system),
             head,
-            is_filling: membership == Membership::Filling,
+            is_filling: view.is_member() && !view.is_full(),
             replicas,
             log_position: node.log_end().bytes_since(&Frontier::ZERO),
             group: node.config().group.get(),
@@ -295,7 +295,7 @@ impl Host for ServerHost {
             expiring_keys: keys.expiring,
             gabion: vec![
                 ("replica", me.get().to_string()),
-                ("membership", membership.as_str().to_owned()),
+                ("membership", status::membership(view).to_owned()),
                 ("config", node.view().group().config.get().to_string()),
                 ("term", node.protocol().term().get().to_string()),
                 ("log_end", place(&node.log_end()).to_string()),

@@ -6,7 +6,6 @@ use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
-use gabion_node::View;
 use gabion_replication::{Addresses, Frame, GroupView, Message};
 use mio::Interest;
 use mio::event::Event;
@@ -37,41 +36,10 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
     }
 }
 
-/// A replica's part in the view in which it acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Membership {
-    /// It has none.
-    LeftOut,
-    /// It is a member that is being filled.
-    Filling,
-    /// It is a member that has all that the group has.
-    Full,
-}
-
-impl Membership {
-    pub(crate) fn of(view: &View, me: ReplicaId) -> Self {
-        match view.group().members.iter().find(|member| member.replica == me) {
-            None => Self::LeftOut,
-            Some(member) if member.is_full => Self::Full,
-            Some(_) => Self::Filling,
-        }
-    }
-
-    /// The word for status and INFO.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::LeftOut => "none",
-            Self::Filling => "filling",
-            Self::Full => "full",
-        }
-    }
-}
-
 impl Service {
     /// Whether this replica is a member in the view that runs. One that is not serves nobody.
     pub(crate) fn is_member(&self) -> bool {
-        let node = self.replica.node.borrow();
-        Membership::of(node.view(), self.me) != Membership::LeftOut
+        self.replica.node.borrow().view().is_member()
     }
 
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {

@@ -6,7 +6,6 @@ use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
-use crate::mesh::Membership;
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
@@ -74,8 +73,7 @@ fn check_owner(config: &ServerConfig, group: &GroupConfig, me: ReplicaId) -> Res
 
 /// Checks that every member that the replica is to reach has an address.
 fn check_members(config: &ServerConfig, view: &View) -> Result<()> {
-    let is_member = Membership::of(view, config.replica) != Membership::LeftOut;
-    for member in view.others().filter(|_| is_member) {
+    for member in view.others().filter(|_| view.is_member()) {
         if !config.peers.iter().any(|peer| peer.replica == member) {
             let message = format!("no address is given for replica {} of the group", member.get());
             return Err(Error::invalid(message));

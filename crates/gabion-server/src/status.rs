@@ -2,10 +2,8 @@
 
 use crate::admin;
 use crate::host::ServerHost;
-use crate::mesh::Membership;
 use crate::process;
 use crate::service::Service;
-use gabion_base::ReplicaId;
 use gabion_engine::picker::Strategy;
 use gabion_host::memory::{Memory, MemoryKind};
 use gabion_node::ring::Fate;
@@ -14,14 +12,22 @@ use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The place of a replica in its chain, as users name it.
-fn role(view: &View, me: ReplicaId) -> &'static str {
-    let Duties { append, serve_reads, .. } = view.duties();
-    match Membership::of(view, me) {
-        Membership::LeftOut => "left out",
-        Membership::Filling => "filling",
-        Membership::Full if append => "primary",
-        Membership::Full if serve_reads => "tail",
-        Membership::Full => "middle",
+fn role(view: &View) -> &'static str {
+    match (view.is_full(), view.duties()) {
+        (false, _) if view.is_member() => "filling",
+        (false, _) => "left out",
+        (true, Duties { append: true, .. }) => "primary",
+        (true, Duties { serve_reads: true, .. }) => "tail",
+        (true, _) => "middle",
+    }
+}
+
+/// A replica's part in the view in which it acts.
+pub(crate) fn membership(view: &View) -> &'static str {
+    match (view.is_member(), view.is_full()) {
+        (true, true) => "full",
+        (true, false) => "filling",
+        (false, _) => "none",
     }
 }
 
@@ -48,8 +54,8 @@ pub(crate) fn status(service: &Service) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "replica": node.id().get(),
-        "role": role(node.view(), node.id()),
-        "membership": Membership::of(node.view(), node.id()).as_str(),
+        "role": role(node.view()),
+        "membership": membership(node.view()),
         "group": config.group.get(),
         "members": members,
         "replicas": replicas(node.view()),

@@ -364,7 +364,7 @@ table! {
         "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS] [REV]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`. REV: the same keys in descending order, with LIMIT the last n of them; to go on, use the last key of the reply as `end`.";
     Wait "wait" 3 Local ["blocking"] (0 0 0) "3.0.0" "generic"
         "Waits until replicas hold the connection's writes."
-        "Returns at once: an acknowledged write is held by every replica. The number is that of the replicas less one, \
+        "Returns at once: an acknowledged write is held by every replica. The number is that of the full replicas less one, \
          and 0 while the last write before it was answered `UNKNOWN`, until a later one of the connection is acknowledged. Inside MULTI: 0 without a command on data.";
     WaitAof "waitaof" 4 Local ["blocking"] (0 0 0) "7.2.0" "generic"
         "Waits until the connection's writes are on the devices of replicas."
