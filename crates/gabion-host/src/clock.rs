@@ -82,6 +82,13 @@ impl Clock {
         since_boot_us().saturating_sub(self.started_us)
     }
 
+    /// Milliseconds since the machine was started, those included in which it was suspended.
+    /// Nobody sets this clock, and it follows no store: promises are counted by it.
+    #[must_use]
+    pub fn boot_ms() -> u64 {
+        since_boot_us() / 1_000
+    }
+
     /// The system's clock, in microseconds since 1970.
     #[must_use]
     pub fn system_us(&self) -> u64 {

@@ -222,6 +222,7 @@ impl Service {
                     budget = budget.saturating_sub(count);
                     let traffic = &self.host.traffic;
                     traffic.client_received.set(traffic.client_received.get() + count as u64);
+                    self.pass_lease_time();
                 }
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -185,6 +185,7 @@ impl Service {
                 budget = budget.saturating_sub(*count);
                 let traffic = &self.host.traffic;
                 traffic.peer_received.set(traffic.peer_received.get() + *count as u64);
+                self.pass_lease_time();
             }
             if !self.take_frames(place, id, connection) {
                 break;

@@ -59,6 +59,17 @@ pub(crate) struct Threads {
     pub(crate) warm: WarmThread,
 }
 
+/// A turn that ended and whose replies wait.
+pub(crate) struct OpenTurn {
+    pub(crate) number: u64,
+    /// The end of the log by then.
+    pub(crate) end: Frontier,
+    /// When it ended.
+    pub(crate) since_ms: u64,
+    /// Something was written in it.
+    pub(crate) has_record: bool,
+}
+
 /// Turns of the loop, by which clients and members wait for the log. Their numbers go on when the
 /// replica is opened again.
 pub(crate) struct Turns {
@@ -66,8 +77,8 @@ pub(crate) struct Turns {
     pub(crate) current: u64,
     /// A reply depends on it.
     pub(crate) is_used: bool,
-    /// Turns that are not acknowledged: number, end of the log, when they ended.
-    pub(crate) open: VecDeque<(u64, Frontier, u64)>,
+    /// Turns that are not acknowledged.
+    pub(crate) open: VecDeque<OpenTurn>,
     pub(crate) acknowledged: u64,
     pub(crate) acknowledged_at: Frontier,
     /// The end of the log when the last turn ended.
@@ -84,6 +95,19 @@ impl Turns {
             acknowledged_at: Frontier::ZERO,
             last_end: Frontier::ZERO,
         }
+    }
+
+    /// How many of the open turns are acknowledged, and can be shown. One in which nothing was
+    /// written may have seen a state that is of the past, if another replica writes by now: not so
+    /// while `is_current`, nor if a turn behind it has a record that is in the log. That follows on
+    /// what was seen.
+    pub(crate) fn shown(&self, acknowledged: Frontier, is_current: bool) -> usize {
+        let covered = self.open.iter().take_while(|turn| acknowledged.covers(&turn.end));
+        if is_current {
+            return covered.count();
+        }
+        let with_record = covered.enumerate().filter(|(_, turn)| turn.has_record);
+        with_record.last().map_or(0, |(place, _)| place + 1)
     }
 
     /// The log was read and ends at `end`: turns that were open are nobody's.
@@ -461,4 +485,26 @@ fn start_threads(
         ship: ShipThread::start(nice, mailbox)?,
         target,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::LogPosition;
+
+    /// docs/faults.md: R5
+    #[test]
+    fn a_reply_that_rests_on_no_record_waits_for_promises_or_for_a_record_behind_it() {
+        let at = |position| Frontier::of(LogPosition(position));
+        let mut turns = Turns::new();
+        for (number, end, has_record) in
+            [(1, 10, false), (2, 20, true), (3, 20, false), (4, 30, true), (5, 30, false)]
+        {
+            turns.open.push_back(OpenTurn { number, end: at(end), since_ms: 0, has_record });
+        }
+        let shown = |acknowledged| [true, false].map(|is| turns.shown(at(acknowledged), is));
+        assert_eq!([9, 10, 19].map(shown), [[0, 0], [1, 0], [1, 0]]);
+        assert_eq!([20, 29].map(shown), [[3, 2], [3, 2]], "the third saw no less than the second");
+        assert_eq!([30, 99].map(shown), [[5, 4], [5, 4]]);
+    }
 }

@@ -488,6 +488,9 @@ impl Service {
     /// Runs or forwards reads that waited, where that is possible now. Returns how many.
     pub(crate) fn retry_reads(&mut self) -> usize {
         let mut count = 0;
+        if self.has_waiting_reads() {
+            self.pass_lease_time();
+        }
         for item in self.lagging.take() {
             if !self.may_read(&item) {
                 // There was room for it before.
@@ -500,6 +503,13 @@ impl Service {
             self.complete(&origin, protocol, true, begun);
         }
         count + self.retry_waiting() + self.retry_unsent()
+    }
+
+    fn has_waiting_reads(&self) -> bool {
+        let links = self.peers.iter().filter_map(|peer| peer.link.as_ref());
+        !self.lagging.is_empty()
+            || !self.unsent.is_empty()
+            || links.into_iter().any(|link| link.replies.may_go_on())
     }
 
     /// Ends reads that have waited too long.

@@ -20,7 +20,7 @@ use crate::forward::{self, Origin, Outcome};
 use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
-use crate::replica::{Replica, WhileOpen};
+use crate::replica::{OpenTurn, Replica, WhileOpen};
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, WaitingReads};
 use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
@@ -191,11 +191,19 @@ impl Service {
         }
     }
 
+    /// Tells the time by which promises about reads are counted. To be called once the bytes of a
+    /// request or message were read, before they are handed in, and before a read that waited is
+    /// judged: a process that was stopped in between must not answer from before.
+    pub(crate) fn pass_lease_time(&self) {
+        self.replica.node.borrow_mut().pass_lease_time(Clock::boot_ms());
+    }
+
     /// What passes with time.
     fn tick(&mut self) {
         self.next_tick_ms = self.now_ms + TICK_MS;
         // What other members have logged may be ahead of this clock.
         self.clock.follow(self.replica.node.borrow().tree().now_ms());
+        self.pass_lease_time();
         self.replica.node.borrow_mut().handle_tick(self.now_ms);
         self.tick_peers();
         if std::mem::take(&mut self.door_is_stuck) {
@@ -347,7 +355,9 @@ impl Service {
         match (ended, failure) {
             (Ok(end), None) => {
                 let turns = &mut self.replica.turns;
-                turns.open.push_back((turns.current, end, self.now_ms));
+                let (number, since_ms) = (turns.current, self.now_ms);
+                let turn = OpenTurn { number, end, since_ms, has_record: has_written };
+                turns.open.push_back(turn);
                 turns.last_end = end;
                 turns.current += 1;
                 turns.is_used = false;
@@ -419,13 +429,15 @@ impl Service {
 
     /// Shows the replies whose turn is acknowledged.
     fn acknowledge(&mut self) {
-        let acknowledged = self.replica.node.borrow().acknowledged();
-        while let Some(&(turn, end, _)) = self.replica.turns.open.front()
-            && acknowledged.covers(&end)
-        {
-            self.replica.turns.acknowledged = turn;
-            self.replica.turns.acknowledged_at = end;
-            self.replica.turns.open.pop_front();
+        let (acknowledged, is_current) = {
+            let node = self.replica.node.borrow();
+            // Where nothing is written, reads were judged when they began.
+            (node.acknowledged(), node.holds_lease() || !node.duties().append)
+        };
+        let turns = &mut self.replica.turns;
+        let shown = turns.shown(acknowledged, is_current);
+        if let Some(last) = turns.open.drain(..shown).next_back() {
+            (turns.acknowledged, turns.acknowledged_at) = (last.number, last.end);
         }
         while let Some((origin, reply)) = self.pop_peer_reply(self.replica.turns.acknowledged) {
             self.send_reply(&origin, self.replica.turns.acknowledged_at, &reply);
@@ -451,12 +463,11 @@ impl Service {
     /// Gives up on replies that wait for a member that is out: their writes are in the log here,
     /// and what becomes of them is not known before it is back.
     fn tick_unacknowledged(&mut self) {
-        let is_late = |&&(_, _, since): &&(u64, Frontier, u64)| {
-            self.now_ms.saturating_sub(since) > UNACKNOWLEDGED_MAX_MS
-        };
-        let Some(&(last, _, _)) = self.replica.turns.open.iter().take_while(is_late).last() else {
-            return;
-        };
+        let now_ms = self.now_ms;
+        let is_late =
+            |turn: &&OpenTurn| now_ms.saturating_sub(turn.since_ms) > UNACKNOWLEDGED_MAX_MS;
+        let late = self.replica.turns.open.iter().take_while(is_late).last();
+        let Some(last) = late.map(|turn| turn.number) else { return };
         let gate = self.replica.node.borrow().write_gate();
         if matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
             self.give_up_turns(last, &UNACKNOWLEDGED);
