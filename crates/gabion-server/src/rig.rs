@@ -63,6 +63,26 @@ fn addresses<const N: usize>() -> [SocketAddr; N] {
 impl Rig {
     /// Runs all members of these groups in one process, in their order.
     pub(crate) fn new(name: &str, groups: &[GroupConfig]) -> Self {
+        let (dir, configs) = Self::configs(name, groups);
+        Self::of(dir, configs)
+    }
+
+    /// Runs the first member of a group in a process of its own, which takes no turns while the
+    /// test gives it none, and the others in another.
+    pub(crate) fn apart(name: &str, group: GroupConfig) -> [Self; 2] {
+        let (dir, mut configs) = Self::configs(name, &[group]);
+        let others = configs.split_off(1);
+        [Self::of(dir.clone(), configs), Self::of(dir, others)]
+    }
+
+    fn of(dir: PathBuf, configs: Vec<ServerConfig>) -> Self {
+        let descriptors = Descriptors::take(&configs[0]).unwrap();
+        let server = prepare(configs, descriptors).unwrap();
+        Self { dir, server, events: Events::with_capacity(64) }
+    }
+
+    /// Makes the members of these groups.
+    fn configs(name: &str, groups: &[GroupConfig]) -> (PathBuf, Vec<ServerConfig>) {
         let dir = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         let mut configs = Vec::new();
@@ -97,9 +117,7 @@ impl Rig {
                 });
             }
         }
-        let descriptors = Descriptors::take(&configs[0]).unwrap();
-        let server = prepare(configs, descriptors).unwrap();
-        Self { dir, server, events: Events::with_capacity(64) }
+        (dir, configs)
     }
 
     pub(crate) fn service(&mut self, place: usize) -> &mut Service {

@@ -1,5 +1,7 @@
 //! Replicas whose controllers are the test's own.
 
+mod fail_over;
+
 use super::*;
 use crate::rig::{ControllerEnd, PATIENCE, Rig, group};
 use gabion_base::GroupId;

@@ -1,0 +1,172 @@
+//! A head whose process stands still is left out, and comes back as a member that is filled.
+
+use super::{FIRST, SECOND, epoch, next_view};
+use crate::rig::{Client, ControllerEnd, PATIENCE, Rig, group, text};
+use gabion_base::{ConfigNumber, ReplicaId};
+use gabion_control::Report;
+use gabion_node::AckLevel;
+use gabion_replication::GroupView;
+use std::time::Instant;
+
+const THIRD: ConfigNumber = ConfigNumber(3);
+
+/// Three replicas: the first one's process, and that of the others. A client and a controller of
+/// each, in the same order.
+struct Three {
+    head: Rig,
+    others: Rig,
+    clients: [Client; 3],
+    controllers: [ControllerEnd; 3],
+    /// The head's process stands still.
+    is_stopped: bool,
+}
+
+impl Three {
+    fn start(name: &str) -> Self {
+        let [head, others] = Rig::apart(name, group(7, 3, AckLevel::Replicated));
+        let clients = [head.client(0), others.client(0), others.client(1)];
+        let controllers = [head.controller(0), others.controller(0), others.controller(1)];
+        Self { head, others, clients, controllers, is_stopped: false }
+    }
+
+    fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            assert!(begun.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+            if !self.is_stopped {
+                self.head.turn();
+            }
+            self.others.turn();
+        }
+    }
+
+    /// Waits until these replicas report so.
+    fn reported(&mut self, at: &[usize], what: &str, is_so: impl Fn(&Report) -> bool) {
+        for &at in at {
+            self.until(what, |three| {
+                let controller = &mut three.controllers[at];
+                controller.poll();
+                controller.last.as_ref().filter(|report| is_so(report)).map(|_| ())
+            });
+        }
+    }
+
+    fn report(&self, at: usize) -> &Report {
+        self.controllers[at].last.as_ref().unwrap()
+    }
+
+    fn tell(&mut self, at: &[usize], view: &GroupView) {
+        at.iter().for_each(|at| self.controllers[*at].tell(epoch(1, 1), view));
+    }
+
+    fn receive(&mut self, at: usize) -> String {
+        text(&self.until("a reply", |three| three.clients[at].poll()))
+    }
+
+    fn text(&mut self, at: usize, words: &[&str]) -> String {
+        self.clients[at].send(words);
+        self.receive(at)
+    }
+
+    /// Repeats a command until it gives no error.
+    fn insist(&mut self, at: usize, words: &[&str]) -> String {
+        let begun = Instant::now();
+        loop {
+            let text = self.text(at, words);
+            if !text.starts_with('-') {
+                return text;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{words:?}: {text}");
+        }
+    }
+
+    /// The head logs a write that comes to nobody, and its process stops.
+    fn log_a_phantom(&mut self, words: &[&str]) {
+        let end = self.head.service(0).replica.node.borrow().log_end();
+        self.clients[0].send(words);
+        self.head.until("the write is in the log", |rig| {
+            let replica = &rig.service(0).replica;
+            !replica.turns.open.is_empty() && replica.node.borrow().log_end() != end
+        });
+        self.is_stopped = true;
+        for place in [0, 1] {
+            self.others.service(place).disconnect(ReplicaId(1), None, "a test cuts it");
+        }
+    }
+
+    /// Waits until all say that they hold the same; what that is.
+    fn digest(&mut self) -> String {
+        self.until("all hold the same", |three| {
+            let digests = [0, 1, 2].map(|at| three.text(at, &["GABION", "DIGEST"]));
+            let is_same = digests.iter().all(|digest| *digest == digests[0]);
+            is_same.then(|| digests[0].clone())
+        })
+    }
+}
+
+/// A door of a replica that is left out refuses what needs the group, and nothing else.
+fn door_is_left_out(three: &mut Three) {
+    for words in [&["GET", "key"][..], &["SET", "key", "old"], &["WATCH", "key"], &["DBSIZE"]] {
+        let said = "-TRYAGAIN this replica is no member of its group now: ask another one\r\n";
+        assert_eq!(three.text(0, words), said, "{words:?}");
+    }
+    assert_eq!(three.text(0, &["PING"]), "+PONG\r\n");
+    let info = three.text(0, &["INFO", "replication"]);
+    assert!(info.contains("role:slave\r\n"), "{info}");
+    assert!(info.contains("master_link_status:down\r\n"), "{info}");
+    let status = three.text(0, &["GABION", "STATUS"]);
+    for field in ["\"role\":\"left out\"", "\"membership\":\"none\"", "\"ready\":false"] {
+        assert!(status.contains(field), "{field}: {status}");
+    }
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_head_that_stood_still_is_left_out_and_comes_back_without_what_nobody_else_had() {
+    let mut three = Three::start("fail-over");
+    assert_eq!(three.insist(0, &["SET", "key", "acknowledged"]), "+OK\r\n");
+    assert_eq!(three.insist(1, &["GET", "key"]), "$12\r\nacknowledged\r\n");
+    three.reported(&[0, 1, 2], "the group runs", |report| report.founded == FIRST);
+    let before = three.report(0).clone();
+    three.log_a_phantom(&["SET", "key", "phantom"]);
+
+    // The others go on without it.
+    let mut without = next_view(&before);
+    without.members.remove(0);
+    without.members_min = 1;
+    three.tell(&[1, 2], &without);
+    three.reported(&[1, 2], "they go on", |report| report.founded == SECOND);
+    assert_eq!(three.insist(2, &["SET", "other", "new"]), "+OK\r\n");
+    let found = three.insist(1, &["MGET", "key", "other"]);
+    assert_eq!(found, "*2\r\n$12\r\nacknowledged\r\n$3\r\nnew\r\n");
+
+    // It runs again, and is told.
+    three.is_stopped = false;
+    three.tell(&[0], &without);
+    let knows = |report: &Report| report.view.as_ref().is_some_and(|view| view.config == SECOND);
+    three.reported(&[0], "it knows", knows);
+    let reply = three.receive(0);
+    assert!(reply.starts_with("-UNKNOWN another configuration began"), "{reply}");
+    door_is_left_out(&mut three);
+
+    // It comes back behind the others.
+    let mut back = without.clone();
+    back.config = THIRD;
+    let mut member = before.view.unwrap().members[0].clone();
+    member.is_full = false;
+    back.members.push(member);
+    three.tell(&[0, 1, 2], &back);
+    three.reported(&[0, 1, 2], "it is back", |report| report.founded == THIRD);
+    let starts = three.report(0).member.incarnation - before.member.incarnation;
+    assert_eq!(starts, 1, "it was opened again in its process");
+    assert_eq!(three.insist(0, &["GET", "key"]), "$12\r\nacknowledged\r\n");
+    assert_eq!(three.insist(0, &["SET", "key", "newer"]), "+OK\r\n");
+    assert_eq!(three.insist(1, &["GET", "key"]), "$5\r\nnewer\r\n");
+    let digest = three.digest();
+    assert!(digest.contains("\"records\":2"), "{digest}");
+    let status = three.text(0, &["GABION", "STATUS"]);
+    assert!(status.contains("\"role\":\"filling\""), "{status}");
+}
