@@ -343,14 +343,18 @@ impl Service {
         }
     }
 
-    /// A view runs: members are reached where it says, those who are none any more are not, and what
-    /// waits under the one before is given up or begins anew.
+    /// A view runs: members are reached where it says, and those who are none any more are not.
+    /// Commands that have not begun do so where it says. Writes that wait are given up, unless the
+    /// writer stays: their positions are waited for.
     pub(crate) fn follow_view(&mut self, view: &GroupView) {
         match self.is_member() {
             true => note!("configuration {} runs, {} takes writes", view.config, view.writer()),
             false => note!("configuration {} runs, and leaves this replica out", view.config),
         }
-        self.give_up_view();
+        // A writer that stays one loses nothing that it logged, or else it is opened again.
+        if !self.replica.node.borrow().keeps_turns() {
+            self.give_up_view();
+        }
         self.follow_members(view);
         self.begin_waiting_anew();
     }

@@ -67,12 +67,12 @@ impl Rig {
         Self::of(dir, configs)
     }
 
-    /// Runs the first member of a group in a process of its own, which takes no turns while the
-    /// test gives it none, and the others in another.
-    pub(crate) fn apart(name: &str, group: GroupConfig) -> [Self; 2] {
-        let (dir, mut configs) = Self::configs(name, &[group]);
-        let others = configs.split_off(1);
-        [Self::of(dir.clone(), configs), Self::of(dir, others)]
+    /// Runs a member of a group, by its place, in a process of its own, which takes no turns while
+    /// the test gives it none, and the others in another.
+    pub(crate) fn apart(name: &str, group: GroupConfig, place: usize) -> [Self; 2] {
+        let (dir, mut others) = Self::configs(name, &[group]);
+        let alone = others.remove(place);
+        [Self::of(dir.clone(), vec![alone]), Self::of(dir, others)]
     }
 
     fn of(dir: PathBuf, configs: Vec<ServerConfig>) -> Self {

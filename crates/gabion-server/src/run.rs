@@ -239,8 +239,7 @@ impl Service {
     /// Why this node, the tail, answers no reads, if it does not.
     pub(crate) fn why_unreadable(&self) -> Option<&'static str> {
         let node = self.replica.node.borrow();
-        let has_joined = node.protocol().is_joined();
-        let why = if has_joined && !node.holds_lease() { NO_LEASE } else { NOT_JOINED };
+        let why = if node.may_read_when_leased() { NO_LEASE } else { NOT_JOINED };
         (!node.is_readable()).then_some(why)
     }
 

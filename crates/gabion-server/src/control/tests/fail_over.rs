@@ -23,7 +23,7 @@ struct Three {
 
 impl Three {
     fn start(name: &str) -> Self {
-        let [head, others] = Rig::apart(name, group(7, 3, AckLevel::Replicated));
+        let [head, others] = Rig::apart(name, group(7, 3, AckLevel::Replicated), 0);
         let clients = [head.client(0), others.client(0), others.client(1)];
         let controllers = [head.controller(0), others.controller(0), others.controller(1)];
         Self { head, others, clients, controllers, is_stopped: false }
@@ -169,4 +169,41 @@ fn a_head_that_stood_still_is_left_out_and_comes_back_without_what_nobody_else_h
     assert!(digest.contains("\"records\":2"), "{digest}");
     let status = three.text(0, &["GABION", "STATUS"]);
     assert!(status.contains("\"role\":\"filling\""), "{status}");
+}
+
+/// docs/faults.md: R3
+#[test]
+fn a_write_that_waits_for_a_member_that_is_left_out_is_made_where_the_writer_stays() {
+    let [mut tail, mut others] = Rig::apart("turns-stay", group(7, 3, AckLevel::Replicated), 2);
+    let mut client = others.client(0);
+    let begun = Instant::now();
+    client.send(&["SET", "key", "old"]);
+    let mut replies = 0;
+    while replies < 1 {
+        assert!(begun.elapsed() < PATIENCE, "the group does not start");
+        tail.turn();
+        others.turn();
+        match client.poll().as_ref().map(text).as_deref() {
+            Some("+OK\r\n") => replies += 1,
+            Some(_) => client.send(&["SET", "key", "old"]),
+            None => {}
+        }
+    }
+    // The tail's process stands still.
+    client.send(&["SET", "key", "new"]);
+    client.send(&["SET", "key", "other", "NX"]);
+    others.until("both are in turns that wait", |rig| {
+        let turns = &rig.service(0).replica.turns;
+        !turns.open.is_empty() && !turns.is_used
+    });
+    let mut controllers = [others.controller(0), others.controller(1)];
+    others.until_reported(&mut controllers[0], "it is heard", |report| report.founded == FIRST);
+    let mut view = next_view(controllers[0].last.as_ref().unwrap());
+    view.members.pop();
+    view.members_min = 1;
+    controllers.iter_mut().for_each(|controller| controller.tell(epoch(1, 1), &view));
+    for expected in ["+OK\r\n", "$-1\r\n"] {
+        assert_eq!(text(&others.receive(&mut client)), expected);
+    }
+    assert_eq!(others.insist(&mut client, &["GET", "key"]), "$3\r\nnew\r\n");
 }
