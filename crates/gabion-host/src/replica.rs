@@ -85,6 +85,55 @@ pub fn create_replica(
     group: &GroupConfig,
     replica: ReplicaId,
 ) -> Result<()> {
+    make_replica(dir, new.into(), group, |medium, pool_id| {
+        medium.block_on(open::create(medium.handle(), group, replica, pool_id))
+    })
+}
+
+/// As [`create_replica`], for a group that takes writes with `members_min` full members.
+///
+/// # Durability
+/// As [`create_replica`].
+///
+/// # Errors
+/// As [`create_replica`]; also for fewer than one member, and for more than there are.
+pub fn create_founder(
+    dir: &Path,
+    new: impl Into<NewPool>,
+    group: &GroupConfig,
+    members_min: u8,
+    replica: ReplicaId,
+) -> Result<()> {
+    make_replica(dir, new.into(), group, |medium, pool_id| {
+        medium.block_on(open::create_founder(medium.handle(), group, members_min, replica, pool_id))
+    })
+}
+
+/// As [`create_replica`], for a replica that knows of no view: the group tells it one, and fills
+/// it. It need be none of the founders.
+///
+/// # Durability
+/// As [`create_replica`].
+///
+/// # Errors
+/// As [`create_replica`].
+pub fn create_joining(
+    dir: &Path,
+    new: impl Into<NewPool>,
+    group: &GroupConfig,
+    replica: ReplicaId,
+) -> Result<()> {
+    make_replica(dir, new.into(), group, |medium, pool_id| {
+        medium.block_on(open::create_joining(medium.handle(), group, replica, pool_id))
+    })
+}
+
+fn make_replica(
+    dir: &Path,
+    new: NewPool,
+    group: &GroupConfig,
+    fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<()>,
+) -> Result<()> {
     group.validate()?;
     std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
     let _lock = lock_directory(dir, "a store is made there")?;
@@ -95,9 +144,7 @@ pub fn create_replica(
         return Err(Error::invalid(format!("{}: holds a {what} already", dir.display())));
     }
     clear_creation(dir)?;
-    let result = make_pool(dir, new.into(), group.ring_len, |medium, pool_id| {
-        medium.block_on(open::create(medium.handle(), group, replica, pool_id))
-    });
+    let result = make_pool(dir, new, group.ring_len, fill);
     if result.is_err() {
         // The next creation does it where this cannot.
         let _ = clear_creation(dir);
@@ -450,6 +497,44 @@ mod tests {
         assert_eq!(open().unwrap().node.log_end(), end);
         drop(files);
         lock().unwrap();
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn founders_know_how_many_they_need_and_one_that_joins_knows_of_no_view() {
+        let dir = std::env::temp_dir().join(format!("gabion-host-made-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let group = GroupConfig {
+            group: GroupId(7),
+            founders: (1..=3).map(ReplicaId).collect(),
+            compaction: CompactionMode::Primary,
+            ack: AckLevel::Replicated,
+            ring_len: 4 * MIB,
+            segment_len: MIB,
+            tree: TreeConfig { memtable_len: MIB, ..TreeConfig::default() },
+        };
+        for (members_min, replica, part) in [
+            (0, 1, "0 members take writes in a group of 3"),
+            (4, 1, "4 members take writes in a group of 3"),
+            (2, 4, "is no member"),
+        ] {
+            let made = create_founder(&dir, 64 * MIB, &group, members_min, ReplicaId(replica));
+            let error = made.unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+            assert!(!holds_replica(&dir).unwrap());
+        }
+        let (founder, joining) = (dir.join("1"), dir.join("4"));
+        create_founder(&founder, 64 * MIB, &group, 2, ReplicaId(1)).unwrap();
+        create_joining(&joining, 64 * MIB, &group, ReplicaId(4)).unwrap();
+        let clock = Clock::start();
+        let view = |dir: &Path| {
+            let files = ReplicaFiles::lock(dir, BackendChoice::Threads).unwrap();
+            let opened =
+                files.open(NodeOptions::default(), LostRing::Refuse, &clock, |_, _| Ok(()));
+            let view = opened.unwrap().node.view().group().clone();
+            (view.config.get(), view.members_min)
+        };
+        assert_eq!((view(&founder), view(&joining).0), ((1, 2), 0));
         let _ = std::fs::remove_dir_all(&dir);
     }
 }

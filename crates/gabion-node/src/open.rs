@@ -35,9 +35,7 @@ pub async fn create(
     me: ReplicaId,
     pool_id: [u8; 16],
 ) -> Result<()> {
-    if !group.founders.contains(&me) {
-        return Err(Error::invalid(format!("{me} is no member of {}", group.group)));
-    }
+    check_founder(group, me)?;
     create_with(medium, group, group.founding_view(), me, pool_id).await
 }
 
@@ -58,6 +56,38 @@ pub async fn create_joining(
     let (config, log) = (ConfigNumber::ZERO, LogKind::Shared);
     let view = GroupView { config, log, ..group.founding_view() };
     create_with(medium, group, view, me, pool_id).await
+}
+
+/// As [`create`], for a group that takes writes with `members_min` full members.
+///
+/// # Durability
+/// As [`create`].
+///
+/// # Errors
+/// As [`create`]; also for fewer than one member, and for more than there are.
+pub async fn create_founder(
+    medium: &MediumHandle,
+    group: &GroupConfig,
+    members_min: u8,
+    me: ReplicaId,
+    pool_id: [u8; 16],
+) -> Result<()> {
+    let count = group.founders.len();
+    if members_min == 0 || usize::from(members_min) > count {
+        return Err(Error::invalid(format!(
+            "{members_min} members take writes in a group of {count}: 1 to {count} are possible"
+        )));
+    }
+    check_founder(group, me)?;
+    let view = GroupView { members_min, ..group.founding_view() };
+    create_with(medium, group, view, me, pool_id).await
+}
+
+fn check_founder(group: &GroupConfig, me: ReplicaId) -> Result<()> {
+    if group.founders.contains(&me) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{me} is no member of {}", group.group)))
 }
 
 pub(crate) async fn create_with(

@@ -75,15 +75,20 @@ pub enum ExitReason {
 /// another would end as well.
 pub const EXIT_CONFIGURATION: u8 = 78;
 
+/// The exit code of a process whose pool or log is damaged: another would end as well, and the
+/// other members have what it had.
+pub const EXIT_DAMAGED: u8 = 65;
+
 /// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure
-/// while it ran, 75 when another process holds the pool, 78 for a configuration that cannot work,
-/// or limits of the system that are too low, else 1.
+/// while it ran, 65 when the pool or the log is damaged, 75 when another process holds the pool, 78
+/// for a configuration that cannot work, or limits of the system that are too low, else 1.
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {
     match result {
         Ok(ExitReason::Signal) => 0,
         Ok(ExitReason::Failed(_)) => 70,
         Err(error) if error.kind() == ErrorKind::Busy => 75,
+        Err(error) if error.kind() == ErrorKind::Corruption => EXIT_DAMAGED,
         Err(error)
             if matches!(
                 error.kind(),

@@ -39,6 +39,12 @@ pub(crate) struct Preamble {
     pub(crate) to: ReplicaId,
 }
 
+/// The bytes with which `from` opens a connection to the door for members of `to`.
+#[must_use]
+pub fn preamble(group: GroupId, from: ReplicaId, to: ReplicaId) -> Vec<u8> {
+    Preamble { group, from, to }.encode()
+}
+
 impl Preamble {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(PREAMBLE_LEN);
