@@ -97,6 +97,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-pool",
             "gabion-log",
             "gabion-engine",
+            "gabion-replication",
+            "gabion-control",
             "gabion-node",
             "gabion-resp",
             "gabion-proc",

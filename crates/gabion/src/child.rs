@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 const LOG_LEN_MAX: u64 = 4 << 20;
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A process that lived this long starts the back-off anew.
-const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+/// The same where the group needs this replica to be whole again, and not to serve: the others do.
+const BACKOFF_MAX_SERVED: Duration = Duration::from_secs(2);
+/// The next pause is half as long for each such time that a process lived.
+const HALVED_AFTER: Duration = Duration::from_secs(2);
 
 /// A replica's place: its process, or the time when the next one starts.
 pub(crate) struct Replica {
@@ -28,6 +30,9 @@ pub(crate) struct Replica {
     started: Instant,
     restart_at: Option<Instant>,
     backoff: Duration,
+    is_condemned: bool,
+    /// Whether the group serves without it.
+    pub(crate) is_served: bool,
     /// How often its process died.
     pub(crate) deaths: u32,
 }
@@ -38,6 +43,8 @@ pub(crate) struct Death {
     pub(crate) how: String,
     /// Every further process would end like this, because of its options or its environment.
     pub(crate) is_final: bool,
+    /// Its pool or its log is damaged.
+    pub(crate) is_damaged: bool,
     /// The last line that it printed.
     pub(crate) last_words: Option<String>,
     pub(crate) restart_in: Duration,
@@ -53,6 +60,8 @@ impl Replica {
             started: Instant::now(),
             restart_at: None,
             backoff: BACKOFF_MIN,
+            is_condemned: false,
+            is_served: false,
             deaths: 0,
         }
     }
@@ -89,6 +98,7 @@ impl Replica {
         self.child = Some(child);
         self.started = Instant::now();
         self.restart_at = None;
+        self.is_condemned = false;
         Ok(())
     }
 
@@ -110,14 +120,14 @@ impl Replica {
         let pid = child.id();
         self.child = None;
         self.deaths += 1;
-        if self.started.elapsed() >= HEALTHY_AFTER {
-            self.backoff = BACKOFF_MIN;
-        }
+        self.backoff = after_a_life(self.backoff, self.started.elapsed());
         let restart_in = self.pause();
         let said_something = status.code().is_some_and(|code| code != 0);
         let last_words = if said_something { last_line(&self.log_path()) } else { None };
         let is_final = status.code() == Some(i32::from(gabion_server::EXIT_CONFIGURATION));
-        Some(Death { pid, how: how_it_ended(status), is_final, last_words, restart_in })
+        let is_damaged = status.code() == Some(i32::from(gabion_server::EXIT_DAMAGED));
+        let how = how_it_ended(status);
+        Some(Death { pid, how, is_final, is_damaged, last_words, restart_in })
     }
 
     /// Starts the next process when it is due. Returns whether it did.
@@ -125,7 +135,7 @@ impl Replica {
     /// # Errors
     /// It could not be started; it is tried again after a pause, as after a death.
     pub(crate) fn restart_if_due(&mut self) -> Result<bool> {
-        if self.restart_at.is_none_or(|at| at > Instant::now()) {
+        if !self.is_due() {
             return Ok(false);
         }
         self.start().map(|()| true).inspect_err(|_| {
@@ -133,11 +143,27 @@ impl Replica {
         })
     }
 
+    /// Whether the next process is to start now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.restart_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Kills the process, if there is one and it was not killed here before.
+    pub(crate) fn condemn(&mut self) -> bool {
+        let is_news = self.child.is_some() && !self.is_condemned;
+        if is_news {
+            self.signal(Signal::KILL);
+            self.is_condemned = true;
+        }
+        is_news
+    }
+
     /// The next process starts after a pause, twice as long as the one before.
-    fn pause(&mut self) -> Duration {
-        let pause = self.backoff;
+    pub(crate) fn pause(&mut self) -> Duration {
+        let max = if self.is_served { BACKOFF_MAX_SERVED } else { BACKOFF_MAX };
+        let pause = self.backoff.min(max);
         self.restart_at = Some(Instant::now() + pause);
-        self.backoff = (pause * 2).min(BACKOFF_MAX);
+        self.backoff = (pause * 2).min(max);
         pause
     }
 
@@ -159,6 +185,13 @@ impl Replica {
         self.child = None;
         true
     }
+}
+
+/// The next pause after a process that lived so long.
+fn after_a_life(backoff: Duration, lived: Duration) -> Duration {
+    let halvings = lived.as_millis() / HALVED_AFTER.as_millis();
+    let halved = backoff / (1 << halvings.min(16) as u32);
+    halved.max(BACKOFF_MIN)
 }
 
 /// No path out of the supervisor leaves a process behind.
@@ -238,6 +271,18 @@ mod tests {
         }
         assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!((replica.pid(), replica.deaths), (None, 0));
+        // While others serve a replica that is whole soon is worth more than a quiet machine.
+        replica.is_served = true;
+        replica.restart_at = Some(Instant::now());
+        assert!(replica.restart_if_due().is_err());
+        assert!(replica.backoff <= BACKOFF_MAX_SERVED);
+    }
+
+    #[test]
+    fn a_pause_is_shorter_the_longer_a_process_lived() {
+        let after = |seconds| after_a_life(BACKOFF_MAX, Duration::from_secs(seconds)).as_millis();
+        assert_eq!([0, 1, 2, 4, 8, 30].map(after), [10_000, 10_000, 5_000, 2_500, 625, 200]);
+        assert_eq!(after(u64::MAX / 4), 200);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   DATA/cluster.json       what is fixed, the first port, the version of this layout
 //!        lock               held (flock) by `up` and by whatever reads or removes the pools
 //!        replica-N/pool     preallocated; replica-N/ring; replica-N/log: what the process said
+//!        control/           the controller's store, and the socket of a running `up`
 //!        unfinished         there while data is made or removed: then nothing of it counts
 //! ```
 //!
@@ -11,6 +12,7 @@
 //! leave `unfinished` until they are done. So the remains of a kill are either whole or marked. The
 //! next `up` removes marked ones, as far as they are Gabion's by [`crate::owned`].
 
+use crate::control;
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
 use crate::units::{count, exact_size, size};
@@ -23,9 +25,12 @@ use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, PoolLengths};
 use gabion_pool::superblock::POOL_LEN_MAX;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,6 +46,10 @@ const PORT_TARGET: u16 = 200;
 const PORTS_MAX: Duration = Duration::from_secs(2);
 const PORTS_EVERY: Duration = Duration::from_millis(20);
 
+/// Replicas of a group at most, spares too.
+const REPLICAS_MAX: u32 = 16;
+/// Members that a group of several needs to take writes, without `--min-replicas`.
+const MIN_DEFAULT: u32 = 2;
 const POOL_LEN_DEFAULT: u64 = 4 * GIB;
 const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
@@ -62,6 +71,10 @@ pub(crate) struct Settings {
     /// Random, so that no replica takes another cluster's directory for its own.
     pub(crate) group: GroupId,
     pub(crate) replicas: u32,
+    /// Full members with which the group takes writes.
+    pub(crate) members_min: u32,
+    /// Replicas that were made without data, to take over for others.
+    pub(crate) spares: u32,
     pub(crate) port: u16,
     pub(crate) pool_len: u64,
     pub(crate) compaction: CompactionMode,
@@ -102,13 +115,25 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
+/// The least number of members in `cluster.json`. It is absent in data of an earlier build, which
+/// could lose no member: that gets the default, as the members learn the number with the first view
+/// that a controller makes. So the format is no other one.
+const MEMBERS_MIN: &str = "min_replicas";
+/// The number of spares in `cluster.json`, where there are some.
+const SPARES: &str = "spares";
 /// The codec of the bottom in `cluster.json`, where it has one of its own.
 const BOTTOM: &str = "bottom_compression";
 
 impl Settings {
-    /// The replicas' numbers, from the head of the chain to its tail.
+    /// The numbers of the replicas that the group was made with, from the head of the chain to its
+    /// tail.
     pub(crate) fn members(&self) -> impl Iterator<Item = u32> + use<> {
         1..=self.replicas
+    }
+
+    /// The numbers of all replicas, spares too.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> + use<> {
+        1..=self.replicas + self.spares
     }
 
     /// The addresses of replica `number`.
@@ -126,9 +151,29 @@ impl Settings {
         self.pool_len + ring_len(self.replicas)
     }
 
-    /// Bytes of disk that the whole group reserves.
+    /// Bytes of disk that the whole group reserves, its controller included.
     pub(crate) fn reserved(&self) -> u64 {
-        u64::from(self.replicas) * self.replica_len()
+        u64::from(self.replicas + self.spares) * self.replica_len() + self.control_len()
+    }
+
+    /// Whether a controller looks after the group: one whose replicas compact each for itself has
+    /// the same members for ever, and one of one has nobody who could take over.
+    pub(crate) fn has_controller(&self) -> bool {
+        self.replicas > 1 && self.compaction == CompactionMode::Primary
+    }
+
+    /// Bytes of disk that the controller's store reserves.
+    fn control_len(&self) -> u64 {
+        if self.has_controller() { control::STORE_LEN } else { 0 }
+    }
+
+    /// The members without `--min-replicas`.
+    fn members_min_default(replicas: u32, compaction: CompactionMode) -> u32 {
+        match compaction {
+            CompactionMode::Primary => MIN_DEFAULT.min(replicas),
+            // No member can be lost.
+            CompactionMode::EveryReplica => replicas,
+        }
     }
 
     /// The configuration of every pool of the group.
@@ -160,7 +205,7 @@ impl Settings {
     /// Busy, naming the first port that stays occupied, purpose and option.
     pub(crate) fn check_ports(&self) -> Result<()> {
         let begun = Instant::now();
-        for number in self.members() {
+        for number in self.nodes() {
             let doors = self.doors(number);
             for (address, purpose) in
                 [(doors.resp, "clients"), (doors.peer, "members"), (doors.target, "NVMe/TCP")]
@@ -186,6 +231,7 @@ impl Settings {
             "made_by": env!("CARGO_PKG_VERSION"),
             "group": self.group.get(),
             "replicas": self.replicas,
+            MEMBERS_MIN: self.members_min,
             "port": self.port,
             "pool_size": self.pool_len,
             "compaction": self.compaction.as_str(),
@@ -193,6 +239,9 @@ impl Settings {
             "memtable_size": self.memtable_len,
             "compression": self.codecs.upper.to_string(),
         });
+        if self.spares > 0 {
+            value[SPARES] = self.spares.into();
+        }
         if let Some(codec) = self.codecs.bottom {
             value[BOTTOM] = codec.to_string().into();
         }
@@ -213,11 +262,7 @@ impl Settings {
     }
 
     fn from_json(value: &Value) -> Result<Self, String> {
-        let number = |name: &str| {
-            value[name]
-                .as_u64()
-                .ok_or_else(|| format!("`{name}` is {}, a number was expected", value[name]))
-        };
+        let number = |name: &str| number_of(value, name);
         let format = number("format")?;
         if format != FORMAT {
             let by = value["made_by"].as_str().unwrap_or("another version");
@@ -242,22 +287,29 @@ impl Settings {
         let group = number("group")?;
         let replicas = number("replicas")?;
         let port = number("port")?;
+        let replicas = u32::try_from(replicas)
+            .ok()
+            .filter(|n| (1..=REPLICAS_MAX).contains(n))
+            .ok_or_else(|| unknown("replicas"))?;
+        let compaction = match value["compaction"].as_str() {
+            Some("primary") => CompactionMode::Primary,
+            Some("every-replica") => CompactionMode::EveryReplica,
+            _ => return Err(unknown("compaction")),
+        };
+        let least = Self::members_min_default(replicas, compaction);
+        let members_min = count_if_there(value, MEMBERS_MIN, least, 1..=replicas)?;
+        let spares = count_if_there(value, SPARES, 0, 0..=REPLICAS_MAX - replicas)?;
         Ok(Self {
             group: GroupId(group),
-            replicas: u32::try_from(replicas)
-                .ok()
-                .filter(|n| (1..=16).contains(n))
-                .ok_or_else(|| unknown("replicas"))?,
+            replicas,
+            members_min,
+            spares,
             port: u16::try_from(port)
                 .ok()
                 .filter(|port| *port <= u16::MAX - PORTS_ABOVE)
                 .ok_or_else(|| unknown("port"))?,
             pool_len: size("pool_size", POOL_LEN_MAX)?,
-            compaction: match value["compaction"].as_str() {
-                Some("primary") => CompactionMode::Primary,
-                Some("every-replica") => CompactionMode::EveryReplica,
-                _ => return Err(unknown("compaction")),
-            },
+            compaction,
             ack: match value["ack"].as_str() {
                 Some("replicated") => AckLevel::Replicated,
                 Some("durable") => AckLevel::Durable,
@@ -277,12 +329,16 @@ impl Settings {
     /// An option out of its limits, or too little space; nothing is made then.
     pub(crate) fn new(wanted: &FixedOptions, port: u16, data: &Path, free: u64) -> Result<Self> {
         let replicas = wanted.replicas.unwrap_or(3);
+        let compaction = wanted.compaction.map_or(CompactionMode::Primary, |it| it.mode());
+        let members_min = members_min_of(wanted, replicas, compaction)?;
         let mut settings = Self {
             group: new_group()?,
             replicas,
+            members_min,
+            spares: 0,
             port,
             pool_len: wanted.pool_size.unwrap_or(POOL_LEN_DEFAULT),
-            compaction: wanted.compaction.map_or(CompactionMode::Primary, |it| it.mode()),
+            compaction,
             ack: wanted.ack.map_or(AckLevel::Replicated, |it| it.level()),
             memtable_len: wanted.memtable_size.unwrap_or(0),
             codecs: Codecs {
@@ -291,7 +347,7 @@ impl Settings {
             },
         };
         if wanted.pool_size.is_none() {
-            let share = free / 5 * 4 / u64::from(replicas);
+            let share = (free / 5 * 4).saturating_sub(settings.control_len()) / u64::from(replicas);
             let capped = share.saturating_sub(ring_len(replicas)) / MIB * MIB;
             settings.pool_len = settings.pool_len.min(capped);
         } else if settings.pool_len < POOL_LEN_MIN {
@@ -358,6 +414,8 @@ impl Settings {
             _ => Ok(()),
         };
         same("--replicas", wanted.replicas.map(|n| n.to_string()), self.replicas.to_string())?;
+        let min = wanted.min_replicas.map(|n| n.to_string());
+        same("--min-replicas", min, self.members_min.to_string())?;
         // A pool is made of whole MiB, whatever was typed; the message quotes the typed value.
         if let Some(len) = wanted.pool_size
             && len / MIB * MIB != self.pool_len
@@ -376,6 +434,46 @@ impl Settings {
         let made = self.codecs.bottom.map_or("that of --compression".into(), |it| it.to_string());
         same("--bottom-compression", wanted.bottom_compression.map(|it| it.to_string()), made)
     }
+}
+
+fn number_of(value: &Value, name: &str) -> Result<u64, String> {
+    let number = value[name].as_u64();
+    number.ok_or_else(|| format!("`{name}` is {}, a number was expected", value[name]))
+}
+
+/// A number of replicas that need not be there.
+fn count_if_there(
+    value: &Value,
+    name: &str,
+    default: u32,
+    limits: RangeInclusive<u32>,
+) -> Result<u32, String> {
+    if value.get(name).is_none() {
+        return Ok(default);
+    }
+    let count = u32::try_from(number_of(value, name)?).ok().filter(|n| limits.contains(n));
+    count.ok_or_else(|| {
+        let (least, most) = (limits.start(), limits.end());
+        format!("`{name}` is {}, {least} to {most} are possible", value[name])
+    })
+}
+
+/// The members with which a new group takes writes.
+fn members_min_of(wanted: &FixedOptions, replicas: u32, compaction: CompactionMode) -> Result<u32> {
+    let default = Settings::members_min_default(replicas, compaction);
+    let min = wanted.min_replicas.unwrap_or(default);
+    if min > replicas {
+        return Err(Error::invalid(format!(
+            "--min-replicas {min}: the group has {replicas}, which is the most that it can need"
+        )));
+    }
+    if compaction == CompactionMode::EveryReplica && min != replicas {
+        return Err(Error::invalid(format!(
+            "--min-replicas {min}: with --compaction every-replica the members are fixed, and all \
+             {replicas} are needed"
+        )));
+    }
+    Ok(min)
 }
 
 /// The data directory, unless `--data` names another.
@@ -402,6 +500,11 @@ pub(crate) fn data_dir(option: &DataOption) -> Result<PathBuf> {
 pub(crate) fn free_at(dir: &Path) -> Result<u64> {
     let there = dir.ancestors().find(|path| path.exists()).unwrap_or(dir);
     gabion_fabric::free_space(there)
+}
+
+/// The directory of the controller.
+pub(crate) fn control_dir(data: &Path) -> PathBuf {
+    data.join("control")
 }
 
 /// The directory of a replica.
@@ -502,7 +605,30 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
             _ => return ask_for_addresses(port),
         },
     };
-    Ok(settings.members().map(|number| (number, settings.doors(number).resp)).collect())
+    Ok(settings.nodes().map(|number| (number, settings.doors(number).resp)).collect())
+}
+
+/// The data directory of a group that is named by its data or by its port. A port is looked up in
+/// the data, or else in the command line of the replica that answers there.
+///
+/// # Errors
+/// Unavailable when nothing answers on the port; not found when its replica does not tell.
+pub(crate) fn data_of(place: &WhereOptions) -> Result<PathBuf> {
+    let data = data_dir(&place.data);
+    let Some(port) = place.port else { return data };
+    if let Ok(data) = data
+        && load(&data).is_ok_and(|known| known.is_some_and(|known| known.port == port))
+    {
+        return Ok(data);
+    }
+    let status = crate::status::ask(loopback(port)).map_err(|error| error.within(IS_UP_RUNNING))?;
+    let pid = status["pid"].as_u64().unwrap_or(0);
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0).skip_while(|word| *word != b"--data");
+    let found = words.nth(1).map(|word| PathBuf::from(OsStr::from_bytes(word)));
+    found.ok_or_else(|| {
+        Error::not_found(format!("the replica on port {port} does not tell its data: say --data"))
+    })
 }
 
 /// The hint in errors that find no replica.
@@ -516,6 +642,85 @@ fn ask_for_addresses(port: u16) -> Result<Vec<(u32, SocketAddr)>> {
     let first = port.saturating_sub(me - 1);
     Ok((0..count).map(|i| (u32::from(i) + 1, loopback(first + i))).collect())
 }
+
+/// Whether a replica has no pool: its directory, or what was in it, is gone.
+pub(crate) fn is_missing(data: &Path, number: u32) -> bool {
+    let found = replica_dir(data, number).join("pool").symlink_metadata();
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Makes a replica without data: the group tells it a view, and fills it.
+///
+/// # Errors
+/// As [`gabion_server::create_joining`].
+pub(crate) fn make_empty(data: &Path, settings: &Settings, number: u32) -> Result<()> {
+    let (dir, replica) = (replica_dir(data, number), ReplicaId(number));
+    gabion_server::create_joining(&dir, settings.pool_len, &settings.group(), replica)
+}
+
+/// Makes spares until there are so many. `made` is called before each.
+///
+/// # Errors
+/// Invalid input for more than a group can have, for fewer than there are, or where no controller
+/// could have them take over; no space; I/O. Those made so far stay.
+pub(crate) fn make_spares(
+    data: &Path,
+    settings: &mut Settings,
+    wanted: u32,
+    mut made: impl FnMut(u32),
+) -> Result<()> {
+    let most = REPLICAS_MAX - settings.replicas;
+    if wanted > most {
+        return Err(Error::invalid(format!(
+            "--spare {wanted}: with {} replicas {most} are possible",
+            settings.replicas
+        )));
+    }
+    if wanted < settings.spares {
+        return Err(Error::invalid(format!(
+            "--spare {wanted}: {} were made, and may hold data by now",
+            settings.spares
+        )));
+    }
+    if wanted > 0 && !settings.has_controller() {
+        return Err(Error::invalid(format!("--spare {wanted}: {}", control::ask::NO_CONTROLLER)));
+    }
+    while settings.spares < wanted {
+        let number = settings.replicas + settings.spares + 1;
+        made(number);
+        // No replica ever ran on what an interrupted attempt left: the settings did not name it.
+        owned::remove_replica_dir(&replica_dir(data, number))?;
+        let free = free_at(data)?;
+        if settings.replica_len() > free {
+            return Err(Error::no_space(format!(
+                "{} has {} free; replica {number} needs {}",
+                data.display(),
+                size(free),
+                size(settings.replica_len())
+            )));
+        }
+        make_empty(data, settings, number)?;
+        let more = Settings { spares: settings.spares + 1, ..settings.clone() };
+        save(data, &more)?;
+        *settings = more;
+    }
+    Ok(())
+}
+
+/// Puts the files of a replica aside. Returns where they are.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn put_aside(data: &Path, number: u32, unix_s: u64) -> Result<PathBuf> {
+    let dir = replica_dir(data, number);
+    let aside = data.join(format!("replica-{number}{BROKEN}{unix_s}"));
+    std::fs::rename(&dir, &aside).map_err(|e| failed(&dir, "cannot be put aside", e))?;
+    flush_dir(data)?;
+    Ok(aside)
+}
+
+/// Between the name of a directory that was put aside and the time when it was.
+pub(crate) const BROKEN: &str = ".broken-";
 
 /// The data directory's lock. Released when dropped, and by the end of the process.
 pub(crate) struct Lock {
@@ -565,10 +770,11 @@ pub(crate) fn create(
                 return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
             }
             let dir = replica_dir(data, number);
-            gabion_server::create_replica(
+            gabion_server::create_founder(
                 &dir,
                 settings.pool_len,
                 &settings.group(),
+                settings.members_min as u8,
                 ReplicaId(number),
             )?;
         }
@@ -674,7 +880,8 @@ pub(crate) fn remove_place(data: &Path) -> Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for path in owned::left_in(data)? {
         // For a directory of ours: its content.
-        let within = match is_replica_dir(&path) && path.is_dir() && !path.is_symlink() {
+        let is_ours = is_replica_dir(&path) || path == control_dir(data);
+        let within = match is_ours && path.is_dir() && !path.is_symlink() {
             true => owned::left_in(&path)?,
             false => Vec::new(),
         };
@@ -690,6 +897,7 @@ fn remove_unfinished(data: &Path) -> Result<()> {
     for dir in replica_dirs(data)? {
         owned::remove_replica_dir(&dir)?;
     }
+    owned::remove_control_dir(&control_dir(data))?;
     owned::remove_ours(&new_settings_path(data), owned::is_settings)?;
     let mark = unfinished_path(data);
     std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))
@@ -697,8 +905,10 @@ fn remove_unfinished(data: &Path) -> Result<()> {
 
 fn is_replica_dir(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix("replica-"));
-    number.is_some_and(|number| number.parse::<u32>().is_ok())
+    let number = name.and_then(|name| name.strip_prefix("replica-")).unwrap_or("");
+    // Also one that was put aside.
+    let (number, since) = number.split_once(BROKEN).unwrap_or((number, "0"));
+    number.parse::<u32>().is_ok() && since.parse::<u64>().is_ok()
 }
 
 fn replica_dirs(data: &Path) -> Result<Vec<PathBuf>> {

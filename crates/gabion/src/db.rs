@@ -39,6 +39,8 @@ mod scrub;
 mod stats;
 mod verify;
 
+pub(crate) use records::value_at_rest;
+
 use crate::at_rest::AtRest;
 use crate::cluster::{self, replica_dir};
 use crate::options::{CodecOptions, DataOption, DbCommand, DbOptions, DbPlace, DumpCommand};

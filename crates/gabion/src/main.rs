@@ -3,6 +3,7 @@
 //! ```text
 //!   gabion up ──► cluster.json, one child process per replica, the status that redraws
 //!     └─ gabion server (hidden) ──► gabion_server::run
+//!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
@@ -10,6 +11,7 @@
 //!
 //! - [`options`]: the command line; [`units`]: sizes and times as people write them.
 //! - [`cluster`]: the data directory: fixed settings, the lock, creation and removal.
+//! - [`control`]: the controller within `up`, and those who ask it.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: the drawing.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
@@ -31,6 +33,7 @@ mod bench;
 mod child;
 mod client;
 mod cluster;
+mod control;
 mod db;
 mod destroy;
 mod engine;
@@ -73,6 +76,9 @@ fn run(command: Command) -> Result<u8> {
         Command::Up(options) => up::run(&options),
         Command::Cli(options) => repl::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Events(options) => control::ask::events(&options),
+        Command::Group(options) => control::ask::group(&options),
+        Command::Failover(options) => control::ask::failover(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Db(options) => db::run(&options),
         Command::Bench(command) => bench::run(&command),

@@ -36,6 +36,12 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
+    /// Say what happened to the group: who was lost, when, and what was done about it.
+    Events(EventsOptions),
+    /// Change who is a member of the group.
+    Group(GroupOptions),
+    /// Have another member take writes, before work on the machine of the one that does.
+    Failover(FailoverOptions),
     /// Look into the pool of one replica while nothing runs on it, copy it, or use it as a store.
     Db(DbOptions),
     /// Measure what a workload costs, on a cluster made for it.
@@ -64,6 +70,14 @@ pub(crate) struct UpOptions {
     /// 100 and targets those from 200 above it [default: 6379, or the last one]
     #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
     pub(crate) port: Option<u16>,
+    /// Replicas without data, up to 16 with the others, which take over for those that stay away;
+    /// what was made once stays [default: 0, or as many as were made]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=15))]
+    pub(crate) spare: Option<u32>,
+    /// How long a replica that failed may stay away before a spare takes its place: seconds, or
+    /// with a unit, as 90s, 10m or 2h. A lost disk is replaced at once
+    #[arg(long, value_name = "TIME", value_parser = parse_ms, default_value = "10m")]
+    pub(crate) replace_after: u64,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
     #[command(flatten)]
@@ -129,6 +143,10 @@ pub(crate) struct FixedOptions {
     /// Replicas, 1 to 16 [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) replicas: Option<u32>,
+    /// Replicas that have to have everything for the group to take writes, 1 to --replicas. With
+    /// fewer, writes are refused until others are whole again [default: 2, or 1 with --replicas 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) min_replicas: Option<u32>,
     /// Bytes reserved for each replica's pool, at least 256MiB [default: 4GiB, or less where 80 %
     /// of the free disk is less]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -183,6 +201,59 @@ pub(crate) struct StatusOptions {
     /// All numbers of every replica, as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EventsOptions {
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+    /// For programs: {"events": [{"time", "unix_ms", "text"}]}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GroupOptions {
+    #[command(subcommand)]
+    pub(crate) command: GroupCommand,
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+}
+
+/// A change of the members. Each returns when it is carried out, but for the filling of a new
+/// member, which `status` shows.
+#[derive(Subcommand, Debug)]
+pub(crate) enum GroupCommand {
+    /// One member more: a spare, or one that was removed
+    Add {
+        /// Its number, as in `gabion status`
+        #[arg(value_name = "REPLICA")]
+        replica: u32,
+    },
+    /// One member fewer. Refused where the group would have too few to take writes
+    Remove {
+        /// Its number
+        #[arg(value_name = "REPLICA")]
+        replica: u32,
+    },
+    /// Fill a spare, and then let a member go
+    Replace {
+        /// The member that goes
+        #[arg(value_name = "REPLICA")]
+        replica: u32,
+        /// The one that comes [default: a spare]
+        #[arg(value_name = "BY")]
+        by: Option<u32>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FailoverOptions {
+    /// The full member that is to take writes [default: the next one in the chain]
+    #[arg(value_name = "REPLICA")]
+    pub(crate) replica: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
 }
 
 #[derive(Args, Debug)]
@@ -478,6 +549,20 @@ fn parse_port(text: &str) -> Result<u16, String> {
     }
 }
 
+/// A span of time in ms.
+fn parse_ms(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1_000,
+        "ms" => 1,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        unit => return Err(format!("`{unit}` is no unit of time: s, m or h")),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| format!("`{text}` is no time, as 90s, 10m or 2h"))
+}
+
 /// Bytes of memory.
 /// An SST as it is shown: its term, unless that is 0, and its counter; or one number for both.
 fn parse_sst(text: &str) -> Result<FileId, String> {
@@ -587,6 +672,16 @@ mod tests {
             let options = Options::try_parse_from(["gabion", "cli", "echo", option]).unwrap();
             let Command::Cli(cli) = options.command else { panic!("cli") };
             assert_eq!(cli.words, ["echo", option]);
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_in_its_unit() {
+        for (text, ms) in [("90", 90_000), ("90s", 90_000), ("10m", 600_000), ("2h", 7_200_000)] {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+        }
+        for text in ["", "m", "-1s", "1d", "1.5h", "99999999999999999h"] {
+            assert!(parse_ms(text).is_err(), "{text}");
         }
     }
 

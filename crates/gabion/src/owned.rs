@@ -7,7 +7,8 @@
 //! | `lock` | its words, or a number alone (earlier versions) |
 //! | `unfinished` | its words |
 //! | `replica-N/log`, `log.old` | its first line, or a line that each start writes |
-//! | `replica-N/pool`, `ring` and the like | their own marks: `gabion_host::replica` |
+//! | `control/socket` | being a socket on which nobody listens |
+//! | `replica-N/pool`, `control/pool` and the like | their own marks: `gabion_host::replica` |
 //!
 //! Each file is made whole before it has its name.
 
@@ -18,6 +19,8 @@ use gabion_host::replica::remove_replica;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a file that decide its owner.
@@ -154,6 +157,35 @@ pub(crate) fn remove_replica_dir(dir: &Path) -> Result<()> {
     // If it is not empty, or a link, the owner is told.
     let _ = std::fs::remove_dir(dir);
     Ok(())
+}
+
+/// Removes our files in the controller's directory, and the directory unless it holds others.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn remove_control_dir(dir: &Path) -> Result<()> {
+    if !dir.is_dir() || dir.is_symlink() {
+        return Ok(());
+    }
+    remove_replica(dir)?;
+    let socket = crate::control::socket_path(dir);
+    remove_socket(&socket)?;
+    let _ = std::fs::remove_dir(dir);
+    Ok(())
+}
+
+/// Removes a socket on which nobody listens; returns whether the name is free now.
+///
+/// # Errors
+/// I/O.
+pub(crate) fn remove_socket(path: &Path) -> Result<bool> {
+    let Ok(found) = path.symlink_metadata() else { return Ok(true) };
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if !found.file_type().is_socket() || !UnixStream::connect(path).is_err_and(refused) {
+        return Ok(false);
+    }
+    std::fs::remove_file(path).map_err(|e| failed(path, "cannot be removed", e))?;
+    Ok(true)
 }
 
 /// The content of a data directory after all of ours was removed, in order.

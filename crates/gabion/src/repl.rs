@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses};
+use crate::control::ask::full_of;
 use crate::lines::Lines;
 use crate::options::CliOptions;
 use crate::screen::put;
@@ -14,7 +15,8 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) fn run(options: &CliOptions) -> Result<u8> {
-    let addresses = addresses(&options.place)?;
+    // A spare runs, and answers no commands.
+    let addresses = full_of(&options.place, addresses(&options.place)?);
     let mut session = Session { addresses, client: None, for_people: io::stdout().is_terminal() };
     if options.words.is_empty() {
         return prompt(&mut session);

@@ -14,7 +14,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     let _ = rustix::thread::set_name(c"gabion");
     let settings = cluster::load_existing(&options.data)?;
     let doors = settings.doors(options.replica);
-    let peers = settings.members().filter(|number| *number != options.replica);
+    let peers = settings.nodes().filter(|number| *number != options.replica);
     let process = &options.process;
     let config = ServerConfig {
         group: settings.group,

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses};
+use crate::control::{self, ask::group_of};
 use crate::options::StatusOptions;
 use crate::screen::{self, Screen, put};
 use gabion_base::{Error, ErrorKind, Result};
@@ -126,8 +127,9 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
     loop {
         let answers: Vec<(u32, SocketAddr, Result<Value>)> =
             addresses.iter().map(|&(number, at)| (number, at, ask(at))).collect();
+        let group = group_of(&options.place);
         if options.json {
-            return Ok(print_json(&answers));
+            return Ok(print_json(&answers, group));
         }
         let rows: Vec<screen::Row> = answers
             .iter()
@@ -139,6 +141,7 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
             })
             .collect();
         let mut lines = screen::lines(&rows, addresses[0].1);
+        lines.extend(group.iter().flat_map(control::ask::lines));
         if answers.iter().all(|(.., answer)| answer.as_ref().is_err_and(is_refused)) {
             lines.push(format!("nothing listens on any of these ports: {IS_UP_RUNNING}"));
         }
@@ -175,7 +178,7 @@ fn exit_code<'a>(rows: impl Iterator<Item = Option<&'a Status>>) -> u8 {
     u8::from(!rows.into_iter().all(|row| row.is_some_and(|status| status.is_ready)))
 }
 
-fn print_json(answers: &[(u32, SocketAddr, Result<Value>)]) -> u8 {
+fn print_json(answers: &[(u32, SocketAddr, Result<Value>)], group: Option<Value>) -> u8 {
     let replicas: Vec<Value> = answers
         .iter()
         .map(|(number, at, answer)| match answer {
@@ -188,7 +191,7 @@ fn print_json(answers: &[(u32, SocketAddr, Result<Value>)]) -> u8 {
             }),
         })
         .collect();
-    put(&format!("{:#}\n", json!({ "replicas": replicas })));
+    put(&format!("{:#}\n", json!({ "replicas": replicas, "group": group })));
     let parsed: Vec<Status> = replicas.iter().map(Status::from_json).collect();
     exit_code(parsed.iter().map(Some))
 }

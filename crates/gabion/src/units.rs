@@ -70,6 +70,30 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
+/// A time as people write it: `2026-11-26 15:17:03.250 UTC`.
+pub(crate) fn utc(unix_ms: u64) -> String {
+    let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    // Years of 400 have the same days, counted from a first of March (Howard Hinnant's
+    // civil_from_days).
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..10 => (year + era * 400, month + 3),
+        _ => (year + era * 400 + 1, month - 9),
+    };
+    format!(
+        "{year:04}-{month:02}-{date:02} {:02}:{:02}:{:02}.{:03} UTC",
+        ms / 3_600_000,
+        ms / 60_000 % 60,
+        ms / 1_000 % 60,
+        ms % 1_000
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +120,19 @@ mod tests {
     fn an_exact_size_reads_back_as_itself() {
         for bytes in [1, 4096, 1000, 256 * MIB, 4 * GIB, GIB + KIB] {
             assert_eq!(parse_bytes(&exact_size(bytes)), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn times_are_told_as_in_the_calendar() {
+        for (ms, text) in [
+            (0, "1970-01-01 00:00:00.000 UTC"),
+            (951_782_400_007, "2000-02-29 00:00:00.007 UTC"),
+            (1_709_251_199_999, "2024-02-29 23:59:59.999 UTC"),
+            (1_709_251_200_000, "2024-03-01 00:00:00.000 UTC"),
+            (4_102_444_800_000, "2100-01-01 00:00:00.000 UTC"),
+        ] {
+            assert_eq!(utc(ms), text);
         }
     }
 

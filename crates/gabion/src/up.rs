@@ -1,18 +1,26 @@
 //! `gabion up`: makes the data if there is none, starts one process per replica, and watches them.
 //!
 //! ```text
-//!   lock ─► ports ─► create ─► start ─► ready ─► watch: redraw, restart what died ─► stop
+//!   lock ─► ports ─► create ─► controller ─► start ─► ready ─► watch ─► stop
+//!                                  │                            │ redraw, restart what died,
+//!                                  └──── events ────────────────┘ make anew what is gone
 //! ```
+//!
+//! A replica that dies is restarted, and the group does not wait for it: the [controller](control)
+//! leaves it out and takes it back when it is filled. So does a replica whose files are gone, or
+//! damaged, as long as the others are enough.
 //!
 //! This one thread starts all processes, so that each can ask the kernel to end with it.
 
 use crate::child::{Death, Replica};
 use crate::cluster::{self, Lock, Settings};
+use crate::control::{self, Control, Opened};
 use crate::options::{PORT_DEFAULT, UpOptions};
 use crate::screen::{self, Row, Screen};
 use crate::status::{self, Cpu, Status};
 use crate::units::{count, size};
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_control::Patience;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -48,8 +56,9 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     watch_signals(&events)?;
     let data = cluster::data_dir(&options.data)?;
     let mut screen = Screen::new();
-    let (settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
-    let mut group = Group::new(settings, data, options, screen, inbox);
+    let (mut settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
+    let control = begin_control(options, &data, &mut settings, &mut screen, &events)?;
+    let mut group = Group::new(settings, data, options, screen, inbox, control);
     for replica in &mut group.replicas {
         replica.start()?;
     }
@@ -83,6 +92,8 @@ enum Event {
     Stop(i32),
     /// A replica's answer, or that there was none.
     Status(u32, Option<Box<Status>>),
+    /// Something that the controller saw or did.
+    Group(gabion_control::Event),
 }
 
 fn watch_signals(events: &Sender<Event>) -> Result<()> {
@@ -140,7 +151,6 @@ fn prepare(
     }
     if let Some(mut settings) = cluster::load(data)? {
         settings.check_fixed(&options.fixed, data)?;
-        settings.members().try_for_each(|number| cluster::check_replica(data, number))?;
         let port = options.port.unwrap_or(settings.port);
         let has_moved = port != settings.port;
         settings.port = port;
@@ -164,6 +174,55 @@ fn prepare(
     Ok((settings, lock))
 }
 
+/// Opens the controller's store, makes what is missing where the others are enough, and starts the
+/// controller. Without one, everything has to be there.
+fn begin_control(
+    options: &UpOptions,
+    data: &Path,
+    settings: &mut Settings,
+    screen: &mut Screen,
+    events: &Sender<Event>,
+) -> Result<Option<Control>> {
+    if let Some(spares) = options.spare {
+        let len = size(settings.replica_len());
+        cluster::make_spares(data, settings, spares, |number| {
+            screen.say(&format!("replica {number}: a spare, reserving {len}"));
+        })?;
+        settings.check_ports()?;
+    }
+    if !settings.has_controller() {
+        settings.nodes().try_for_each(|number| cluster::check_replica(data, number))?;
+        return Ok(None);
+    }
+    let opened = Opened::open(data, settings, |line| screen.say(line))?;
+    let missing: Vec<u32> =
+        settings.nodes().filter(|number| cluster::is_missing(data, *number)).collect();
+    let may_be_made = opened.is_enough_without(&missing);
+    for number in settings.nodes() {
+        if missing.contains(&number) && may_be_made {
+            screen.say(&anew(number, "its pool is gone"));
+            cluster::make_empty(data, settings, number)?;
+        }
+        cluster::check_replica(data, number)?;
+    }
+    if settings.members_min == settings.replicas {
+        screen.say(&format!(
+            "the loss of any replica stops writes until it is back: all {} are needed \
+             (--min-replicas)",
+            settings.replicas
+        ));
+    }
+    let patience = Patience { replace_ms: options.replace_after, ..Patience::default() };
+    let events = events.clone();
+    // `up` ends before its controller does.
+    let heard = move |event| drop(events.send(Event::Group(event)));
+    opened.start(data, settings, patience, heard).map(Some)
+}
+
+fn anew(number: u32, why: &str) -> String {
+    format!("replica {number}: {why}; it is made anew, empty, and the others fill it")
+}
+
 fn new_settings(options: &UpOptions, data: &Path) -> Result<Settings> {
     let free = cluster::free_at(data)?;
     Settings::new(&options.fixed, options.port.unwrap_or(PORT_DEFAULT), data, free)
@@ -178,6 +237,8 @@ struct Group {
     inbox: Receiver<Event>,
     replicas: Vec<Replica>,
     known: Vec<Known>,
+    /// None where the members are fixed.
+    control: Option<Control>,
     has_been_ready: bool,
     started: Instant,
 }
@@ -200,9 +261,10 @@ impl Group {
         options: &UpOptions,
         screen: Screen,
         inbox: Receiver<Event>,
+        control: Option<Control>,
     ) -> Self {
         let replicas: Vec<Replica> =
-            settings.members().map(|n| Replica::new(n, &data, &options.process)).collect();
+            settings.nodes().map(|n| Replica::new(n, &data, &options.process)).collect();
         let known = replicas.iter().map(|_| Known::default()).collect();
         let is_default_data = options.data.data.is_none();
         Self {
@@ -213,6 +275,7 @@ impl Group {
             inbox,
             replicas,
             known,
+            control,
             has_been_ready: false,
             started: Instant::now(),
         }
@@ -220,7 +283,7 @@ impl Group {
 
     /// Asks every replica now and then, each on a thread of its own: a hanging one delays no other.
     fn watch_status(&self, events: &Sender<Event>) -> Result<()> {
-        for number in self.settings.members() {
+        for number in self.settings.nodes() {
             let address: SocketAddr = self.settings.doors(number).resp;
             let events = events.clone();
             let ask = move || {
@@ -250,6 +313,7 @@ impl Group {
                     return Ok(0);
                 }
                 Ok(Event::Status(number, status)) => self.learn(number, status),
+                Ok(Event::Group(event)) => self.screen.say(&control::ask::told(&event)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Error::io("the thread that watches signals is gone"));
@@ -315,12 +379,14 @@ impl Group {
 
     fn look_after_processes(&mut self) -> Result<()> {
         for i in 0..self.replicas.len() {
+            self.end_without_files(i);
             if let Some(death) = self.replicas[i].check() {
                 self.known[i].answers = false;
                 self.known[i].died_at.get_or_insert_with(Instant::now);
                 self.mourn(i, &death)?;
             }
-            let line = match self.replicas[i].restart_if_due() {
+            let restarted = self.mend_if_due(i).and_then(|()| self.replicas[i].restart_if_due());
+            let line = match restarted {
                 Ok(false) => continue,
                 Ok(true) => {
                     let pid = self.replicas[i].pid().unwrap_or(0);
@@ -337,14 +403,67 @@ impl Group {
         Ok(())
     }
 
+    /// Whether the group serves without a replica.
+    fn is_served_without(&self, i: usize) -> bool {
+        let number = self.replicas[i].number;
+        self.control.as_ref().is_some_and(|control| control.is_enough_without(number))
+    }
+
+    /// Whether enough others have started for the group to serve soon, and none of them died yet.
+    fn others_start(&self, i: usize) -> bool {
+        let others = self.replicas.iter().enumerate().filter(|(other, _)| *other != i);
+        let started = others.filter(|(_, it)| it.pid().is_some() && it.deaths == 0);
+        self.control.is_some() && started.count() >= self.settings.members_min as usize
+    }
+
+    /// Kills a process whose files were removed under it, if the others are enough: it would go on
+    /// with files that no later process finds.
+    fn end_without_files(&mut self, i: usize) {
+        let number = self.replicas[i].number;
+        let is_gone = self.replicas[i].pid().is_some() && cluster::is_missing(&self.data, number);
+        if is_gone && self.is_served_without(i) && self.replicas[i].condemn() {
+            let line = format!("replica {number}: its pool is gone while its process runs: killed");
+            self.screen.say(&line);
+        }
+    }
+
+    /// Makes the files of a replica that is to start again, if they are gone and the others are
+    /// enough.
+    fn mend_if_due(&mut self, i: usize) -> Result<()> {
+        let number = self.replicas[i].number;
+        if !self.replicas[i].is_due() || !cluster::is_missing(&self.data, number) {
+            return Ok(());
+        }
+        if !self.is_served_without(i) {
+            return Ok(());
+        }
+        self.screen.say(&anew(number, "its pool is gone"));
+        cluster::make_empty(&self.data, &self.settings, number).inspect_err(|_| {
+            self.replicas[i].pause();
+        })
+    }
+
     fn mourn(&mut self, i: usize, death: &Death) -> Result<()> {
+        let is_served = self.is_served_without(i);
+        self.replicas[i].is_served = is_served;
         let replica = &self.replicas[i];
         let mut line = format!("replica {} (process {}) died: {}", i + 1, death.pid, death.how);
         if let Some(words) = &death.last_words {
             line = format!("{line}: {words}");
         }
-        let is_enough = death.is_final || replica.deaths >= START_DEATHS_MAX;
-        if !self.has_been_ready && is_enough {
+        let number = replica.number;
+        if death.is_damaged && is_served {
+            self.screen.say(&line);
+            let now_s = control::unix_ms() / 1_000;
+            let line = match cluster::put_aside(&self.data, number, now_s) {
+                Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
+                Err(error) => format!("replica {number}: {error}"),
+            };
+            self.screen.say(&line);
+            return Ok(());
+        }
+        let is_hopeless = replica.deaths >= START_DEATHS_MAX && !is_served && !self.others_start(i);
+        if !self.has_been_ready && (death.is_final || is_hopeless) {
             let log = replica.log_path();
             return Err(Error::unavailable(format!("{line}; its log: {}", log.display())));
         }
@@ -353,10 +472,14 @@ impl Group {
         Ok(())
     }
 
+    /// Whether every replica that the group serves with is ready.
     fn all_ready(&self) -> bool {
-        self.known
-            .iter()
-            .all(|known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready))
+        let is_ready =
+            |known: &Known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready);
+        let Some(control) = &self.control else { return self.known.iter().all(is_ready) };
+        let Some(serving) = control.serving() else { return false };
+        let mut replicas = self.replicas.iter().zip(&self.known);
+        replicas.all(|(replica, known)| !serving.contains(&replica.number) || is_ready(known))
     }
 
     fn ready_line(&self) -> String {
@@ -395,6 +518,8 @@ impl Group {
     fn stop(&mut self) -> Stopped {
         let replicas = count(self.replicas.len() as u64, "replica");
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
+        // Before the first replica stops, which is no failure.
+        self.control = None;
         for replica in &self.replicas {
             replica.signal(Signal::TERM);
         }
@@ -439,7 +564,8 @@ fn ready_line(
     home: Option<&Path>,
     program: &str,
 ) -> String {
-    let (first, last) = (settings.port, settings.doors(settings.replicas).resp.port());
+    let last = settings.doors(settings.replicas + settings.spares).resp.port();
+    let first = settings.port;
     let address = settings.doors(1).resp;
     let doors = if first == last { address.to_string() } else { format!("{address}-{last}") };
     let place = if is_default_data { String::new() } else { format!(" -p {first}") };
@@ -522,7 +648,7 @@ mod tests {
         let settings = settings.unwrap();
         let home = Some(Path::new("/home/someone"));
         let line = ready_line(&settings, Path::new("/mnt/my data"), false, home, "/opt/bin/gabion");
-        let expected = "ready: 127.0.0.1:7579-7581; data in /mnt/my data, 12.2 GiB reserved; \
+        let expected = "ready: 127.0.0.1:7579-7581; data in /mnt/my data, 12.3 GiB reserved; \
                         next: `/opt/bin/gabion cli -p 7579 set k v` (or status, verify), \
                         `redis-cli -p 7579`; Ctrl-C stops";
         assert_eq!(line, expected);

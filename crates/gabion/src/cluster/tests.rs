@@ -48,7 +48,7 @@ fn a_disk_that_is_too_full_is_refused_with_what_is_free_and_what_is_needed() {
     Settings::new(&least, 6379, Path::new("/d"), free).unwrap();
     let wanted = FixedOptions { pool_size: Some(8 * GIB), ..FixedOptions::default() };
     let error = Settings::new(&wanted, 6379, Path::new("/d"), 9 * GIB).unwrap_err();
-    assert!(error.message().contains("--pool-size 8GiB need 24.2 GiB"), "{error}");
+    assert!(error.message().contains("--pool-size 8GiB need 24.3 GiB"), "{error}");
 }
 
 #[test]
@@ -104,6 +104,69 @@ fn what_is_fixed_is_refused_by_name_when_it_differs_and_taken_when_it_does_not()
 }
 
 #[test]
+fn as_many_members_are_needed_as_was_said_when_the_data_was_made() {
+    let new = |replicas, min_replicas, compaction| {
+        let wanted = FixedOptions { replicas, min_replicas, compaction, ..FixedOptions::default() };
+        Settings::new(&wanted, 6379, Path::new("/d"), 100 * GIB)
+    };
+    let needed = |replicas| new(Some(replicas), None, None).unwrap().members_min;
+    assert_eq!([1, 2, 3, 16].map(needed), [1, 2, 2, 2]);
+    assert_eq!(new(Some(3), Some(3), None).unwrap().members_min, 3);
+    let error = new(Some(3), Some(4), None).unwrap_err();
+    assert!(error.message().contains("--min-replicas 4: the group has 3"), "{error}");
+    let everywhere = Some(Compaction::EveryReplica);
+    assert_eq!(new(None, None, everywhere).unwrap().members_min, 3);
+    let error = new(None, Some(2), everywhere).unwrap_err();
+    assert!(error.message().contains("the members are fixed"), "{error}");
+    let refused = FixedOptions { min_replicas: Some(1), ..FixedOptions::default() };
+    let error = made().check_fixed(&refused, Path::new("/d")).unwrap_err();
+    assert!(error.message().contains("--min-replicas 1: /d was made with 2"), "{error}");
+}
+
+#[test]
+fn data_of_a_build_without_a_controller_gets_the_default_and_no_spares() {
+    let mut value = made().to_json();
+    value.as_object_mut().unwrap().remove(MEMBERS_MIN);
+    assert_eq!(Settings::from_json(&value).unwrap().members_min, 2);
+    for strange in [json!(0), json!(4), json!("x")] {
+        value[MEMBERS_MIN] = strange;
+        assert!(Settings::from_json(&value).unwrap_err().contains(MEMBERS_MIN));
+    }
+    value[MEMBERS_MIN] = json!(1);
+    for strange in [json!(14), json!("x")] {
+        value[SPARES] = strange;
+        assert!(Settings::from_json(&value).unwrap_err().contains(SPARES));
+    }
+    value[SPARES] = json!(13);
+    let settings = Settings::from_json(&value).unwrap();
+    assert_eq!((settings.members().count(), settings.nodes().count()), (3, 16));
+}
+
+#[test]
+fn spares_are_made_once_and_never_fewer() {
+    let dir = directory("spares");
+    let small = FixedOptions { pool_size: Some(POOL_LEN_MIN), ..FixedOptions::default() };
+    let mut settings = Settings::new(&small, 6379, &dir, 100 * GIB).unwrap();
+    for (wanted, part) in [(14, "13 are possible"), (16, "13 are possible")] {
+        let error = make_spares(&dir, &mut settings, wanted, |_| {}).unwrap_err();
+        assert!(error.message().contains(part), "{error}");
+    }
+    let mut made = Vec::new();
+    make_spares(&dir, &mut settings, 1, |number| made.push(number)).unwrap();
+    assert_eq!((made, is_missing(&dir, 4), is_missing(&dir, 5)), (vec![4], false, true));
+    assert_eq!(load(&dir).unwrap(), Some(settings.clone()));
+    make_spares(&dir, &mut settings, 1, |_| panic!("it is there")).unwrap();
+    let error = make_spares(&dir, &mut settings, 0, |_| {}).unwrap_err();
+    assert!(error.message().contains("1 were made"), "{error}");
+    let aside = put_aside(&dir, 4, 77).unwrap();
+    assert!(is_missing(&dir, 4) && aside.ends_with("replica-4.broken-77"));
+    make_empty(&dir, &settings, 4).unwrap();
+    // All of it is Gabion's.
+    remove(&dir).unwrap();
+    assert!(!dir.exists());
+}
+
+#[test]
 fn settings_survive_their_file() {
     let dir = directory("settings");
     assert_eq!(load(&dir).unwrap(), None);
@@ -126,9 +189,17 @@ fn data_of_another_version_is_refused_with_both_versions() {
 
 #[test]
 fn a_file_with_a_missing_or_strange_value_is_refused_by_its_name() {
-    for name in
-        ["group", "replicas", "port", "pool_size", "compaction", "ack", "compression", BOTTOM]
-    {
+    for name in [
+        "group",
+        "replicas",
+        MEMBERS_MIN,
+        "port",
+        "pool_size",
+        "compaction",
+        "ack",
+        "compression",
+        BOTTOM,
+    ] {
         for strange in [json!(null), json!(0.5), json!("x"), json!(99_999_999_999_u64)] {
             let mut value = made().to_json();
             value[name] = strange.clone();

@@ -6,6 +6,7 @@ use crate::at_rest::{AtRest, Replica};
 use crate::options::{RangeOptions, ScanOptions};
 use crate::screen::Progress;
 use crate::units::size as size_text;
+use bytes::Bytes;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_base::{Error, Result};
 use gabion_engine::{Found, Keyspace, LocalCache, Move, RangeSize, Tables};
@@ -25,6 +26,18 @@ fn tables(replica: &Replica) -> Tables<PoolSource<FileMap>> {
         cache: Rc::new(LocalCache::new(CACHE_BYTES)),
         group: node.config().group,
     }
+}
+
+/// The value of a key in a pool that no process uses.
+///
+/// # Errors
+/// Of the pool.
+pub(crate) fn value_at_rest(pool: AtRest, key: &[u8]) -> Result<Option<Bytes>> {
+    let engine_key = [&[Keyspace::User as u8], key].concat();
+    let replica = pool.into_replica()?;
+    let (node, _, _, medium) = &replica;
+    let found = medium.block_on(node.read_view().look_up(&tables(&replica), &engine_key))?;
+    Ok(found.map(|found| found.value))
 }
 
 pub(super) fn get(pool: AtRest, key: &OsStr, out: &mut Out) -> Told {

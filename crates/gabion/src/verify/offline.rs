@@ -7,6 +7,7 @@
 use super::{Damage, Found, LiveFile};
 use crate::at_rest::{AtRest, check_file, differs, is_damage};
 use crate::cluster::{self, Lock, replica_dir};
+use crate::control;
 use crate::options::VerifyOptions;
 use crate::screen::Progress;
 use crate::units::size;
@@ -34,7 +35,8 @@ pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<V
     let _lock = Lock::take(&data).map_err(|e| e.within("the replicas must not be running"))?;
     let mut replicas = Vec::new();
     let mut found = Vec::new();
-    for number in settings.members() {
+    // One that is being filled, and a spare, have not what the others have.
+    for number in control::members_at_rest(&data, &settings)? {
         progress.say(&format!("opening replica {number}"));
         match open_replica(&replica_dir(&data, number), number) {
             Ok(replica) => replicas.push(replica),

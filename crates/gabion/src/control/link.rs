@@ -1,0 +1,152 @@
+//! The connection with the door for members of one replica: reports in, views out.
+//!
+//! ```text
+//!   connect ─► preamble ─┬─► reads: Report ─► heard          lost ─► 50 to 500 ms ─► connect
+//!                        └─► gabion-tell: what is to be told ─► writes
+//! ```
+
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_control::Report;
+use gabion_control::wire::{CONTROLLER, ControlMessage};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a connection may be in the making.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// Silence after which a connection is given up. A replica reports ten times a second.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+const WRITE_MAX: Duration = Duration::from_secs(1);
+/// Shortest and longest pause before another connection.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// Views on their way to one replica. One more gets lost: its next report has it told again.
+const TELLS_MAX: usize = 4;
+const READ_LEN: usize = 16 << 10;
+
+/// The other end.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub(super) group: GroupId,
+    pub(super) replica: ReplicaId,
+    pub(super) door: SocketAddr,
+}
+
+/// A connection that is made again whenever it is lost, on a thread of its own.
+pub(super) struct Link {
+    tells: Tells,
+}
+
+/// Where the connection that stands takes what is to be told.
+type Tells = Arc<Mutex<Option<SyncSender<Vec<u8>>>>>;
+
+impl Link {
+    /// Starts the thread; it ends some time after `stopped` is set.
+    pub(super) fn start(
+        target: Target,
+        stopped: Arc<AtomicBool>,
+        heard: impl Fn(Report) + Send + 'static,
+    ) -> Result<Self> {
+        let tells = Tells::default();
+        let link = Self { tells: tells.clone() };
+        super::driver::spawn("gabion-link", move || {
+            let mut pause = PAUSES.0;
+            while !stopped.load(Ordering::Relaxed) {
+                let mut is_heard = false;
+                // Whoever is silent is told by the detector; why, the replica's log says.
+                let _ = serve(target, &tells, &stopped, &mut |report| {
+                    is_heard = true;
+                    heard(report);
+                });
+                pause = if is_heard { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
+                std::thread::sleep(pause);
+            }
+        })?;
+        Ok(link)
+    }
+
+    /// Tells the replica, if there is a connection. It may get lost.
+    pub(super) fn tell(&self, message: &ControlMessage) {
+        let tells = self.tells.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tells) = &*tells {
+            let _ = tells.try_send(message.encode());
+        }
+    }
+}
+
+/// Makes a connection and reads from it until it is lost.
+fn serve(
+    target: Target,
+    tells: &Tells,
+    stopped: &AtomicBool,
+    heard: &mut dyn FnMut(Report),
+) -> Result<()> {
+    let failed = |error| Error::with_source(ErrorKind::Io, "a connection with a replica", error);
+    let mut stream = TcpStream::connect_timeout(&target.door, CONNECT_MAX).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    stream.set_read_timeout(Some(SILENCE_MAX)).map_err(failed)?;
+    stream.set_write_timeout(Some(WRITE_MAX)).map_err(failed)?;
+    let greeting = gabion_server::preamble(target.group, CONTROLLER, target.replica);
+    stream.write_all(&greeting).map_err(failed)?;
+    let writing = stream.try_clone().map_err(failed)?;
+    let (sender, waiting) = sync_channel(TELLS_MAX);
+    let put = |sender| *tells.lock().unwrap_or_else(PoisonError::into_inner) = sender;
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("gabion-tell".into())
+            .spawn_scoped(scope, move || write(writing, &waiting))
+            .map_err(failed)?;
+        put(Some(sender));
+        let outcome = read(&mut stream, target, stopped, heard);
+        // Both have the writing thread end.
+        put(None);
+        let _ = stream.shutdown(Shutdown::Both);
+        outcome
+    })
+}
+
+fn write(mut stream: TcpStream, waiting: &Receiver<Vec<u8>>) {
+    for message in waiting {
+        if stream.write_all(&message).is_err() {
+            // The reading thread learns of it.
+            let _ = stream.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+}
+
+fn read(
+    stream: &mut TcpStream,
+    target: Target,
+    stopped: &AtomicBool,
+    heard: &mut dyn FnMut(Report),
+) -> Result<()> {
+    let (mut input, mut scratch) = (Vec::new(), [0; READ_LEN]);
+    while !stopped.load(Ordering::Relaxed) {
+        let len = match stream.read(&mut scratch) {
+            Ok(0) => return Err(Error::io("a replica ended the connection")),
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                return Err(Error::with_source(ErrorKind::Io, "a replica is silent", error));
+            }
+        };
+        input.extend_from_slice(&scratch[..len]);
+        while let Some((message, len)) = ControlMessage::decode(&input)? {
+            input.drain(..len);
+            let ControlMessage::Report(report) = message else {
+                return Err(Error::corruption("a replica talks like a controller"));
+            };
+            if report.group != target.group || report.member.replica != target.replica {
+                return Err(Error::corruption(format!(
+                    "{} of {} answers where {} of {} was expected",
+                    report.member.replica, report.group, target.replica, target.group
+                )));
+            }
+            heard(report);
+        }
+    }
+    Ok(())
+}

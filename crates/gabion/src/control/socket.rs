@@ -1,0 +1,201 @@
+//! `DATA/control/socket`: other processes ask the controller. A line of JSON each way, then the
+//! end.
+//!
+//! ```text
+//!   {"do": "status"}                              {"ok": true, "group": …}
+//!   {"do": "failover", "replica": 2 or null}      {"ok": true}
+//!   {"do": "add" or "remove", "replica": 4}       {"ok": false, "kind": "busy", "error": "…"}
+//!   {"do": "replace", "replica": 3, "by": 4 or null}
+//! ```
+//!
+//! Only the owner of the data may open it: its mode is 0600.
+
+use super::driver::{Handle, spawn};
+use super::socket_path;
+use crate::cluster::failed;
+use crate::owned::{in_the_way, remove_socket};
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_control::{Command, Controller, GroupStatus, Moment, ReplicaStatus};
+use serde_json::{Value, json};
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest question in bytes.
+const QUESTION_LEN_MAX: u64 = 4 << 10;
+/// Longest answer in bytes: 256 events of the longest texts, in JSON, and the members.
+const ANSWER_LEN_MAX: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket of a running `up`; its file is removed when this is dropped.
+pub(super) struct Socket {
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Listens, and answers on a thread of its own.
+    ///
+    /// # Errors
+    /// Invalid input when something else has the name; I/O.
+    pub(super) fn open(dir: &Path, controller: Handle, group: GroupId) -> Result<Self> {
+        let path = socket_path(dir);
+        if !remove_socket(&path)? {
+            return Err(in_the_way(&path, "no socket, or one on which somebody listens"));
+        }
+        let directory = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
+        let listener = UnixListener::bind(short_path(&directory))
+            .map_err(|e| failed(&path, "cannot be listened on", e))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+            .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
+        spawn("gabion-asked", move || {
+            for stream in listener.incoming().flatten() {
+                // Whoever asks nothing, or reads no answer, is not waited for.
+                let _ = serve(&stream, &controller, group);
+            }
+        })?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The socket's path by way of its open directory: a path of a socket has at most 107 bytes.
+fn short_path(directory: &File) -> String {
+    format!("/proc/self/fd/{}/socket", directory.as_raw_fd())
+}
+
+fn serve(stream: &UnixStream, controller: &Handle, group: GroupId) -> Result<()> {
+    let io = |e| Error::with_source(ErrorKind::Io, "the controller's socket", e);
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(QUESTION_LEN_MAX)).read_line(&mut line).map_err(io)?;
+    let answer = match answer(&line, controller, group) {
+        Ok(answer) => answer,
+        Err(error) => {
+            json!({ "ok": false, "kind": error.kind().as_str(), "error": error.message() })
+        }
+    };
+    let mut stream = stream;
+    stream.write_all(format!("{answer}\n").as_bytes()).map_err(io)
+}
+
+fn answer(line: &str, controller: &Handle, group: GroupId) -> Result<Value> {
+    let value: Value = serde_json::from_str(line)
+        .map_err(|e| Error::invalid(format!("a question that is no JSON: {e}")))?;
+    let optional = |name: &str| match &value[name] {
+        Value::Null => Ok(None),
+        number => number
+            .as_u64()
+            .and_then(|number| u32::try_from(number).ok())
+            .map(|number| Some(ReplicaId(number)))
+            .ok_or_else(|| {
+                Error::invalid(format!("`{name}` is {number}, a replica's number is expected"))
+            }),
+    };
+    let replica = || {
+        let found = optional("replica")?;
+        found.ok_or_else(|| Error::invalid("`replica` is missing"))
+    };
+    let command = match value["do"].as_str() {
+        Some("status") => {
+            let found = controller.ask(move |controller, now| status(controller, group, now))?;
+            return Ok(json!({ "ok": true, "group": found }));
+        }
+        Some("failover") => Command::FailOver(optional("replica")?),
+        Some("add") => Command::Add(replica()?),
+        Some("remove") => Command::Remove(replica()?),
+        Some("replace") => Command::Replace(replica()?, optional("by")?),
+        _ => return Err(Error::invalid(format!("`do` is {}, which is unknown", value["do"]))),
+    };
+    controller.ask(move |controller, now| controller.handle_command(group, command, now))??;
+    Ok(json!({ "ok": true }))
+}
+
+/// The group as JSON; null where there is no record of it.
+fn status(controller: &Controller, group: GroupId, now: Moment) -> Value {
+    let found = controller.status(group, now).zip(controller.record(group));
+    let Some((status, record)) = found else { return Value::Null };
+    let view = &status.view;
+    let replicas: Vec<Value> = status.replicas.iter().map(|it| replica(&status, it)).collect();
+    let events: Vec<Value> = record.events.iter().map(event).collect();
+    json!({
+        "config": view.config.get(),
+        "term": status.term.get(),
+        "complete": status.is_complete,
+        "wanted": status.wanted,
+        "min_replicas": view.members_min,
+        "members": view.members.iter().map(|member| member.replica.get()).collect::<Vec<_>>(),
+        "writer": view.full().next().map(|member| member.replica.get()),
+        "reader": view.full().last().map(|member| member.replica.get()),
+        "writes_wait": view.too_few(),
+        "replicas": replicas,
+        "events": events,
+    })
+}
+
+fn replica(group: &GroupStatus, status: &ReplicaStatus) -> Value {
+    let verdict = status.verdict.map_or_else(|| "not heard yet".into(), |it| it.to_string());
+    json!({
+        "replica": status.replica.get(),
+        "state": state(group, status),
+        "verdict": verdict,
+        "lost": status.verdict.is_none_or(|verdict| verdict.is_failure()),
+        "config": status.config.map(|config| config.get()),
+    })
+}
+
+/// A replica's place in the group, in a word.
+fn state(group: &GroupStatus, status: &ReplicaStatus) -> &'static str {
+    let in_view = group.view.members.iter().any(|member| member.replica == status.replica);
+    match (in_view, status.is_full) {
+        (true, true) => "full",
+        (true, false) if status.is_filled => "filled",
+        (true, false) => "filling",
+        (false, _) if status.is_leaving => "removed",
+        (false, _) => "spare",
+    }
+}
+
+/// An event as JSON.
+pub(super) fn event(event: &gabion_control::Event) -> Value {
+    json!({
+        "time": crate::units::utc(event.unix_ms),
+        "unix_ms": event.unix_ms,
+        "text": event.text,
+    })
+}
+
+/// Asks the controller of a running `up`.
+///
+/// # Errors
+/// Not found when none listens; unavailable when it does not answer; its own.
+pub(super) fn ask(dir: &Path, question: &Value) -> Result<Value> {
+    let none = |e| Error::with_source(ErrorKind::NotFound, "no controller runs", e);
+    let io = |e| Error::with_source(ErrorKind::Unavailable, "the controller does not answer", e);
+    let directory = File::open(dir).map_err(none)?;
+    let mut stream = UnixStream::connect(short_path(&directory)).map_err(none)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
+    stream.write_all(format!("{question}\n").as_bytes()).map_err(io)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER_LEN_MAX)).read_line(&mut line).map_err(io)?;
+    let answer: Value = serde_json::from_str(&line)
+        .map_err(|e| Error::unavailable(format!("the controller's answer is no JSON: {e}")))?;
+    if answer["ok"] == true {
+        return Ok(answer);
+    }
+    let kind = match answer["kind"].as_str() {
+        Some("busy") => ErrorKind::Busy,
+        _ => ErrorKind::InvalidInput,
+    };
+    Err(Error::new(kind, answer["error"].as_str().unwrap_or("no reason is given").to_owned()))
+}
