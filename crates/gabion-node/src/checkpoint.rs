@@ -17,7 +17,7 @@
 
 use crate::files::LocalStore;
 use crate::ring::RingState;
-use crate::state::{ReplicaState, Snapshot};
+use crate::state::{CopyMark, ReplicaState, Snapshot};
 use crate::work::{self, JobOrder};
 use crate::{CompactionMode, GroupConfig};
 use alloc::collections::BTreeMap;
@@ -146,6 +146,7 @@ fn first_state(origin: &Origin) -> ReplicaState {
         trimmed_ms: origin.view.now_ms(),
         durable: LogPosition::ZERO,
         ring: RingState::new(),
+        copy: CopyMark::None,
     }
 }
 

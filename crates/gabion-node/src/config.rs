@@ -283,6 +283,11 @@ pub struct NodeOptions {
     /// How long, and how many, old states of the tree readers may keep before the oldest end with
     /// an error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
     pub pin_budget: PinBudget,
+    /// Bytes of files per second that are fetched for a full copy of the group's state, while this
+    /// member is being filled. Files that it has itself do not count. 0 is no limit. Default
+    /// 200,000,000: a quarter of what a link of 10 GBit/s takes, so that the group's own traffic
+    /// goes on.
+    pub rebuild_bytes_per_s: u64,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
@@ -301,6 +306,7 @@ impl Default for NodeOptions {
             unshipped_bytes_max: 256 << 20,
             placement_wait_ms: 500,
             pin_budget: PinBudget::default(),
+            rebuild_bytes_per_s: 200_000_000,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -25,6 +25,7 @@ extern crate std;
 
 pub mod checkpoint;
 mod config;
+mod copied;
 mod files;
 pub mod message;
 mod node;
@@ -41,9 +42,9 @@ pub use files::{FileMap, LocalStore, Locate, PoolSegments, PoolSource, ReadMeter
 #[cfg(feature = "planted")]
 pub use node::Mutant;
 pub use node::{
-    Captured, CapturedFile, Counters, DamagedFile, LoadGate, LoadId, LoadState, LogEra, MarkId,
-    Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState, Replaced, StopState,
-    StoppedMs, WriteGate, WriteStop, check_memtable_len,
+    Captured, CapturedFile, Counters, DamagedFile, FillStatus, FillStep, LoadGate, LoadId,
+    LoadState, LogEra, MarkId, Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState,
+    Replaced, StopState, StoppedMs, WriteGate, WriteStop, check_memtable_len,
 };
-pub use state::{ReplicaState, Snapshot, opaque};
+pub use state::{CopyMark, ReplicaState, Snapshot, opaque};
 pub use view::{Duties, View};

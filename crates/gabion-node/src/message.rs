@@ -14,6 +14,9 @@
 //! primary   ── NeedFile(file) ────────────────────────────────► secondary it is damaged at the primary
 //!           ◄─ CopyAt(file, slots), or NoCopy(file) ───────────
 //!              (reads there over NVMe/TCP, verifies)
+//!
+//! being     ── WantState(number, at) ─────────────────────────► primary   a part of the group's state
+//! filled    ◄─ State(number, total, at, bytes) ──────────────
 //! ```
 //!
 //! In bytes: `kind u8` and the fields of the variant in order, little endian.
@@ -88,6 +91,26 @@ pub enum NodeMessage {
     },
     /// The room of the sender's pool, told when a connection begins and at each change.
     Room(Spare),
+    /// A member that is being filled asks for a part of a state of the group, or says that it still
+    /// needs the state.
+    WantState {
+        /// The sender's number for the state. One that is asked for from its beginning and that
+        /// the primary does not know is made anew.
+        number: u64,
+        /// The first byte that is wanted; the whole length if none is.
+        at: u64,
+    },
+    /// A part of a state of the group, in answer.
+    State {
+        /// As it was asked for.
+        number: u64,
+        /// Bytes of the whole state; zero if the primary holds none under this number.
+        total: u64,
+        /// Where the part begins.
+        at: u64,
+        /// At most [`STATE_PART_MAX`] bytes.
+        bytes: Vec<u8>,
+    },
 }
 
 /// The room of one pool, in slots.
@@ -124,6 +147,10 @@ pub struct ShippedFile {
 const LIST_MAX: usize = 65_536;
 /// Most files that one message discards: a few pages on the wire.
 const DISCARDED_MAX: usize = 4_096;
+/// Most bytes of a state in one message.
+pub const STATE_PART_MAX: usize = 256 << 10;
+/// Most bytes of a whole state. A file takes some 150, so it holds the files of 100 TB.
+pub const STATE_LEN_MAX: u64 = 256 << 20;
 
 impl NodeMessage {
     /// The messages that discard `files`, however many there are.
@@ -183,6 +210,18 @@ impl NodeMessage {
                 let Spare { total, available, for_jobs, for_log } = *spare;
                 [total, available, for_jobs, for_log].iter().for_each(|slots| out.put_u32(*slots));
             }
+            Self::WantState { number, at } => {
+                out.put_u8(10);
+                out.put_u64(*number);
+                out.put_u64(*at);
+            }
+            Self::State { number, total, at, bytes } => {
+                out.put_u8(11);
+                out.put_u64(*number);
+                out.put_u64(*total);
+                out.put_u64(*at);
+                out.put_prefixed(bytes);
+            }
         }
         out
     }
@@ -220,6 +259,8 @@ impl NodeMessage {
                 for_jobs: r.u32()?,
                 for_log: r.u32()?,
             }),
+            10 => Self::WantState { number: r.u64()?, at: r.u64()? },
+            11 => state_part(&mut r)?,
             kind => {
                 return Err(Error::unsupported(format!("message between nodes: kind {kind}")));
             }
@@ -281,6 +322,20 @@ fn file(r: &mut Reader<'_>) -> Result<FileId> {
         Some(kind) => Ok(FileId { kind, number }),
         None => Err(Error::corruption(format!("message between nodes: file kind {kind}"))),
     }
+}
+
+/// A part of a state, which lies within it.
+fn state_part(r: &mut Reader<'_>) -> Result<NodeMessage> {
+    let (number, total, at) = (r.u64()?, r.u64()?, r.u64()?);
+    let bytes = r.prefixed(STATE_PART_MAX)?;
+    let end = at.checked_add(bytes.len() as u64);
+    if total > STATE_LEN_MAX || end.is_none_or(|end| end > total) {
+        return Err(Error::corruption(format!(
+            "message between nodes: {} bytes at {at} of a state of {total} (limit {STATE_LEN_MAX})",
+            bytes.len()
+        )));
+    }
+    Ok(NodeMessage::State { number, total, at, bytes: bytes.to_vec() })
 }
 
 fn put_slots(out: &mut Vec<u8>, slots: &[Placed]) {
@@ -350,6 +405,8 @@ mod tests {
             NodeMessage::NeedFile { file: FileId::log_segment(ShardId::ZERO, 1) },
             NodeMessage::Discard { files: vec![FileId::sst(1), FileId::sst(2)] },
             NodeMessage::Room(Spare { total: 100, available: 20, for_jobs: 9, for_log: 8 }),
+            NodeMessage::WantState { number: 5, at: 7 },
+            NodeMessage::State { number: 5, total: 10, at: 7, bytes: vec![1, 2, 3] },
         ];
         for message in messages {
             let bytes = message.encode();
@@ -372,6 +429,23 @@ mod tests {
         }
         assert_eq!(discarded, files);
         assert_eq!(NodeMessage::discards(&[]).count(), 0);
+    }
+
+    #[test]
+    fn a_part_of_a_state_lies_within_it_and_within_the_limits() {
+        let part =
+            |total, at, len| NodeMessage::State { number: 1, total, at, bytes: vec![0; len] };
+        for (message, is_taken) in [
+            (part(10, 7, 3), true),
+            (part(0, 0, 0), true),
+            (part(10, 8, 3), false),
+            (part(10, u64::MAX, 3), false),
+            (part(STATE_LEN_MAX, 0, STATE_PART_MAX), true),
+            (part(STATE_LEN_MAX, 0, STATE_PART_MAX + 1), false),
+            (part(STATE_LEN_MAX + 1, 0, 1), false),
+        ] {
+            assert_eq!(NodeMessage::decode(&message.encode()).is_ok(), is_taken, "{message:?}");
+        }
     }
 
     proptest! {

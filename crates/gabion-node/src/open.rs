@@ -8,7 +8,7 @@
 use crate::files::{LocalStore, PoolSegments};
 use crate::protocol::{begin_protocol, local_state};
 use crate::ring::{Fate, RingFound, RingLoss, RingState};
-use crate::state::{ReplicaState, Snapshot, opaque};
+use crate::state::{CopyMark, ReplicaState, Snapshot, opaque};
 use crate::{GroupConfig, Node, NodeOptions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -109,6 +109,7 @@ pub(crate) async fn create_with(
         trimmed_ms: 0,
         durable: LogPosition::ZERO,
         ring: RingState::new(),
+        copy: CopyMark::None,
     };
     let tree = Tree::create(group.tree.clone(), group.group)?;
     let snapshot = Snapshot::encode(group, &state, &tree.snapshot());
@@ -380,10 +381,15 @@ impl OpenedPool {
         // A shared log may hold records that are not the group's, however durable they are here.
         let is_private = self.state.view.log == LogKind::Private;
         let stopped = self.state.ring.stopped.filter(|_| is_private).unwrap_or_default();
+        // The log of a copy has yet to come here up to where its files end.
+        let flushed = match self.state.copy {
+            CopyMark::LogBehind(_) => LogPosition::ZERO,
+            CopyMark::None | CopyMark::Begun => self.tree.flushed().frontier.only(),
+        };
         let input = RecoveryInput {
             spans: self.state.spans.clone(),
             start: self.state.trimmed,
-            durable: self.state.durable.max(self.tree.flushed().frontier.only()).max(stopped),
+            durable: self.state.durable.max(flushed).max(stopped),
             repair: self.is_to_run && !is_private,
         };
         gabion_log::recover(self.log_config(), ring, input, segments).await

@@ -13,6 +13,8 @@
 //!      7 ring loss    the records that may be gone with a ring (absent: none)
 //!      8 view         the newest view that was taken (gabion_replication); critical
 //!      9 view waits   the view may not have taken effect yet (absent: it has); critical
+//!     10 copy         u64 position that the log of a full copy has yet to reach, 0 while the copy
+//!                     is being made (absent: no copy); critical
 //! ```
 //!
 //! A term is at most [`gabion_base::TERM_MAX`]: files are numbered by it.
@@ -63,6 +65,21 @@ pub struct ReplicaState {
     pub durable: LogPosition,
     /// Its ring, and how the last process ended.
     pub ring: RingState,
+    /// How far a full copy of the group's state is that was begun here.
+    pub copy: CopyMark,
+}
+
+/// The durable mark of a full copy of the group's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyMark {
+    /// None was begun, or the log has reached all that the copy's files hold.
+    #[default]
+    None,
+    /// It is being made. The replica has no tree and no log until it is whole, and the files of its
+    /// pool are of use only as far as the copy has them.
+    Begun,
+    /// It is whole. The log has yet to reach this position, up to which its edits are applied.
+    LogBehind(LogPosition),
 }
 
 const VERSION: u16 = 2;
@@ -85,12 +102,26 @@ const TAG_RING_NUMBER: u16 = 5;
 const TAG_STOPPED: u16 = 6;
 /// Present after a ring was lost.
 const TAG_RING_LOSS: u16 = 7;
+/// Critical, as a build that skips it takes the replica for an empty one, and the log's for its
+/// files. Present from the durable decision to be filled until the log is as far as the copy.
+const TAG_COPY: u16 = 10;
 
 impl ReplicaState {
     /// The highest term adopted.
     #[must_use]
     pub const fn term(&self) -> Term {
         self.view.term
+    }
+
+    /// Whether a full copy is being made, and the replica has nothing of its own.
+    #[must_use]
+    pub fn is_being_filled(&self) -> bool {
+        self.copy == CopyMark::Begun
+    }
+
+    /// Whether the log, which ends at `end`, has yet to reach what copied files hold.
+    pub(crate) fn is_log_behind(&self, end: LogPosition) -> bool {
+        matches!(self.copy, CopyMark::LogBehind(to) if end < to)
     }
 
     /// The view to act in: none, under the number zero, while the newest one waits.
@@ -136,6 +167,11 @@ impl ReplicaState {
             loss.encode(&mut bytes);
             out.optional(TAG_RING_LOSS, &bytes);
         }
+        match self.copy {
+            CopyMark::None => {}
+            CopyMark::Begun => out.critical(TAG_COPY, &0_u64.to_le_bytes()),
+            CopyMark::LogBehind(to) => out.critical(TAG_COPY, &to.get().to_le_bytes()),
+        }
         [&VERSION.to_le_bytes()[..], &out.finish()].concat()
     }
 
@@ -153,6 +189,7 @@ impl ReplicaState {
             TAG_RING_NUMBER,
             TAG_STOPPED,
             TAG_RING_LOSS,
+            TAG_COPY,
         ];
         let fields = TlvReader::read(fields_of(bytes)?, WHAT, &known)?;
         let mut counters = fields.field(TAG_COUNTERS)?;
@@ -186,6 +223,11 @@ impl ReplicaState {
             stopped: number(TAG_STOPPED)?.map(LogPosition),
             loss: loss.transpose()?,
         };
+        let copy = match number(TAG_COPY)? {
+            None => CopyMark::None,
+            Some(0) => CopyMark::Begun,
+            Some(to) => CopyMark::LogBehind(LogPosition(to)),
+        };
         Ok(Self {
             me,
             view,
@@ -197,6 +239,7 @@ impl ReplicaState {
             trimmed_ms,
             durable,
             ring,
+            copy,
         })
     }
 }

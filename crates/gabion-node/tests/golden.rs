@@ -17,7 +17,7 @@ use gabion_engine::TreeConfig;
 use gabion_log::{Anchor, Span};
 use gabion_node::message::{NodeMessage, ShippedFile, Spare};
 use gabion_node::ring::{Fate, RingLoss, RingState};
-use gabion_node::{AckLevel, CompactionMode, GroupConfig, ReplicaState};
+use gabion_node::{AckLevel, CompactionMode, CopyMark, GroupConfig, ReplicaState};
 use gabion_pool::{Geometry, Placed};
 use gabion_replication::{GroupView, LogKind};
 use std::fmt::Debug;
@@ -86,6 +86,7 @@ fn replica_state() -> ReplicaState {
         durable: LogPosition(1 << 41),
         trimmed_ms: 0,
         ring: RingState::default(),
+        copy: CopyMark::None,
     }
 }
 
@@ -127,6 +128,11 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
         (
             NodeMessage::Room(Spare { total: 2027, available: 300, for_jobs: 40, for_log: 96 }),
             golden!("message_room"),
+        ),
+        (NodeMessage::WantState { number: 5, at: 1 << 20 }, golden!("message_want_state")),
+        (
+            NodeMessage::State { number: 5, total: 1 << 21, at: 1 << 20, bytes: vec![1, 2, 3] },
+            golden!("message_state"),
         ),
     ]
 }
@@ -185,6 +191,19 @@ fn a_state_with_the_time_at_which_its_log_begins_has_these_bytes() {
     let state = ReplicaState { trimmed_ms: 0x0102_0304_0506, ..replica_state() };
     assert_golden(&state.encode(), golden!("replica_state_with_time"));
     assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+}
+
+#[test]
+fn a_state_of_a_replica_that_is_being_filled_has_these_bytes() {
+    let behind = CopyMark::LogBehind(LogPosition(0x0102_0304_0506));
+    for (copy, golden) in [
+        (CopyMark::Begun, golden!("replica_state_copy_begun")),
+        (behind, golden!("replica_state_copy_log_behind")),
+    ] {
+        let state = ReplicaState { copy, ..replica_state() };
+        assert_golden(&state.encode(), golden);
+        assert_eq!(ReplicaState::decode(&state.encode()).unwrap(), state);
+    }
 }
 
 #[test]
@@ -276,7 +295,7 @@ fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
 /// A member of a later version may say or store what this one does not know.
 #[test]
 fn what_a_later_version_added_is_refused_by_name_or_skipped() {
-    let error = NodeMessage::decode(&[10, 0, 0]).unwrap_err();
+    let error = NodeMessage::decode(&[12, 0, 0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for (flags, refused) in [(gabion_base::codec::FIELD_CRITICAL, true), (0, false)] {
         let mut config = group_config().encode();

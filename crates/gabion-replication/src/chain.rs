@@ -565,7 +565,9 @@ impl Chain {
             return self.view_from(i, view).map(|()| false);
         }
         let is_of_node = matches!(frame.message, Message::Node { .. });
-        let is_old = frame.config < self.config_number() || (is_of_node && frame.term < self.term);
+        // A member that is being filled is in no term before it has a log.
+        let is_behind = frame.term < self.term && self.peers[i].is_full;
+        let is_old = frame.config < self.config_number() || (is_of_node && is_behind);
         if is_old {
             self.tell_view(i);
         }

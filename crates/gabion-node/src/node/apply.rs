@@ -129,6 +129,13 @@ impl Applying {
         added.find(|(_, meta)| meta.id == file).map(|(_, meta)| Arc::new(meta.clone()))
     }
 
+    /// Whether every file is here that the edits in line leave in the tree.
+    pub(super) fn has_files(&self, facts: &Facts) -> bool {
+        let mut missing = BTreeSet::new();
+        self.waiting.iter().for_each(|waiting| count_missing(facts, &waiting.edit, &mut missing));
+        missing.is_empty()
+    }
+
     /// Whether a waiting edit adds the file.
     pub(super) fn names(&self, file: FileId) -> bool {
         self.waiting.iter().any(|w| w.edit.added.iter().any(|(_, meta)| meta.id == file))
@@ -167,6 +174,11 @@ impl Applying {
     /// Whether the log may begin here: behind the seal of a MemTable.
     pub(super) fn is_seal(&self, at: LogPosition) -> bool {
         self.seals.iter().any(|(seal, _)| seal.position == at)
+    }
+
+    /// The last seal of the log that is kept up to a position, with its time.
+    pub(super) fn last_seal_by(&self, at: LogPosition) -> Option<(Anchor, u64)> {
+        self.seals.iter().rev().find(|(seal, _)| seal.position <= at).copied()
     }
 
     /// Where the last seal of the log that is kept lies.
@@ -313,8 +325,9 @@ impl Applying {
         self.replay = Some(Replay { applied, until: None, last: None });
     }
 
-    /// All that recovery found is replayed. Where the log was cut at a rotten record, edits beyond
-    /// it may have been applied, and come again from others.
+    /// All that recovery found is replayed. Where the log was cut at a rotten record, or has yet to
+    /// reach the files of a full copy, edits beyond its end are applied. They come again from
+    /// others.
     pub(super) fn end_replay(&mut self, tree: &Tree, is_cut: bool) {
         let applied = tree.last_edit();
         let seen = self.replay.as_ref().and_then(|replay| replay.last).map_or(0, |it| it.0);

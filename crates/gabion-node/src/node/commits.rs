@@ -24,7 +24,16 @@ impl Node {
         if self.commits.in_flight.is_some() {
             return;
         }
-        let commit = if self.pool.needs_checkpoint() {
+        let commit = if let Some(tree) = self.tree_to_install() {
+            // Whole or not at all: what was staged before is a part of it.
+            let snapshot = Snapshot::encode(&self.config, &self.state, tree);
+            match self.pool.checkpoint(&snapshot) {
+                Ok(commit) => Some(commit),
+                Err(error) => {
+                    return self.failed(Failed::Placement, error.within("the copied state"));
+                }
+            }
+        } else if self.pool.needs_checkpoint() {
             let snapshot = Snapshot::encode(&self.config, &self.state, &self.tree.snapshot());
             match self.pool.checkpoint(&snapshot) {
                 Ok(commit) => Some(commit),

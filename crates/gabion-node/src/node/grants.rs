@@ -51,6 +51,9 @@ pub(super) struct Grants {
     received_bytes: u64,
     verified_read_bytes: u64,
     refused_slots: u64,
+    /// The term by which the primary makes itself known where it is not that of the log here: this
+    /// member is being filled.
+    served: Option<Term>,
 }
 
 /// The repair of a file that is shipped, if there is one.
@@ -105,6 +108,12 @@ impl Grants {
 
     // ---- sessions
 
+    /// From the next session on the primary makes itself known by this term. Returns whether it did
+    /// by another before.
+    pub(super) fn serve(&mut self, term: Term) -> bool {
+        self.served.replace(term) != Some(term)
+    }
+
     /// A new session begins: grants of older ones are void from here on.
     pub(super) fn begin_session(&mut self, facts: &Facts, effects: &mut Effects, pool: &mut Pool) {
         self.open = 0;
@@ -124,7 +133,7 @@ impl Grants {
         effects.put_out(Output::Target(TargetCommand::Open {
             subsystem: subsystem(facts, pool),
             session: facts.state.session,
-            hosts: alloc::vec![host(facts)],
+            hosts: alloc::vec![self.host(facts)],
         }));
     }
 
@@ -172,14 +181,14 @@ impl Grants {
         facts: &Facts,
         effects: &mut Effects,
         pool: &mut Pool,
-        slots_for_log: u64,
+        (slots_for_log, is_filled): (u64, bool),
     ) {
         let (session, head) = (facts.state.session, facts.writer());
         if self.open != session || self.open == 0 || self.granting {
             return;
         }
         // A grant that nobody hears of would never be used and never be voided.
-        if !facts.is_joined() || !facts.can_reach(head) {
+        if !(facts.is_joined() || is_filled) || !facts.can_reach(head) {
             return;
         }
         let usual = facts.options.granted_slots.min(pool.counts().total / 4).max(8);
@@ -224,9 +233,15 @@ impl Grants {
         self.free.extend(slots.iter().map(|placed| placed.slot));
         let writer = facts.writer();
         debug_assert!(slots.iter().all(|placed| is_granted_to(pool, placed.slot, writer)));
-        let (host, ranges) = (host(facts), ranges(pool, &slots));
+        let (host, ranges) = (self.host(facts), ranges(pool, &slots));
         effects.put_out(Output::Target(TargetCommand::Admit { host, ranges }));
         self.tell_grant(facts, effects, pool, slots);
+    }
+
+    /// The name by which the member that takes writes makes itself known to targets.
+    fn host(&self, facts: &Facts) -> String {
+        let term = self.served.unwrap_or(facts.state.term());
+        host_name(facts.config.group, term, facts.writer())
     }
 
     fn tell_grant(&self, facts: &Facts, effects: &mut Effects, pool: &Pool, slots: Vec<Placed>) {
@@ -435,11 +450,6 @@ pub(super) fn drop_orphans(
 fn subsystem(facts: &Facts, pool: &Pool) -> String {
     let state = facts.state;
     subsystem_name(facts.config.group, state.term(), state.session, &pool.pool_id())
-}
-
-/// The name by which the member that takes writes makes itself known to targets.
-fn host(facts: &Facts) -> String {
-    host_name(facts.config.group, facts.state.term(), facts.writer())
 }
 
 fn is_granted_to(pool: &Pool, slot: SlotIndex, writer: ReplicaId) -> bool {

@@ -17,6 +17,9 @@ impl Node {
     /// Carries out the actions of the protocol.
     pub(super) fn pump_protocol(&mut self) {
         while let Some(action) = self.held.take().or_else(|| self.protocol.poll(self.now_ms)) {
+            if self.is_for_log_to_come(&action) {
+                continue;
+            }
             let cuts = matches!(
                 action,
                 Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
@@ -111,8 +114,8 @@ impl Node {
 
     /// Nothing but a full copy makes this replica a member.
     fn want_copy(&mut self, reason: String) {
-        self.outputs.push_back(Output::Notice(reason.clone()));
-        self.copy_wanted = Some(reason);
+        self.copy_wanted = Some(reason.clone());
+        self.begin_copy(&reason);
     }
 
     fn deliver(&mut self, from: ReplicaId, message: Message) {
@@ -140,6 +143,10 @@ impl Node {
             }
             NodeMessage::Have { file } => self.handle_have(from, file),
             NodeMessage::Room(spare) => self.room.heard(from, spare),
+            NodeMessage::WantState { number, at } => self.handle_want_state(from, (number, at)),
+            NodeMessage::State { number, total, at, bytes } => {
+                self.handle_state(from, (number, total, at), &bytes);
+            }
             NodeMessage::NeedFile { file } if from_head => self.handle_copy_wanted(file),
             NodeMessage::NeedFile { file } => self.handle_need_file(from, file),
             NodeMessage::CopyAt { session, file } => self.handle_copy_at(from, session, file),
@@ -162,6 +169,10 @@ impl Node {
         self.forget_remote(peer);
         self.room.forget(peer);
         self.repairs_lose(peer);
+        self.copies.lose(peer);
+        if peer == self.view.writer() {
+            self.fill.lose(self.now_ms);
+        }
         if peer == self.view.writer() && self.duties().receive {
             self.raise_session();
         }
@@ -176,6 +187,8 @@ impl Node {
             );
         }
         debug_assert_eq!(self.log.end(), end);
+        // The log can be followed after all.
+        self.fill.give_up();
         self.state.view.term = term;
         self.state.spans = self.log.spans().to_vec();
         if self.duties().receive {

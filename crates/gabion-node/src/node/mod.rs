@@ -9,11 +9,13 @@ mod apply;
 mod back_off;
 mod commands;
 mod commits;
+mod copies;
 mod counters;
 mod drain;
 mod effects;
 mod facts;
 mod file_table;
+mod fill;
 mod gate;
 mod grants;
 mod held;
@@ -62,6 +64,7 @@ use commits::Commits;
 pub use counters::Counters;
 use effects::Effects;
 use file_table::FileTable;
+pub use fill::{FillStatus, FillStep};
 use gabion_base::{Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
 use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
@@ -138,6 +141,10 @@ pub struct Node {
     stopping: stop::Stopping,
     reopening: reopen::Reopening,
     repairs: repair::Repairs,
+    /// The copy of the group's state that fills this member.
+    fill: fill::Fill,
+    /// The states that others are filled with.
+    copies: copies::Copies,
     marks: marks::Marks,
     commits: Commits,
     counters: Counters,
@@ -205,6 +212,8 @@ impl Node {
             stopping: stop::Stopping::default(),
             reopening: reopen::Reopening::default(),
             repairs: repair::Repairs::default(),
+            fill: fill::Fill::default(),
+            copies: copies::Copies::default(),
             marks: marks::Marks::default(),
             commits: Commits::default(),
             counters: Counters::default(),
@@ -226,7 +235,8 @@ impl Node {
         while let Some(record) = self.log.next_recovered(segments).await? {
             self.apply_record(&record)?;
         }
-        self.apply.end_replay(&self.tree, lost.is_some());
+        let is_behind = self.state.is_log_behind(report.end);
+        self.apply.end_replay(&self.tree, lost.is_some() || is_behind);
         self.skip_cleared()?;
         match report.rotten.zip(lost) {
             Some((rot, lost)) => self.log_repair.begin(&mut self.effects, &rot, lost),
@@ -436,6 +446,7 @@ impl Node {
             (Order::ReadFile(from), Done::ReadFile(result)) => self.reread_done(&from, result),
             (Order::Verify(at), Done::Verify(result)) => self.verify_done(&at, result),
             (Order::Check(file), Done::Verify(result)) => self.check_done(file, &result),
+            (Order::CheckForFill(at), Done::Verify(result)) => self.fill_checked(&at, result),
             (Order::CheckForHead(at), Done::Verify(result)) => self.copy_checked(&at, result),
             (Order::Fetch { from, session, file }, Done::Fetch(result)) => {
                 self.fetch_done((from, session, file), result);
@@ -484,6 +495,7 @@ impl Node {
             && self.step(Step::Jobs, Self::schedule_jobs)
             && self.step(Step::AppendEdits, Self::append_edits)
             && self.step(Step::Loads, Self::advance_loads)
+            && self.step(Step::Copies, Self::advance_copies)
             && self.step(Step::Orphans, Self::drop_old_orphans)
             && self.step(Step::Shipping, Self::schedule_shipping)
             && self.step(Step::Grants, Self::grant_slots)

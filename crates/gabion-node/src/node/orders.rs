@@ -27,6 +27,8 @@ pub(super) enum Order {
     Verify(Arc<FilePlacement>),
     /// A file that a read found damaged.
     Check(FileId),
+    /// A file that lies here, and that a state has which is copied.
+    CheckForFill(Arc<FilePlacement>),
     /// A file of which the primary has no whole copy.
     CheckForHead(Arc<FilePlacement>),
     Fetch {

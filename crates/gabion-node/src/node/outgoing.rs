@@ -34,6 +34,12 @@ impl Outgoing {
         Self { bytes, memory, is_flush, of_job: true, ..Self::of(file.meta.clone()) }
     }
 
+    /// A file that was built, and that only a member gets that is being filled.
+    pub(super) fn besides(file: &BuiltFile, is_flush: bool, to: ReplicaId) -> Self {
+        let wanted_by = BTreeSet::from([to]);
+        Self { of_job: false, wanted_by, ..Self::built(file, is_flush) }
+    }
+
     /// A file that is here, to be shipped again to a member that has lost it.
     pub(super) fn lost(meta: Arc<FileMeta>, by: ReplicaId) -> Self {
         Self { wanted_by: BTreeSet::from([by]), ..Self::of(meta) }

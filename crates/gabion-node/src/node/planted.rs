@@ -47,6 +47,11 @@ pub enum Mutant {
     MarkerKept,
     /// A process that stops says so before its log is flushed.
     MarkerBeforeLog,
+    /// Files of before count for a copy of the group's state though nobody compared their bytes.
+    FilledWithoutCheck,
+    /// The slots of the old state are given away before the mark is durable that a replica is being
+    /// filled.
+    OldStateOverwritten,
     /// A node is opened anew before the cut of its log is durable.
     CutNotKept,
     /// A newer view takes effect while the one that answers reads may still hold a promise.
@@ -95,6 +100,7 @@ impl super::Node {
             Mutant::ReadUnderWayNotWaitedFor,
             Mutant::EditBeforeFiles,
             Mutant::SegmentsKept,
+            Mutant::OldStateOverwritten,
         ];
         wrong.into_iter().any(|mutant| self.has(mutant))
     }

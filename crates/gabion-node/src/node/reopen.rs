@@ -12,8 +12,9 @@
 //! more, so recovery does not take them. A crash before the commit finds the log as it was, and
 //! hears of the cut again; one after it finds what the reopening finds.
 
-use super::{Node, Output};
+use super::{After, Node, Output};
 use crate::protocol::spans_of;
+use crate::state::ReplicaState;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::{Error, ErrorKind, LogPosition, Term};
@@ -27,6 +28,8 @@ pub(super) enum Reopening {
     No,
     /// The cut is on its way into the placement log.
     Keeping(Error),
+    /// Another state as a whole is, with this snapshot of its tree.
+    Replacing(Error, Vec<u8>),
     /// The driver was told.
     Told,
 }
@@ -67,6 +70,24 @@ impl Node {
         }
     }
 
+    /// Ends all that this node does. With the next commit, which is a checkpoint, a start finds
+    /// another state with another tree.
+    pub(super) fn end_with_state(&mut self, state: ReplicaState, tree: Vec<u8>, reason: Error) {
+        self.end_with(None, reason.clone());
+        self.refused = Some("the replica is opened anew with a copy of the group's state".into());
+        self.reopening = Reopening::Replacing(reason, tree);
+        self.state = state;
+        self.stage_state(Some(After::CutKept));
+    }
+
+    /// The tree of the state that is to be installed, if one is.
+    pub(super) fn tree_to_install(&self) -> Option<&[u8]> {
+        match &self.reopening {
+            Reopening::Replacing(_, tree) => Some(tree),
+            Reopening::No | Reopening::Keeping(_) | Reopening::Told => None,
+        }
+    }
+
     /// Whether the log can be cut: no applied edit is beyond. (The protocol refuses a cut below
     /// what it knows to be committed.)
     pub(super) fn judge_cut(&self, cut: &Cut) -> Error {
@@ -99,13 +120,13 @@ impl Node {
 
     /// Whether the cut is yet to become durable.
     pub(super) const fn keeps_cut(&self) -> bool {
-        matches!(self.reopening, Reopening::Keeping(_))
+        matches!(self.reopening, Reopening::Keeping(_) | Reopening::Replacing(..))
     }
 
     /// The cut is durable: from now on a start finds the log without the records beyond.
     pub(super) fn cut_kept(&mut self) {
-        if let Reopening::Keeping(reason) = core::mem::replace(&mut self.reopening, Reopening::Told)
-        {
+        let kept = core::mem::replace(&mut self.reopening, Reopening::Told);
+        if let Reopening::Keeping(reason) | Reopening::Replacing(reason, _) = kept {
             self.outputs.push_back(Output::Reopen(reason));
         }
     }

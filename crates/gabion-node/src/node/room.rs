@@ -384,6 +384,13 @@ pub(super) fn is_log_long(facts: &Facts, tree: &Tree, pool: &Pool) -> bool {
     kept >= log_len_max(facts, tree, pool)
 }
 
+/// Whether the log has grown so far that no copy of the group's state may hold it: a quarter of its
+/// room is left to writes until it is trimmed.
+pub(super) fn is_log_long_for_copies(facts: &Facts, tree: &Tree, pool: &Pool) -> bool {
+    let kept = facts.log.end().get().saturating_sub(facts.state.trimmed.position.get());
+    kept >= log_len_max(facts, tree, pool) / 4 * 3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@
 
 mod applying;
 mod commits;
+mod filling;
 mod gate;
 mod logging;
 mod stopping;
@@ -115,7 +116,7 @@ impl Node {
                 let meta_of = |file| described(&self.tree, &self.apply, file);
                 self.repairs.note_at(&facts!(self), &mut self.effects, &meta_of, &place, error);
             }
-            Signal::FileBuilt { file, is_flush } => self.ship.ship(&file, is_flush),
+            Signal::FileBuilt { file, is_flush } => self.ship_built(&file, is_flush),
             Signal::Discard(files) => self.ship.discard(&mut self.effects, &files),
             Signal::RepairArrives(file) => self.repairs.arrives(file),
             Signal::RepairArrived(placement) => self.take_repaired(&placement),
@@ -154,6 +155,8 @@ impl Node {
         self.log_repair.invariants();
         self.marks.invariants();
         self.loads.invariants();
+        self.fill.invariants();
+        self.copies.invariants();
         self.jobs.invariants();
         self.room.invariants();
     }
@@ -220,6 +223,10 @@ impl Node {
 
     /// A member has no whole copy: of a file that is damaged here, or that an edit waits for.
     pub(super) fn handle_no_copy(&mut self, from: ReplicaId, file: FileId) {
+        if self.fill.takes_files() {
+            self.fill.no_copy(&facts!(self), &mut self.effects, file);
+            return self.settle();
+        }
         if !self.repairs.is_noted(file) {
             return self.apply.ask_later(file, self.now_ms);
         }
@@ -296,9 +303,21 @@ impl Node {
         }
         self.repairs.placed(&mut self.effects, file);
         self.settle();
+        self.fill.placed(&facts!(self), &mut self.effects, file);
+        self.settle();
         if tell {
             let head = self.view.writer();
             self.tell(head, &NodeMessage::Have { file });
+        }
+    }
+
+    /// A file was built: it goes to all full members, and to those that are being filled and follow
+    /// the log by now.
+    fn ship_built(&mut self, file: &BuiltFile, is_flush: bool) {
+        self.ship.ship(file, is_flush);
+        let members = self.protocol.members().into_iter();
+        for member in members.filter(|it| it.is_joined && !self.copies.has(it.id)) {
+            self.ship.ship_besides(file, is_flush, member.id);
         }
     }
 
@@ -358,13 +377,20 @@ impl Node {
     }
 
     pub(super) fn handle_have(&mut self, from: ReplicaId, file: FileId) {
+        self.copies.have(from, file, self.now_ms);
         self.ship.have(&mut self.effects, from, file);
         self.settle();
     }
 
     pub(super) fn handle_need_file(&mut self, from: ReplicaId, file: FileId) {
+        if self.copies.has(from) && self.files.get(file).is_none() {
+            // Its state is here no more.
+            return self.tell(from, &NodeMessage::NoCopy { file });
+        }
         let is_damaged = self.repairs.is_damaged(file);
-        let meta_of = |file| described(&self.tree, &self.apply, file);
+        let copies = &self.copies;
+        let of_tree = |file| described(&self.tree, &self.apply, file);
+        let meta_of = |file| copies.described(from, file).or_else(|| of_tree(file));
         let facts = facts!(self);
         self.ship.need_file(&facts, &mut self.effects, &meta_of, is_damaged, from, file);
         self.settle();
@@ -426,7 +452,9 @@ impl Node {
             return;
         }
         let for_log = self.slots_for_log();
-        self.grants.grant_slots(&facts!(self), &mut self.effects, &mut self.pool, for_log);
+        let is_filled = self.fill.takes_files();
+        let (facts, pool) = (facts!(self), &mut self.pool);
+        self.grants.grant_slots(&facts, &mut self.effects, pool, (for_log, is_filled));
         self.settle();
     }
 
@@ -440,6 +468,11 @@ impl Node {
     }
 
     pub(super) fn handle_placement(&mut self, session: u64, file: ShippedFile) {
+        if let Err(error) = self.fill.check_shipped(&file) {
+            let head = self.view.writer();
+            self.effects.disconnect(head, error);
+            return self.settle();
+        }
         let (wants, is_coming) = (self.repairs.wants(file.file), self.repairs.is_coming(file.file));
         let repair = RepairOfFile { wants, is_coming };
         let (facts, pool) = (facts!(self), &mut self.pool);

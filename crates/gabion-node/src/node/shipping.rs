@@ -38,6 +38,8 @@ use gabion_pool::{FilePlacement, Geometry, Placed};
 
 /// Shipments under way to one secondary: enough to fill its queue while another one flushes.
 const SHIPMENTS_MAX: usize = 2;
+/// Built files that wait for a member that is being filled: nobody waits for it.
+const BESIDES_MAX: usize = 8;
 
 /// Files on their way to secondaries.
 #[derive(Default)]
@@ -199,6 +201,18 @@ impl Shipping {
         for (_, remote) in self.remotes.iter_mut().filter(|(to, _)| self.full.contains(to)) {
             remote.enqueue(file.meta.id, &self.files);
         }
+    }
+
+    /// Ships a built file to a member that is being filled, too, unless enough waits for it.
+    pub(super) fn ship_besides(&mut self, file: &BuiltFile, is_flush: bool, to: ReplicaId) {
+        let takes = |remote: &&mut Remote| remote.queue.len() < BESIDES_MAX;
+        let remote = self.remotes.get_mut(&to).filter(|_| !self.full.contains(&to));
+        let Some(remote) = remote.filter(takes) else { return };
+        if self.files.get(file.meta.id).is_none() {
+            self.files.insert(file.meta.id, Outgoing::besides(file, is_flush, to));
+        }
+        self.files.change(file.meta.id, |outgoing| _ = outgoing.wanted_by.insert(to));
+        remote.enqueue(file.meta.id, &self.files);
     }
 
     /// A file goes to nobody any more.

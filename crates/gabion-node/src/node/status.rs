@@ -22,7 +22,9 @@ impl Node {
     /// full it has a log that no other's continues.
     #[must_use]
     pub fn needs_copy(&self) -> Option<&str> {
-        self.copy_wanted.as_deref()
+        let is_begun = self.state.is_being_filled();
+        let begun = is_begun.then_some("a full copy was begun and is not whole");
+        self.copy_wanted.as_deref().or(begun)
     }
 
     /// Whether it was told to stop: nothing is begun any more but what writes the log out.

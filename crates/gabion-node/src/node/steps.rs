@@ -46,6 +46,8 @@ pub(super) enum Step {
     AppendEdits,
     /// Loads go on.
     Loads,
+    /// Full copies go on, here and for others.
+    Copies,
     /// Files of older terms that nothing names are forgotten.
     Orphans,
     /// Files are shipped.
@@ -61,7 +63,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Protocol,
         Self::TermStart,
         Self::RingLoss,
@@ -75,6 +77,7 @@ impl Step {
         Self::Jobs,
         Self::AppendEdits,
         Self::Loads,
+        Self::Copies,
         Self::Orphans,
         Self::Shipping,
         Self::Grants,

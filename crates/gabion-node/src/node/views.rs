@@ -116,6 +116,12 @@ impl Node {
                 view.config, known.log, view.log
             )));
         }
+        if self.state.is_being_filled() && view.config > known.config && view.has_full(self.me) {
+            return Err(Error::invalid(format!(
+                "{} is full in configuration {}, and it is being filled",
+                self.me, view.config
+            )));
+        }
         self.check_disk(view)
     }
 
@@ -193,6 +199,7 @@ impl Node {
         if (had.compact && !has.compact) || (had.append && !has.append) {
             self.give_up_work();
         }
+        self.give_up_copies();
         self.ship.take_view(&self.view);
         self.repairs.forget_missing(&facts!(self));
         if had.receive || has.receive {

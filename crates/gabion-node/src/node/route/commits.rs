@@ -19,7 +19,8 @@ impl Node {
             match step {
                 After::CutKept => self.cut_kept(),
                 After::EditApplied { edit, flushed } => {
-                    self.protocol.handle_edit_applied(edit, flushed.frontier);
+                    let frontier = self.copies.limit(flushed.frontier);
+                    self.protocol.handle_edit_applied(edit, frontier);
                     self.writing.keep_flushed(flushed.sequence);
                 }
                 After::FilePlaced { file, tell } => self.file_placed(file, tell),
