@@ -1,6 +1,7 @@
 //! The faults, and when they happen.
 
 use super::World;
+use super::machine::Machine;
 use crate::lost::Moments;
 use crate::{Random, SimulatedMemory};
 use gabion_base::SlotIndex;
@@ -138,6 +139,18 @@ impl World {
         let mut outcome = std::mem::take(&mut self.outcome);
         self.count_work(index, &mut outcome);
         self.outcome = outcome;
+    }
+
+    /// A machine is replaced: its process ends, and the next one finds an empty pool and ring.
+    pub fn replace_machine(&mut self, index: usize, seed: u64) {
+        self.crash(index, None, seed);
+        let member = self.group.founders[index];
+        let empty = Machine::joining(&self.group, member, self.options.pool_len, &mut self.random);
+        self.events.push(format!("the machine of replica {} is replaced", index + 1));
+        let machine = &mut self.machines[index];
+        // Connections to it name its starts.
+        let starts = machine.starts;
+        *machine = Machine { starts, down_until_ms: self.now_ms, ..empty };
     }
 
     /// A machine's ring is gone, like a file that somebody removed. For a machine whose process has

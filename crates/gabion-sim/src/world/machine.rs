@@ -6,6 +6,7 @@ use crate::process::{Process, RingLabel};
 use crate::{Random, SimulatedMemory};
 use gabion_base::units::SLOT_LEN;
 use gabion_base::{ReplicaId, SlotIndex};
+use gabion_media::MediumHandle;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 use gabion_node::{GroupConfig, open};
 use gabion_pool::SlotState;
@@ -33,19 +34,42 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// A machine with an empty pool, and no process yet.
+    /// A machine with the pool of a founder, and no process yet.
     pub(super) fn new(
         group: &GroupConfig,
         member: ReplicaId,
         pool_len: u64,
         random: &mut Random,
     ) -> Self {
+        let pool_id = [member.get() as u8; 16];
+        Self::with_pool(group, pool_len, random, async |handle: &MediumHandle| {
+            open::create(handle, group, member, pool_id).await
+        })
+    }
+
+    /// A machine with the pool of a member that comes later, in place of one that was lost.
+    pub(super) fn joining(
+        group: &GroupConfig,
+        member: ReplicaId,
+        pool_len: u64,
+        random: &mut Random,
+    ) -> Self {
+        let pool_id = [member.get() as u8 | 0x80; 16];
+        Self::with_pool(group, pool_len, random, async |handle: &MediumHandle| {
+            open::create_joining(handle, group, member, pool_id).await
+        })
+    }
+
+    fn with_pool(
+        group: &GroupConfig,
+        pool_len: u64,
+        random: &mut Random,
+        create: impl AsyncFn(&MediumHandle) -> gabion_base::Result<()>,
+    ) -> Self {
         let delay = random.below(6) as u32;
         let disk = SimulatedDisk::new(DiskOptions::delayed(pool_len, random.number(), delay));
         let handle = disk.handle();
-        let pool_id = [member.get() as u8; 16];
-        disk.block_on(&handle, open::create(&handle, group, member, pool_id))
-            .expect("the pool is large enough");
+        disk.block_on(&handle, create(&handle)).expect("the pool is large enough");
         Self {
             disk,
             ring: SimulatedMemory::new(group.ring_len as usize),

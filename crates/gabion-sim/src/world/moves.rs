@@ -82,14 +82,28 @@ impl World {
 
     /// Makes a view in which the members stand in this order, and tells it to some of the machines.
     pub fn move_head(&mut self, order: &[ReplicaId], is_told: impl Fn(usize) -> bool) {
+        self.make_view(order, &[], is_told);
+    }
+
+    /// Makes a view with these full members in this order, and these that are being filled, and
+    /// tells it to some of the machines.
+    pub fn make_view(
+        &mut self,
+        order: &[ReplicaId],
+        filled: &[ReplicaId],
+        is_told: impl Fn(usize) -> bool,
+    ) {
         self.trace(b"move");
         self.view.config = self.view.config.next();
-        self.view.members = order.iter().map(|id| Member::new(*id)).collect();
+        let full = order.iter().map(|id| Member::new(*id));
+        let others = filled.iter().map(|id| Member { is_full: false, ..Member::new(*id) });
+        self.view.members = full.chain(others).collect();
         // All of them are needed.
         self.view.members_min = order.len() as u8;
         self.outcome.moves += 1;
-        let ids: Vec<u32> = order.iter().map(|id| id.get()).collect();
-        self.note(format!("{} has the order {ids:?}", self.view.config));
+        let ids = |of: &[ReplicaId]| of.iter().map(|id| id.get()).collect::<Vec<u32>>();
+        let (order, filled) = (ids(order), ids(filled));
+        self.note(format!("{} has the order {order:?}, and fills {filled:?}", self.view.config));
         for index in (0..self.machines.len()).filter(|index| is_told(*index)) {
             self.tell_view(index);
         }

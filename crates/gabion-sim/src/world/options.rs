@@ -111,6 +111,8 @@ pub struct Options {
     pub cache_len: usize,
     /// Compactions that a replica may run at once.
     pub compactions_max: usize,
+    /// As [`NodeOptions::rebuild_bytes_per_s`]. None: its default.
+    pub rebuild_bytes_per_s: Option<u64>,
     /// A defect that the run has to show.
     #[cfg(feature = "planted")]
     pub planted: Option<gabion_node::Mutant>,
@@ -223,6 +225,7 @@ impl Default for Options {
             segment_len: 256 * 1024,
             cache_len: 1 << 16,
             compactions_max: 1,
+            rebuild_bytes_per_s: None,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -265,9 +268,12 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
 }
 
 pub(super) fn node_options(options: &Options) -> NodeOptions {
+    let usual = NodeOptions::default();
+    let rebuild_bytes_per_s = options.rebuild_bytes_per_s.unwrap_or(usual.rebuild_bytes_per_s);
     NodeOptions {
         #[cfg(feature = "planted")]
         planted: options.planted,
+        rebuild_bytes_per_s,
         heartbeat_ms: 20,
         timeout_ms: TIMEOUT_MS,
         granted_slots: 12,
@@ -276,6 +282,6 @@ pub(super) fn node_options(options: &Options) -> NodeOptions {
         window_bytes: 256 * 1024,
         pin_budget: options.pin_budget,
         compactions_max: options.compactions_max,
-        ..NodeOptions::default()
+        ..usual
     }
 }

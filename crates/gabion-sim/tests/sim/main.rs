@@ -4,6 +4,7 @@
 mod crash_points;
 mod damaged_files;
 mod edits_again;
+mod filling;
 mod flipped_memory;
 mod foreign_targets;
 mod full_pools;
