@@ -66,16 +66,17 @@ impl Facts {
             member: Member { incarnation, pool_id, ..Member::new(node.id()) },
             view: node.view_told().cloned(),
             founded: node.founded(),
-            is_filled: false,
+            is_filled: node.is_filled(),
         }
     }
 
     /// Whether the node says the same, without a copy of its view.
     fn is_of(&self, node: &Node) -> bool {
-        let config = |view: Option<&GroupView>| view.map(|view| view.config);
+        let config = |view: Option<&GroupView>| view.map(|view| (view.config, view.term));
         let incarnation = node.state().incarnation;
-        (self.member.incarnation, config(self.view.as_ref()), self.founded)
-            == (incarnation, config(node.view_told()), node.founded())
+        let is_filled = node.is_filled();
+        (self.member.incarnation, config(self.view.as_ref()), self.founded, self.is_filled)
+            == (incarnation, config(node.view_told()), node.founded(), is_filled)
     }
 
     /// The replica is closed, and is opened again from its files: nobody knows what is in them.

@@ -85,6 +85,22 @@ impl Place {
         value["group"].clone()
     }
 
+    /// Waits until all three are full members in a view that is carried out.
+    fn is_whole(&self) {
+        let begun = Instant::now();
+        loop {
+            let group = self.group();
+            let full = group["replicas"].as_array().map_or(0, |replicas| {
+                replicas.iter().filter(|it| it["state"] == "full" && it["lost"] == false).count()
+            });
+            if full == 3 && group["complete"] == true {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it is not whole again: {group:#}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn writer(&self) -> u16 {
         self.group()["writer"].as_u64().expect("a writer") as u16
     }
@@ -140,6 +156,133 @@ fn a_head_that_hangs_is_done_without_and_nothing_is_lost() {
     assert!(offline.status.success(), "{}", said(&offline));
     let destroy = place.run(&["destroy", "--yes"]);
     assert!(destroy.status.success() && !place.data.exists(), "{}", said(&destroy));
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_head_that_was_killed_comes_back_whole() {
+    let place = Place::new("killed-head");
+    let up = place.up(&[]);
+    let client = Logged::start(place.port + 2);
+    client.goes_on();
+    let pids = place.pids();
+    kill(pids[0], "-9");
+    client.goes_on();
+    place.is_whole();
+    // One that is stopped is not restarted: whatever goes on now goes on without it.
+    let head = place.writer();
+    assert_ne!(head, 3, "the door of the client: {}", heard(&up));
+    let pid = place.pids()[usize::from(head) - 1];
+    kill(pid, "-STOP");
+    up.wait_for(&format!("without replica {head} (replica {head}: silent for"));
+    client.goes_on();
+    assert_ne!(place.writer(), head);
+    kill(pid, "-9");
+    up.wait_for(&format!("replica {head} is full"));
+    place.is_whole();
+    let acknowledged = client.end();
+    has_all(&place, 2, &acknowledged);
+    let verify = place.run(&["verify"]);
+    assert!(verify.status.success(), "{}\n{}", said(&verify), heard(&up));
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_replica_whose_directory_is_gone_is_made_anew_and_filled_while_the_others_serve() {
+    let place = Place::new("wiped");
+    let up = place.up(&[]);
+    let client = Logged::start(place.port + 2);
+    client.goes_on();
+    let head = place.writer();
+    std::fs::remove_dir_all(place.data.join(format!("replica-{head}"))).unwrap();
+    up.wait_for(&format!("replica {head}: its pool is gone; it is made anew, empty"));
+    client.goes_on();
+    up.wait_for(&format!("replica {head} is full"));
+    place.is_whole();
+    let acknowledged = client.end();
+    has_all(&place, 2, &acknowledged);
+    let verify = place.run(&["verify"]);
+    assert!(verify.status.success(), "{}\n{}", said(&verify), heard(&up));
+
+    // The same while nothing runs.
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+    std::fs::remove_dir_all(place.data.join("replica-2")).unwrap();
+    let up = place.up(&[]);
+    assert!(heard(&up).contains("replica 2: its pool is gone"), "{}", heard(&up));
+    place.is_whole();
+    has_all(&place, 1, &acknowledged);
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_pool_that_is_damaged_is_put_aside_and_filled_anew_where_the_others_are_whole() {
+    let place = Place::new("damaged");
+    let up = place.up(&[]);
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+    // Superblocks stay, the placement log goes.
+    let pool = place.data.join("replica-2/pool");
+    let file = std::fs::File::options().write(true).open(&pool).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xa5; 1 << 20], 64 << 10).unwrap();
+    let up = place.up(&[]);
+    for part in ["replica 2: its files are now", "replica 2: its pool is gone; it is made anew"] {
+        if !heard(&up).contains(part) {
+            up.wait_for(part);
+        }
+    }
+    place.is_whole();
+    assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
+    let put_aside = std::fs::read_dir(&place.data).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().starts_with("replica-2.broken-")
+    });
+    assert_eq!(put_aside.count(), 1);
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+    let destroy = place.run(&["destroy", "--yes"]);
+    assert!(destroy.status.success() && !place.data.exists(), "{}", said(&destroy));
+}
+
+#[test]
+fn a_spare_takes_over_for_a_replica_that_stays_away_and_operators_change_members() {
+    let place = Place::new("spare");
+    let up = place.up(&["--spare", "1", "--replace-after", "1s"]);
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    let pids = place.pids();
+    assert_eq!(pids.len(), 4);
+    kill(pids[2], "-STOP");
+    up.wait_for("without replica 3");
+    up.wait_for("replica 4 is full");
+    kill(pids[2], "-CONT");
+    place.is_whole();
+    assert_eq!(place.resp(0, "GET colour"), "$5\r\ngreen\r\n");
+    // 3 is the spare now, and comes back by hand.
+    let begun = Instant::now();
+    loop {
+        let replaced = place.run(&["group", "replace", "4", "3"]);
+        if replaced.status.success() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{}", said(&replaced));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    up.wait_for("replica 4 leaves, as it was told to");
+    place.is_whole();
+    let refused = place.run(&["group", "remove", "7"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said(&refused).contains("replica 7 is no member"), "{}", said(&refused));
+    let removed = place.run(&["group", "remove", "1"]);
+    assert!(removed.status.success(), "{}", said(&removed));
+    let refused = place.run(&["group", "remove", "2"]);
+    assert!(said(&refused).contains("needs 2 to take writes"), "{}", said(&refused));
+    assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
+    // Replica 1 runs, and is no member any more.
+    let asked = place.run(&["cli", "get", "colour"]);
+    assert!(said(&asked).contains("green"), "{}", said(&asked));
+    let verify = place.run(&["verify"]);
+    assert!(verify.status.success(), "{}\n{}", said(&verify), heard(&up));
 }
 
 #[test]
