@@ -28,6 +28,10 @@ pub(crate) struct Faults {
     pub(crate) error: Option<&'static str>,
     /// The connection ends at this write; 0 for never.
     pub(crate) close_at: u64,
+    /// Writes are acknowledged and not carried out.
+    pub(crate) drops: bool,
+    /// Writes that get `error` are carried out.
+    pub(crate) makes: bool,
 }
 
 #[derive(Default)]
@@ -36,7 +40,7 @@ struct State {
     writes: AtomicU64,
     refusals: AtomicU64,
     reads: AtomicU64,
-    faults: Faults,
+    faults: Mutex<Faults>,
     compaction: &'static str,
 }
 
@@ -48,13 +52,23 @@ pub(crate) struct FakeCluster {
 
 impl FakeCluster {
     pub(crate) fn start(replicas: u32, compaction: &'static str, faults: Faults) -> Self {
-        let state = Arc::new(State { faults, compaction, ..State::default() });
+        let state = Arc::new(State { faults: Mutex::new(faults), compaction, ..State::default() });
         let addresses = (1..=replicas).map(|id| listen(id, replicas, Arc::clone(&state)));
         Self { addresses: addresses.collect(), state }
     }
 
     pub(crate) fn keys(&self) -> usize {
         self.state.keys.lock().unwrap().len()
+    }
+
+    /// Has other faults from now on.
+    pub(crate) fn set(&self, faults: Faults) {
+        *self.state.faults.lock().unwrap() = faults;
+    }
+
+    /// Loses the first key.
+    pub(crate) fn forget_one(&self) {
+        self.state.keys.lock().unwrap().pop_first().expect("a key that can be lost");
     }
 }
 
@@ -132,11 +146,14 @@ fn is_nth(counter: &AtomicU64, every: u64) -> bool {
 }
 
 fn answer(request: &Request, id: u32, replicas: u32, state: &State) -> Option<Reply> {
-    let faults = state.faults;
+    let faults = *state.faults.lock().unwrap();
     let words: Vec<Bytes> = request.args.iter().cloned().collect();
     Some(match (&words[0][..], &words[1..]) {
         (b"SET", [key, value]) => {
             if let Some(error) = faults.error {
+                if faults.makes {
+                    state.keys.lock().unwrap().insert(key.clone(), value.clone());
+                }
                 return Some(Reply::error(error));
             }
             if is_nth(&state.writes, faults.refuse_every) {
@@ -149,7 +166,9 @@ fn answer(request: &Request, id: u32, replicas: u32, state: &State) -> Option<Re
             if faults.close_at > 0 && state.writes.load(SeqCst) >= faults.close_at {
                 return None;
             }
-            state.keys.lock().unwrap().insert(key.clone(), value.clone());
+            if !faults.drops {
+                state.keys.lock().unwrap().insert(key.clone(), value.clone());
+            }
             Reply::OK
         }
         (b"GET", [key]) => {

@@ -75,6 +75,13 @@ impl ScratchDir {
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
+
+    /// Leaves it where it is.
+    pub(crate) fn keep(self) -> PathBuf {
+        let path = self.0.clone();
+        std::mem::forget(self);
+        path
+    }
 }
 
 impl Drop for ScratchDir {

@@ -14,6 +14,7 @@
 //! - [`replication()`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each,
 //!   and on Gabion in both ways of compacting, in one run.
 //! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
+//! - [`failover()`]: faults of a real `gabion up` under load, every answer checked.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: the start of a cluster of its own; the command line implements it.
 #![allow(
@@ -28,6 +29,7 @@ mod client;
 mod cluster;
 mod connection;
 mod engines;
+mod failover;
 #[cfg(test)]
 mod fake;
 mod figures;
@@ -48,6 +50,7 @@ pub use args::{
     AckChoice, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs, parse_codec,
 };
 pub use engines::{EngineArgs, Peer, Program, engines};
+pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use page::{ReportArgs, report};

@@ -11,7 +11,8 @@
 //!
 //! Nothing is drawn without a run: missing figures are named, with the command that makes them.
 //! Plots are drawn by hand ([`chart`]): bars need little code, and a library's fixed colours would
-//! not follow the page into the dark and on to paper.
+//! not follow the page into the dark and on to paper. [`Timeline`] is a picture without a page, of
+//! `bench failover`.
 
 mod chart;
 mod clusters;
@@ -26,6 +27,7 @@ mod loads;
 mod markdown;
 mod replication;
 mod stats;
+mod timeline;
 mod twitter;
 
 use clap::{ArgGroup, Args};
@@ -33,6 +35,7 @@ use gabion_base::{Error, ErrorKind, Result};
 use input::Inputs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+pub(crate) use timeline::{Mark, Timeline};
 
 /// Makes one page, and a summary in Markdown, of the JSON of one or many runs: who is ahead, by how
 /// much, and at what cost.

@@ -3,11 +3,11 @@
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
 use crate::engine;
-use crate::options::{BenchCommand, DataOption, ProcessOptions};
+use crate::options::{BenchCommand, DataOption, FixedOptions, ProcessOptions};
 use crate::status::{self, Status};
 use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_bench::{ClusterSpec, Launcher, Program, RunningCluster};
+use gabion_bench::{ClusterSpec, FailoverArgs, Launcher, Program, RunningCluster, UpProgram};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
         BenchCommand::Engine(args) => {
             engine::exit_code(gabion_bench::engines(args, own_program()?, &Processes.data_dir()))
         }
+        BenchCommand::Failover(args) => gabion_bench::failover(args, &own_up(args)?),
         BenchCommand::Report(args) => {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
         }
@@ -40,6 +41,21 @@ fn own_program() -> Result<Program> {
         .map_err(|error| Error::with_source(ErrorKind::Io, "this program's path", error))?;
     let words = engine::WORDS.map(Into::into).to_vec();
     Ok(Program { name: "gabion".to_owned(), path, words, spare_len: engine::SPARE_LEN })
+}
+
+/// This program, and places for its `up`.
+fn own_up(args: &FailoverArgs) -> Result<UpProgram> {
+    let program = own_program()?.path;
+    let data_dir = Processes.data_dir();
+    let dir = args.dir.as_deref().unwrap_or(&data_dir);
+    let free = cluster::free_at(dir)?;
+    let fixed = FixedOptions {
+        replicas: Some(args.replicas),
+        pool_size: Some(args.pool_size),
+        ..FixedOptions::default()
+    };
+    let settings = Settings::new(&fixed, PORT_FROM, dir, free)?;
+    Ok(UpProgram { program, data_dir, port: on_free_ports(settings)?.port })
 }
 
 /// Starts replicas as processes of this program.

@@ -442,6 +442,8 @@ pub(crate) enum BenchCommand {
     Replication(gabion_bench::ReplicationArgs),
     /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
     Engine(gabion_bench::EngineArgs),
+    /// Faults of replicas under load: every answer checked, and for how long there was none
+    Failover(gabion_bench::FailoverArgs),
     /// One page with plots, and a summary in Markdown, of the JSON of runs
     Report(gabion_bench::ReportArgs),
     /// One run of one workload on this engine: what `engine` starts

@@ -244,7 +244,7 @@ impl Chart {
 }
 
 /// A figure of an axis, which is round.
-fn tick_text(value: f64) -> String {
+pub(super) fn tick_text(value: f64) -> String {
     let (number, unit) = match short(value).split_once(' ') {
         Some((number, unit)) => (number.to_owned(), format!(" {unit}")),
         None => (short(value), String::new()),
@@ -302,14 +302,14 @@ impl Rows {
 }
 
 /// An axis from 0 whose ticks are round numbers.
-struct Axis {
-    max: f64,
+pub(super) struct Axis {
+    pub(super) max: f64,
     step: f64,
 }
 
 impl Axis {
     /// An axis that holds `max`. Without a figure above 0 it reaches to 1.
-    fn to(max: f64) -> Self {
+    pub(super) fn to(max: f64) -> Self {
         let max = if max > 0.0 { max } else { 1.0 };
         let power = 10_f64.powf((max / 4.0).log10().floor());
         let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
@@ -317,12 +317,12 @@ impl Axis {
         Self { max: (max / step).ceil() * step, step }
     }
 
-    fn ticks(&self) -> impl Iterator<Item = f64> {
+    pub(super) fn ticks(&self) -> impl Iterator<Item = f64> {
         let count = (self.max / self.step).round() as u64;
         (0..=count).map(|tick| tick as f64 * self.step)
     }
 
-    fn label_width(&self) -> f64 {
+    pub(super) fn label_width(&self) -> f64 {
         self.ticks().map(|tick| text_width(&tick_text(tick))).fold(0.0, f64::max)
     }
 }
@@ -338,25 +338,31 @@ fn shortened(name: &str) -> String {
 }
 
 /// The approximate width of a text of 12 pixels in the usual fonts without serifs, rather more.
-fn text_width(text: &str) -> f64 {
+pub(super) fn text_width(text: &str) -> f64 {
     7.6 * text.chars().count() as f64
 }
 
 /// A picture that grows.
-struct Drawing {
+pub(super) struct Drawing {
     width: f64,
     height: f64,
     body: String,
 }
 
 impl Drawing {
-    fn new(width: f64, height: f64) -> Self {
+    pub(super) fn new(width: f64, height: f64) -> Self {
         Self { width, height, body: String::new() }
+    }
+
+    /// Adds an element as it stands.
+    pub(super) fn raw(&mut self, element: &str) {
+        self.body.push_str(element);
+        self.body.push('\n');
     }
 
     // Writing to a String cannot fail, here and below.
 
-    fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let _ = writeln!(
             self.body,
             r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
@@ -364,7 +370,7 @@ impl Drawing {
         );
     }
 
-    fn bar(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), tip: &str) {
+    pub(super) fn bar(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), tip: &str) {
         let _ = writeln!(
             self.body,
             "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\">\
@@ -377,7 +383,7 @@ impl Drawing {
         );
     }
 
-    fn text(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
+    pub(super) fn text(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
         let _ = writeln!(
             self.body,
             r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#,
@@ -386,7 +392,7 @@ impl Drawing {
     }
 
     /// The element. Its own size is in pixels, and it shrinks with the page.
-    fn finish(self, id: &str, title: &str, note: &str) -> String {
+    pub(super) fn finish(self, id: &str, title: &str, note: &str) -> String {
         let Self { width, height, body } = self;
         format!(
             "<svg role=\"img\" aria-labelledby=\"{id}t {id}d\" \

@@ -6,7 +6,7 @@ use super::document::{Block, Cell, Document, Section, Sheet, Verdict};
 use super::stats::Tone;
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 
 /// Text as it stands between tags and in attributes. Control characters are shown as a replacement,
 /// as XML has no place for them.
