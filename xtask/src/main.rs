@@ -16,6 +16,9 @@
 //!                           client libraries of Redis in five languages against a real cluster
 //! cargo xtask kills [N]     N times (default 20) kill -9 of every process under load, and of some: nothing
 //!                           acknowledged is lost; GABION_KILL_SEED picks options and victims
+//! cargo xtask failovers [ROUNDS]
+//!                           faults of replicas and links (default 10) under load, in a network
+//!                           of its own; every answer is checked; needs root
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
@@ -27,6 +30,7 @@
 mod bench;
 mod clients;
 mod cluster;
+mod failovers;
 mod faults;
 mod kills;
 mod python;
@@ -63,6 +67,16 @@ fn main() -> ExitCode {
             Ok(count) if count > 0 => kills::check(Some(count)),
             _ => Err(format!("'{count}' is not a number of kills")),
         },
+        ["failovers"] => failovers::check(failovers::ROUNDS),
+        ["failovers", rounds] => match rounds.parse() {
+            Ok(rounds) if rounds > 0 => failovers::check(rounds),
+            _ => Err(format!("'{rounds}' is not a number of rounds")),
+        },
+        // Parts of `failovers` in its network.
+        ["failovers-inside", program, dir, rounds, first] => {
+            failovers::inside(program, dir, rounds, first)
+        }
+        ["cut-link", ref words @ ..] => failovers::cut_link(words),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {
@@ -72,7 +86,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -2,8 +2,8 @@
 //! for its commit, and not run again, so that an interrupted soak resumes.
 
 use crate::cluster::need_space;
-use crate::shipping;
 use crate::steps::{CHECKED, Step, head_commit, run, some_seeds, target_directory, test};
+use crate::{failovers, shipping};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -18,6 +18,8 @@ const LOAD: u64 = 2_000_000;
 const MEMORY: &str = "memory";
 const MANY: u64 = 100_000_000;
 const MANY_DISK: u64 = 40 << 30;
+/// The shard of faults of real replicas and links.
+const FAILOVERS: &str = "failovers";
 /// The multiple of `cargo test`'s hostile inputs.
 const HOSTILE: &str = "300";
 /// The multiple of its runs under other options.
@@ -62,6 +64,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "redis-suites",
         "clients",
         "guest",
+        FAILOVERS,
         "chain, 25000 seeds",
         "planted",
     ];
@@ -135,6 +138,7 @@ fn run_shard(shard: &str) -> Step {
             let shown = ["--release", "--", "--nocapture", "metamorphic::"];
             test(&[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
         }
+        _ if shard == FAILOVERS => failovers::check(failovers::ROUNDS_SOAK),
         _ if shard == MEMORY => many_records(),
         _ if shard == "planted" => crate::steps::planted(),
         _ => run("cargo", &["xtask", shard], &[]),

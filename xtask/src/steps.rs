@@ -1,6 +1,6 @@
 //! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
-use crate::{clients, faults, kills, ratchet, redis, rooms, shipping, suites};
+use crate::{clients, failovers, faults, kills, ratchet, redis, rooms, shipping, suites};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -104,6 +104,7 @@ pub(crate) fn ci() -> Step {
     suites::check(None)?;
     clients::check(&[])?;
     kills::check_all()?;
+    failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
     guest()
 }
