@@ -33,7 +33,7 @@ use cut::Cutter;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::Values;
 pub use group::UpProgram;
-use group::{Group, Member, Process, Stopped, in_role, neighbour, obstacle};
+use group::{Group, Member, Process, Stopped, has_changed, in_role, neighbour, obstacle};
 use rustix::process::Signal;
 use samples::{Answer, Figures, Kind, Seen, Times, bins, merged};
 use std::io::Write;
@@ -59,6 +59,8 @@ struct Round {
     fault: Fault,
     role: Role,
     replica: u64,
+    /// A process or the configuration changed before the fault.
+    has_changed: bool,
     times: Times,
     /// Of writes and reads.
     figures: [Figures; 2],
@@ -219,6 +221,9 @@ impl Run<'_> {
         }
         let begun_us = self.now_us();
         self.pass(Instant::now() + Duration::from_secs(self.args.calm))?;
+        // Roles of now: a fail-over without a fault is told, and ends no run.
+        let (before, (members, _)) = (members, self.wait_until_whole()?);
+        let has_changed = has_changed(&before, &members);
         let replica = in_role(&members, role, number)?.clone();
         let calm = Kind::ALL.map(|kind| self.take(kind));
         let fault_us = self.inject(fault, &replica, &members, cutter.as_ref())?;
@@ -232,6 +237,7 @@ impl Run<'_> {
             fault,
             role,
             replica: replica.replica,
+            has_changed,
             times,
             figures: [0, 1].map(|kind| Figures::of(&calm[kind].answers, &seen[kind], times)),
             bins: all.map(|answers| binned(&answers, times)),

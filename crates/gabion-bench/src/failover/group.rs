@@ -43,6 +43,8 @@ pub(super) struct Member {
     reason: String,
     config: u64,
     members: Vec<u64>,
+    /// Members that are being filled.
+    filling: Vec<u64>,
     /// Ports where other replicas connect.
     pub(super) ports: [u64; 2],
 }
@@ -52,6 +54,8 @@ impl Member {
     fn of(status: &Value) -> Option<Self> {
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let members = status["members"].as_array()?;
+        let replicas = status["replicas"].as_array()?.iter();
+        let filling = replicas.filter(|replica| replica["is_full"] != true);
         Some(Self {
             replica: status["replica"].as_u64()?,
             pid: i32::try_from(status["pid"].as_u64()?).ok()?,
@@ -60,12 +64,13 @@ impl Member {
             reason: status["reason"].as_str().unwrap_or("no reason is given").to_owned(),
             config: number(&status["config"]),
             members: members.iter().map(number).collect(),
+            filling: filling.map(|replica| number(&replica["replica"])).collect(),
             ports: ["peer", "target"].map(|door| number(&status["ports"][door])),
         })
     }
 }
 
-/// Why the group is not whole: some replica does not answer or is not ready, or not all are
+/// Why the group is not whole: some replica does not answer or is not ready, or not all are full
 /// members, or they differ in their configuration.
 pub(super) fn obstacle(answers: &[Option<Member>]) -> Option<String> {
     for (i, answer) in answers.iter().enumerate() {
@@ -79,6 +84,9 @@ pub(super) fn obstacle(answers: &[Option<Member>]) -> Option<String> {
         if member.members.len() != answers.len() {
             let members = member.members.len();
             return Some(format!("replica {number} counts {members} members"));
+        }
+        if let Some(filling) = member.filling.first() {
+            return Some(format!("replica {filling} is being filled, says replica {number}"));
         }
     }
     let mut configs = answers.iter().flatten().map(|member| member.config);
@@ -103,6 +111,12 @@ pub(super) fn neighbour<'a>(members: &'a [Member], of: &Member) -> Result<&'a Me
     members.iter().find(|member| Some(member.replica) == next).ok_or_else(|| {
         Error::unavailable(format!("replica {} has no neighbour in the chain", of.replica))
     })
+}
+
+/// Whether a process or the configuration is another one than before.
+pub(super) fn has_changed(before: &[Member], now: &[Member]) -> bool {
+    let state = |member: &Member| (member.pid, member.config);
+    !before.iter().map(state).eq(now.iter().map(state))
 }
 
 /// A process that is told from its successors with the same number.
@@ -249,9 +263,11 @@ pub(super) mod tests {
     use serde_json::json;
 
     fn member(replica: u64, role: &str) -> Member {
+        let replicas = [2, 1, 3].map(|replica| json!({"replica": replica, "is_full": true}));
         let status = json!({
             "replica": replica, "pid": 100 + replica, "role": role, "ready": true,
             "reason": null, "config": 7, "members": [2, 1, 3],
+            "replicas": replicas,
             "ports": {"resp": 1, "peer": 50 + replica, "target": 60 + replica},
         });
         Member::of(&status).unwrap()
@@ -281,6 +297,8 @@ pub(super) mod tests {
             answers.iter_mut().flatten().for_each(|member| member.members.truncate(2));
         });
         assert_eq!(without_one.unwrap(), "replica 1 counts 2 members");
+        let filling = obstacle_of(|answers| answers[1].as_mut().unwrap().filling.push(3));
+        assert_eq!(filling.unwrap(), "replica 3 is being filled, says replica 2");
         let behind = obstacle_of(|answers| answers[2].as_mut().unwrap().config = 6);
         assert_eq!(behind.unwrap(), "one replica has configuration 7, another 6");
     }
@@ -296,6 +314,19 @@ pub(super) mod tests {
         assert_eq!(members[0].ports, [51, 61]);
         let error = in_role(&members[1..], Role::Middle, 0).unwrap_err();
         assert!(error.to_string().contains("no replica says that it is the middle"));
+    }
+
+    #[test]
+    fn another_process_or_configuration_is_a_change_and_a_role_alone_is_none() {
+        assert!(!has_changed(&whole(), &whole()));
+        let with = |change: fn(&mut Member)| {
+            let mut now = whole();
+            change(&mut now[1]);
+            has_changed(&whole(), &now)
+        };
+        assert!(with(|member| member.pid = 7));
+        assert!(with(|member| member.config = 8));
+        assert!(!with(|member| member.role.clear()));
     }
 
     #[test]

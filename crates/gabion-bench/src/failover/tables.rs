@@ -25,8 +25,12 @@ pub(super) fn line(round: &Round) -> String {
             figures.recovered_us.map_or_else(|| "no".to_owned(), seconds),
         )
     });
+    let changed = match round.has_changed {
+        true => "; a process or the configuration had changed without a fault",
+        false => "",
+    };
     format!(
-        "round {}: {} of the {} (replica {}): {}; whole after {} s\n",
+        "round {}: {} of the {} (replica {}): {}; whole after {} s{changed}\n",
         round.number,
         round.fault.as_str(),
         round.role.as_str(),
@@ -73,6 +77,7 @@ pub(super) fn json(round: &Round, args: &FailoverArgs, provenance: Map<String, V
         "fault": round.fault.as_str(),
         "role": round.role.as_str(),
         "replica": round.replica,
+        "changed_before": round.has_changed,
         "whole_ms": whole_us(round) / 1000,
         "writes": figures_json(&round.figures[0]),
         "reads": figures_json(&round.figures[1]),
@@ -197,6 +202,7 @@ mod tests {
             fault: Fault::Kill,
             role: Role::Head,
             replica: 1,
+            has_changed: false,
             times,
             figures: [figures.clone(), Figures { gap_us: 5_000, ..figures }],
             bins: [vec![200; 95], vec![300; 95]],
@@ -211,6 +217,8 @@ mod tests {
                         connection ended, 7 TRYAGAIN; whole after 3.50 s\n";
         assert_eq!(line(&round(4, 600)), expected);
         assert!(line(&round(4, 1600)).contains("90 % of 2000/s after no s"));
+        let changed = Round { has_changed: true, ..round(4, 600) };
+        assert!(line(&changed).ends_with("had changed without a fault\n"));
     }
 
     #[test]
