@@ -214,7 +214,7 @@ impl Protocol for Alone {
         true
     }
 
-    fn promised_until_ms(&self) -> u64 {
+    fn promised_until_ms(&self, _: ReplicaId) -> u64 {
         0
     }
 

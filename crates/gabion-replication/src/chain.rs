@@ -481,8 +481,8 @@ impl Protocol for Chain {
         self.has_all_promises()
     }
 
-    fn promised_until_ms(&self) -> u64 {
-        self.leases.promised_until_ms()
+    fn promised_until_ms(&self, to: ReplicaId) -> u64 {
+        self.leases.promised_until_ms(to)
     }
 
     fn is_connected(&self, id: ReplicaId) -> bool {

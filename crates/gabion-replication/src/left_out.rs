@@ -258,7 +258,7 @@ impl Protocol for LeftOut {
         false
     }
 
-    fn promised_until_ms(&self) -> u64 {
+    fn promised_until_ms(&self, _: ReplicaId) -> u64 {
         0
     }
 

@@ -149,9 +149,11 @@ pub trait Protocol: Send {
     /// other full member has promised so. Only then may this member answer from its state alone.
     fn holds_lease(&self) -> bool;
 
-    /// Until when, by the clock of [`Self::pass_lease_time`], this member has promised others that
-    /// no newer view takes effect here.
-    fn promised_until_ms(&self) -> u64;
+    /// Until when, by the clock of [`Self::pass_lease_time`], this member has promised another that
+    /// no newer view takes effect here; 0 where it has promised nothing. The promise binds it
+    /// towards views in which the other is no full member: in all others nothing counts before the
+    /// other has said Hello, and so has given up the view before.
+    fn promised_until_ms(&self, to: ReplicaId) -> u64;
 
     /// Whether `send` to this member would find a connection.
     fn is_connected(&self, id: ReplicaId) -> bool;

@@ -14,7 +14,9 @@ use super::Mutant;
 use super::planted::is_planted;
 use crate::NodeOptions;
 use crate::state::ReplicaState;
-use gabion_base::ConfigNumber;
+use alloc::collections::BTreeMap;
+use gabion_base::{ConfigNumber, ReplicaId};
+use gabion_replication::GroupView;
 
 /// Clocks of two members go apart by so many parts in a million at most.
 const DRIFT_PPM: u64 = 500;
@@ -26,8 +28,8 @@ pub(super) struct Leasing {
     first_ms: u64,
     /// The process before this one may have promised something.
     may_have_promised: bool,
-    /// Promises given in this process have ended by then.
-    promised_ms: u64,
+    /// The end of the last promise to each member, given in this process.
+    promised: BTreeMap<ReplicaId, u64>,
     /// The newest view that is durable here.
     kept: ConfigNumber,
 }
@@ -53,9 +55,12 @@ impl Leasing {
         self.now_ms
     }
 
-    /// The protocol gives no more promises; the last one ends then.
-    pub(super) fn end(&mut self, promised_ms: u64) {
-        self.promised_ms = self.promised_ms.max(promised_ms);
+    /// The protocol gives no more promises; the last one to this member ends then.
+    pub(super) fn end(&mut self, holder: ReplicaId, until_ms: u64) {
+        if until_ms > 0 {
+            let promised_ms = self.promised.entry(holder).or_insert(0);
+            *promised_ms = until_ms.max(*promised_ms);
+        }
     }
 
     /// A view of this number is durable.
@@ -69,12 +74,17 @@ impl Leasing {
         self.kept == config
     }
 
-    /// Whether no promise of this member holds any more, nor one of the process before. A node that
-    /// is told no such clock has promised nothing.
-    pub(super) fn is_free(&self, options: &NodeOptions) -> bool {
+    /// Whether this view may take effect: no promise of this member that speaks against it holds any
+    /// more, nor one of the process before. A node that is told no such clock has promised nothing.
+    ///
+    /// A promise to a full member of the view does not speak against it. Nothing counts in a view,
+    /// neither a write nor a read, before all its full members have said Hello in it, and whoever
+    /// has answers no more by the view before.
+    pub(super) fn is_free(&self, view: &GroupView, options: &NodeOptions) -> bool {
         let lease_ms = u64::from(options.lease_ms);
         let before_ms = if self.may_have_promised { self.first_ms + lease_ms } else { 0 };
-        let until_ms = self.promised_ms.max(before_ms);
+        let bind = self.promised.iter().filter(|(holder, _)| !view.has_full(**holder));
+        let until_ms = bind.map(|(_, until_ms)| *until_ms).max().unwrap_or(0).max(before_ms);
         // Another one counts the same time by a clock that may be slow; and a clock is read in
         // whole ms.
         let margin_ms = (lease_ms * DRIFT_PPM).div_ceil(1_000_000) + 1;

@@ -41,7 +41,9 @@ impl Node {
         if !self.has(Mutant::PromiseAfterView) {
             self.protocol.stop_promising();
         }
-        self.leasing.end(self.protocol.promised_until_ms());
+        for holder in self.view.group().members.iter().map(|member| member.replica) {
+            self.leasing.end(holder, self.protocol.promised_until_ms(holder));
+        }
         // A term is adopted together with the log of its writer, and not by hearsay.
         let (config, term) = (view.config, self.state.term());
         self.state.view = GroupView { term, ..view };
@@ -161,7 +163,7 @@ impl Node {
     pub(super) fn take_effect(&mut self) {
         let config = self.state.view.config;
         let is_new = config > self.view.group().config && self.leasing.is_kept(config);
-        if self.ended || !is_new || !self.leasing.is_free(&self.options) {
+        if self.ended || !is_new || !self.leasing.is_free(&self.state.view, &self.options) {
             return;
         }
         self.end_turn_before_event();

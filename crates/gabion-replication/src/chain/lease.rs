@@ -13,14 +13,16 @@
 //! other's time of promising. So the clocks need to run alike and not to agree.
 
 use crate::message::Lease;
+use alloc::collections::BTreeMap;
+use gabion_base::ReplicaId;
 
 /// A member's promises to others, and its clock.
 #[derive(Default)]
 pub(super) struct Leases {
     /// The clock as last told. None where the node has none: then nobody asks and nobody waits.
     now_ms: Option<u64>,
-    /// The last promise that was given ends then.
-    promised_until_ms: u64,
+    /// The end of the last promise to each member that asked.
+    promised: BTreeMap<ReplicaId, u64>,
     /// A newer view is on its way here: no promise is given any more.
     has_ended: bool,
 }
@@ -38,19 +40,26 @@ impl Leases {
         self.has_ended = true;
     }
 
-    pub(super) const fn promised_until_ms(&self) -> u64 {
-        self.promised_until_ms
+    pub(super) fn promised_until_ms(&self, to: ReplicaId) -> u64 {
+        self.promised.get(&to).copied().unwrap_or(0)
     }
 
-    /// Promises what was asked for, up to so many ms. `goes_on` is a planted defect.
-    pub(super) fn promise(&mut self, asked: Lease, most_ms: u32, goes_on: bool) -> Option<Lease> {
+    /// Promises a member what it asked for, up to so many ms. `goes_on` is a planted defect.
+    pub(super) fn promise(
+        &mut self,
+        to: ReplicaId,
+        asked: Lease,
+        most_ms: u32,
+        goes_on: bool,
+    ) -> Option<Lease> {
         let now_ms = self.now_ms.filter(|_| !self.has_ended || goes_on)?;
         if asked.lasts_ms == 0 {
             return None;
         }
         let lasts_ms = asked.lasts_ms.min(most_ms);
         let until_ms = now_ms.saturating_add(u64::from(lasts_ms));
-        self.promised_until_ms = self.promised_until_ms.max(until_ms);
+        let promised_ms = self.promised.entry(to).or_insert(0);
+        *promised_ms = until_ms.max(*promised_ms);
         Some(Lease { lasts_ms, ..asked })
     }
 }

@@ -187,7 +187,7 @@ impl Chain {
         if !self.is_full() || (id != self.head() && id != self.reader()) {
             return;
         }
-        if let Some(given) = self.leases.promise(asked, self.config.lease_ms, goes_on) {
+        if let Some(given) = self.leases.promise(id, asked, self.config.lease_ms, goes_on) {
             self.push(id, Message::Ack(Progress::default(), given));
         }
     }

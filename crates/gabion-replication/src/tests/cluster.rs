@@ -106,6 +106,8 @@ pub(crate) struct Node {
     pending: Option<GroupView>,
     /// Gone with the process: a newer view waits until then, by the clock of promises.
     waits_until_ms: u64,
+    /// The end of the last promise to each member, in this life.
+    promised: BTreeMap<ReplicaId, u64>,
     /// Its log cannot be followed.
     pub(crate) wants_copy: bool,
     /// Gone with the process.
@@ -129,6 +131,7 @@ impl Node {
             view,
             pending: None,
             waits_until_ms: 0,
+            promised: BTreeMap::new(),
             wants_copy: false,
             marks: Watermarks::default(),
             next_ticket: 0,
@@ -392,6 +395,7 @@ impl Cluster {
         // Nobody ran before the first start.
         let is_full = node.session > 1 && node.view.has_full(ReplicaId(id));
         let may_have_promised = node.pending.is_some() || is_full;
+        node.promised.clear();
         node.waits_until_ms = match may_have_promised && !forgets {
             true => lease_ms(id, now_ms) + u64::from(LEASE_MS) + LEASE_MARGIN_MS,
             false => 0,
@@ -441,10 +445,12 @@ impl Cluster {
             return;
         }
         chain.stop_promising();
-        if let promised_ms @ 1.. = chain.promised_until_ms()
-            && node.pending.is_none()
-        {
-            node.waits_until_ms = node.waits_until_ms.max(promised_ms + LEASE_MARGIN_MS);
+        if node.pending.is_none() {
+            for holder in node.view.members.iter().map(|member| member.replica) {
+                let until_ms = chain.promised_until_ms(holder);
+                let known_ms = node.promised.entry(holder).or_insert(0);
+                *known_ms = until_ms.max(*known_ms);
+            }
         }
         node.pending = Some(view);
         self.take_effect(id);
@@ -456,7 +462,12 @@ impl Cluster {
         let is_early = self.defect == Some(Defect::LeaseNotWaitedFor);
         let now_ms = lease_ms(id, self.now_ms);
         let node = self.node(id);
-        if node.chain.is_none() || (now_ms <= node.waits_until_ms && !is_early) {
+        let Some(view) = &node.pending else { return };
+        // One that stays full gives up the view before by itself, before anything counts.
+        let promised = node.promised.iter().filter(|(holder, _)| !view.has_full(**holder));
+        let promised_ms = promised.map(|(_, until_ms)| until_ms + LEASE_MARGIN_MS).max();
+        let until_ms = node.waits_until_ms.max(promised_ms.unwrap_or(0));
+        if node.chain.is_none() || (now_ms <= until_ms && !is_early) {
             return;
         }
         let Some(view) = node.pending.take() else { return };

@@ -13,7 +13,7 @@ use gabion_base::{Error, ErrorKind, ReplicaId};
 
 const STEPS: u64 = 1200;
 /// Runs in which a planted defect must show.
-const MUTANT_SEEDS: u64 = 3000;
+const MUTANT_SEEDS: u64 = 6_000;
 
 struct Random(u64);
 

@@ -137,7 +137,7 @@ fn promised(node: &mut Node) {
     say(node, Message::Hello(MemberState { versions, ..MemberState::default() }));
     let asked = Lease { asked_ms: 5, lasts_ms: 300 };
     say(node, Message::Heartbeat(Watermarks::default(), asked));
-    assert_eq!(node.protocol().promised_until_ms(), 1_300);
+    assert_eq!(node.protocol().promised_until_ms(TAIL), 1_300);
 }
 
 /// Ticks at this time, and the configuration that took effect with it.
@@ -157,20 +157,40 @@ fn a_newer_view_takes_effect_once_the_last_promise_has_run_out() {
     node.pass_lease_time(500);
     promised(&mut node);
     machine.run(&mut node, 0);
-    node.handle_view(view(2, &[TAIL, HEAD], 2)).unwrap();
+    node.handle_view(view(2, &[HEAD, TAIL], 1)).unwrap();
     assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
     assert_eq!(node.view_told().map(|view| view.config), Some(ConfigNumber(2)));
     assert!(node.duties().append, "the view before goes on");
     assert_eq!(tick(&machine, &mut node, 1_301), None);
-    node.handle_view(view(3, &[TAIL], 1)).unwrap();
+    node.handle_view(view(3, &[HEAD], 1)).unwrap();
     assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
     // 500 parts in a million and 1 ms are added, and a whole ms passes.
     assert_eq!(tick(&machine, &mut node, 1_302), None);
     assert_eq!(tick(&machine, &mut node, 1_303), Some(3));
-    // Nothing was promised in a view without this replica.
+    // Nothing was promised in a view of this replica alone.
     node.handle_view(view(4, &[TAIL, HEAD], 2)).unwrap();
     assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(4));
     assert!(!node.state().view_waits);
+}
+
+/// Nothing counts in a view before those who hold a promise say Hello in it, where they are full.
+/// docs/faults.md: R5
+#[test]
+fn a_view_that_keeps_those_who_were_promised_something_takes_effect_at_once() {
+    for (config, order) in [(2, [TAIL, HEAD]), (2, [HEAD, TAIL])] {
+        let machine = Machine::new(HEAD);
+        let mut node = machine.open(NodeOptions::default());
+        node.pass_lease_time(500);
+        promised(&mut node);
+        machine.run(&mut node, 0);
+        node.handle_view(view(config, &order, 2)).unwrap();
+        assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(config));
+        // What was promised before still binds towards the next one, which lacks the other.
+        node.handle_view(view(3, &[HEAD], 1)).unwrap();
+        assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+        assert_eq!(tick(&machine, &mut node, 1_302), None);
+        assert_eq!(tick(&machine, &mut node, 1_303), Some(3));
+    }
 }
 
 /// The process that promised is gone, and the next one does not know what it promised.
