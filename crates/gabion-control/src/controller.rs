@@ -20,6 +20,7 @@
 
 use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
 use crate::plan::{self, Change, Known, Plan};
+use crate::planted::{Mutant, Planted};
 use crate::record::GroupRecord;
 use crate::store::{Swapped, Version, Versioned};
 use alloc::boxed::Box;
@@ -145,11 +146,23 @@ pub(crate) struct Replica {
     pub(crate) report: Option<Report>,
     /// When nothing spoke against it last, in ms.
     well_ms: u64,
+    /// Since when its reports have been those of another disk than this one.
+    accused: Option<(Named, u64)>,
+}
+
+/// The disk that a view means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    pool_id: [u8; 16],
+    incarnation: u64,
+    /// The last complete view, if it has taken that.
+    taken: Option<ConfigNumber>,
 }
 
 impl Replica {
     fn new(patience: &Patience, now_ms: u64) -> Self {
-        Self { detector: Detector::new(patience, now_ms), report: None, well_ms: now_ms }
+        let detector = Detector::new(patience, now_ms);
+        Self { detector, report: None, well_ms: now_ms, accused: None }
     }
 
     /// Nobody was heard for so many ms, and that was nobody's silence.
@@ -173,6 +186,7 @@ pub(crate) struct Group {
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// The store was set back. Until every member has reported, nobody is judged by it.
     is_set_back: bool,
+    planted: Planted,
 }
 
 /// The controller of some groups.
@@ -180,7 +194,9 @@ pub struct Controller {
     pub(crate) patience: Patience,
     epoch: Epoch,
     pub(crate) groups: BTreeMap<GroupId, Group>,
-    ticked_ms: u64,
+    /// When it ran last.
+    ran_ms: u64,
+    planted: Planted,
     pub(crate) outputs: VecDeque<Output>,
 }
 
@@ -197,7 +213,8 @@ impl Controller {
             patience,
             epoch,
             groups: BTreeMap::new(),
-            ticked_ms: now.now_ms,
+            ran_ms: now.now_ms,
+            planted: Planted::default(),
             outputs: VecDeque::new(),
         };
         for (version, record) in records {
@@ -207,6 +224,7 @@ impl Controller {
                 storing: Storing::Nothing,
                 replicas: BTreeMap::new(),
                 is_set_back: false,
+                planted: Planted::default(),
             };
             group.expect_members(&patience, now.now_ms);
             controller.groups.insert(group.record.complete.group, group);
@@ -214,14 +232,38 @@ impl Controller {
         controller
     }
 
+    /// The controller with a defect.
+    #[cfg(feature = "planted")]
+    #[must_use]
+    pub fn planted(mut self, mutant: Option<Mutant>) -> Self {
+        self.planted = Planted { mutant };
+        self.groups.values_mut().for_each(|group| group.planted = Planted { mutant });
+        self
+    }
+
+    /// The controller runs at this time: to be called before anything is judged. While it did not
+    /// run it heard nobody, and that was nobody's silence.
+    fn run_at(&mut self, now: Moment) {
+        let missed_ms = now.now_ms.saturating_sub(self.ran_ms);
+        let paused_ms = missed_ms.saturating_sub(self.patience.report_ms);
+        self.ran_ms = self.ran_ms.max(now.now_ms);
+        if paused_ms > 0 && !self.planted.has(Mutant::PauseIsSilence) {
+            let replicas = self.groups.values_mut().flat_map(|group| group.replicas.values_mut());
+            replicas.for_each(|replica| replica.skip(paused_ms));
+        }
+    }
+
     /// A replica reports. One of a group that no record is of is ignored.
     pub fn handle_report(&mut self, report: Report, now: Moment) {
+        self.run_at(now);
         let Some(group) = self.groups.get_mut(&report.group) else { return };
         let (patience, epoch) = (&self.patience, self.epoch);
-        let replica = group
-            .replicas
-            .entry(report.member.replica)
-            .or_insert_with(|| Replica::new(patience, now.now_ms));
+        let named = group.is_of_other_disk(&report);
+        let id = report.member.replica;
+        let replica =
+            group.replicas.entry(id).or_insert_with(|| Replica::new(patience, now.now_ms));
+        let since = replica.accused.filter(|(before, _)| Some(*before) == named);
+        replica.accused = since.or_else(|| named.map(|named| (named, now.now_ms)));
         replica.detector.hear(report.probe, now.now_ms);
         let is_later = report.epoch.number > epoch.number;
         let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
@@ -229,7 +271,7 @@ impl Controller {
         let to = report.member.replica;
         let is_behind = report.config() < group.record.newest().config || report.epoch != epoch;
         replica.report = Some(report);
-        if is_behind && !group.is_storing() {
+        if is_behind && !group.is_storing() && group.may_tell(to) {
             group.tell(&mut self.outputs, to, epoch);
         }
         group.advance(&mut self.outputs, patience, now);
@@ -237,14 +279,8 @@ impl Controller {
 
     /// Time passed. To be called a few times in each [`Patience::report_ms`].
     pub fn handle_tick(&mut self, now: Moment) {
-        // A controller that did not run heard nobody: that was nobody's silence.
-        let missed_ms = now.now_ms.saturating_sub(self.ticked_ms);
-        let paused_ms = missed_ms.saturating_sub(self.patience.report_ms);
-        self.ticked_ms = self.ticked_ms.max(now.now_ms);
+        self.run_at(now);
         for group in self.groups.values_mut() {
-            if paused_ms > 0 {
-                group.replicas.values_mut().for_each(|replica| replica.skip(paused_ms));
-            }
             group.note_well(&self.patience, now.now_ms);
             group.advance(&mut self.outputs, &self.patience, now);
         }
@@ -253,6 +289,7 @@ impl Controller {
     /// The outcome of an [`Output::Swap`]. After an error nobody knows whether the record was
     /// stored, so it is read again.
     pub fn handle_swapped(&mut self, group: GroupId, swapped: Result<Swapped>, now: Moment) {
+        self.run_at(now);
         let Some(found) = self.groups.get_mut(&group) else { return };
         let Storing::Swap(record) = core::mem::replace(&mut found.storing, Storing::Nothing) else {
             debug_assert!(false, "an outcome without a swap");
@@ -274,6 +311,7 @@ impl Controller {
     /// The outcome of an [`Output::Read`]; an error has it read again at once, so a driver waits
     /// before it answers with one.
     pub fn handle_read(&mut self, group: GroupId, read: Result<Option<Versioned>>, now: Moment) {
+        self.run_at(now);
         let Some(found) = self.groups.get_mut(&group) else { return };
         found.storing = Storing::Nothing;
         match read {
@@ -380,6 +418,26 @@ impl Group {
         self.record.preferred.iter().filter(is_awaited).copied().collect()
     }
 
+    /// Whether the newest view means this replica with the disk that it has. One that lacks what it
+    /// had is told no view in which it is full: it would take it, and look like the one that had
+    /// everything.
+    fn may_tell(&self, to: ReplicaId) -> bool {
+        let report = self.replicas.get(&to).and_then(|replica| replica.report.as_ref());
+        let is_full = self.record.newest().full().any(|member| member.replica == to);
+        !is_full || report.is_none_or(|report| self.is_of_other_disk(report).is_none())
+    }
+
+    /// Whether this replica had taken a later view than it says: every full member of a complete
+    /// one has. A full member whose log nobody's continues says that it has none.
+    fn lacks_what_it_kept(&self, report: &Report) -> bool {
+        let is_full_in =
+            |view: &GroupView| view.full().any(|member| member.replica == report.member.replica);
+        let complete = &self.record.complete;
+        let is_behind = is_full_in(complete) && report.config() < complete.config;
+        // No member is full before it has taken some view.
+        is_behind || (is_full_in(self.record.newest()) && report.view.is_none())
+    }
+
     fn tell(&self, outputs: &mut VecDeque<Output>, to: ReplicaId, epoch: Epoch) {
         outputs.push_back(Output::Tell { to, view: self.record.newest().clone(), epoch });
     }
@@ -387,7 +445,8 @@ impl Group {
     fn tell_all(&self, outputs: &mut VecDeque<Output>, epoch: Epoch) {
         let config = self.record.newest().config;
         for (id, replica) in &self.replicas {
-            if replica.report.as_ref().is_some_and(|report| report.config() < config) {
+            let is_older = |report: &Report| report.config() < config;
+            if replica.report.as_ref().is_some_and(is_older) && self.may_tell(*id) {
                 self.tell(outputs, *id, epoch);
             }
         }
@@ -396,6 +455,11 @@ impl Group {
     pub(crate) fn swap(&mut self, outputs: &mut VecDeque<Output>, record: GroupRecord) {
         assert!(!self.is_storing(), "one change of a record at a time");
         let (group, expected) = (record.complete.group, self.version);
+        if self.planted.has(Mutant::ToldBeforeStored) {
+            let (view, epoch) = (record.newest(), Epoch::default());
+            let tell = |to: &ReplicaId| Output::Tell { to: *to, view: view.clone(), epoch };
+            outputs.extend(self.replicas.keys().map(tell));
+        }
         outputs.push_back(Output::Swap { group, expected, record: record.encode() });
         self.storing = Storing::Swap(Box::new(record));
     }
@@ -425,6 +489,9 @@ impl Group {
 
     /// A view that a replica has and the store never had.
     fn other_view(&self) -> Option<&GroupView> {
+        if self.planted.has(Mutant::OldStoreBelieved) {
+            return None;
+        }
         let newest = self.record.newest();
         let is_other = |view: &&GroupView| match view.config.cmp(&newest.config) {
             Ordering::Less => false,
@@ -484,7 +551,12 @@ impl Group {
     fn completed(&self, now: Moment) -> Option<GroupRecord> {
         let intended = self.record.intended.as_ref()?;
         let founded: Vec<ReplicaId> = self.founded().collect();
-        if !intended.full().all(|member| founded.contains(&member.replica)) {
+        let mut full = intended.full();
+        let is_complete = match self.planted.has(Mutant::CompleteWithFirst) {
+            true => full.any(|member| founded.contains(&member.replica)),
+            false => full.all(|member| founded.contains(&member.replica)),
+        };
+        if !is_complete {
             return None;
         }
         let mut record = self.record.clone();
@@ -510,11 +582,17 @@ impl Group {
         }
         let verdicts = self.verdicts(patience, now.now_ms);
         let failed: Vec<ReplicaId> = verdicts.iter().map(|(id, _)| *id).collect();
+        if self.is_in_doubt(&failed) {
+            return None;
+        }
         let filled: Vec<ReplicaId> = self.filled().collect();
         let newcomers = self.newcomers(patience, now.now_ms);
         let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
         let gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
-        let founded: Vec<ReplicaId> = self.founded().collect();
+        let founded: Vec<ReplicaId> = match self.planted.has(Mutant::UntrustedCounts) {
+            true => self.record.newest().full().map(|member| member.replica).collect(),
+            false => self.founded().collect(),
+        };
         let awaited = self.awaited(patience, now.now_ms);
         let known = Known {
             failed: &failed,
@@ -527,6 +605,7 @@ impl Group {
         match plan::next(&self.record, &known) {
             Plan::Next(record, changes) => {
                 let mut record = *record;
+                self.name_disks(&mut record, &failed);
                 for change in &changes {
                     record.note(now.unix_ms, &in_a_sentence(change, &verdicts));
                 }
@@ -543,6 +622,21 @@ impl Group {
         }
     }
 
+    /// The next view says which disks it means.
+    fn name_disks(&self, record: &mut GroupRecord, failed: &[ReplicaId]) {
+        let members = record.intended.iter_mut().flat_map(|view| &mut view.members);
+        for member in members.filter(|member| !failed.contains(&member.replica)) {
+            let replica = self.replicas.get(&member.replica);
+            let Some(said) = replica.and_then(|replica| replica.report.as_ref()) else { continue };
+            if member.pool_id == [0; 16] {
+                member.pool_id = said.member.pool_id;
+            }
+            if member.pool_id == said.member.pool_id {
+                member.incarnation = member.incarnation.max(said.member.incarnation);
+            }
+        }
+    }
+
     /// Members that have failed, and how.
     fn verdicts(&self, patience: &Patience, now_ms: u64) -> Vec<(ReplicaId, Verdict)> {
         let members = self.record.newest().members.iter();
@@ -550,7 +644,7 @@ impl Group {
             .filter_map(|member| {
                 let replica = self.replicas.get(&member.replica)?;
                 let verdict = replica.detector.verdict(patience, now_ms);
-                let is_other = self.is_other_disk(member, replica);
+                let is_other = self.is_other_disk(replica, patience);
                 Some((member.replica, if is_other { Verdict::OtherDisk } else { verdict }))
             })
             .collect();
@@ -567,16 +661,41 @@ impl Group {
         all.into_iter().filter(|(_, verdict)| is_failure(*verdict)).collect()
     }
 
-    /// Whether the disk of this member is empty, foreign, or older than what the group knows of it.
-    fn is_other_disk(&self, member: &Member, replica: &Replica) -> bool {
-        let Some(report) = &replica.report else { return false };
-        // Every full member of a complete view has kept it.
-        let complete = &self.record.complete;
-        let kept = complete.members.iter().any(|m| m.replica == member.replica && m.is_full);
-        let is_behind = kept && report.config() < complete.config;
+    /// The disk that the newest view means, if a report of its member is of another one: it is empty,
+    /// foreign, or older than what the group knows of it.
+    fn is_of_other_disk(&self, report: &Report) -> Option<Named> {
         let said = &report.member;
+        let newest = self.record.newest();
+        let member = newest.members.iter().find(|member| member.replica == said.replica)?;
+        let is_behind = self.lacks_what_it_kept(report);
         let is_foreign = member.pool_id != [0; 16] && said.pool_id != member.pool_id;
-        is_behind || is_foreign || said.incarnation < member.incarnation
+        let taken = is_behind.then_some(self.record.complete.config);
+        let (pool_id, incarnation) = (member.pool_id, member.incarnation);
+        let is_other = is_behind || is_foreign || said.incarnation < incarnation;
+        is_other.then_some(Named { pool_id, incarnation, taken })
+    }
+
+    /// Whether a member that has not failed may be one with another disk: no view relies on it before
+    /// that is known, which takes as long as a silence.
+    fn is_in_doubt(&self, failed: &[ReplicaId]) -> bool {
+        let is_of_other = |id: &ReplicaId| {
+            let report = self.replicas.get(id).and_then(|replica| replica.report.as_ref());
+            report.is_some_and(|report| self.is_of_other_disk(report).is_some())
+        };
+        let members = self.record.newest().members.iter().map(|member| member.replica);
+        !self.planted.has(Mutant::OtherDiskStays)
+            && members.filter(|id| !failed.contains(id)).any(|id| is_of_other(&id))
+    }
+
+    /// Whether reports of this member have been of another disk for as long as a silence is. One that
+    /// was on its way when the view was made says nothing: it is of before.
+    fn is_other_disk(&self, replica: &Replica, patience: &Patience) -> bool {
+        let now = replica.report.as_ref().and_then(|report| self.is_of_other_disk(report));
+        let lasts = |(named, since_ms): (Named, u64)| {
+            let lasted_ms = replica.detector.heard_ms().saturating_sub(since_ms);
+            now == Some(named) && lasted_ms > patience.silence_ms_min
+        };
+        !self.planted.has(Mutant::OtherDiskStays) && replica.accused.is_some_and(lasts)
     }
 
     fn founded(&self) -> impl Iterator<Item = ReplicaId> {

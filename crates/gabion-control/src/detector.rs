@@ -155,6 +155,12 @@ impl Detector {
         (self.probe != Probe::Full).then_some(since_ms)
     }
 
+    /// When the last report came.
+    #[must_use]
+    pub const fn heard_ms(&self) -> u64 {
+        self.heard_ms
+    }
+
     /// The controller itself did not run for `ms`: that was no silence of the replica's.
     pub const fn skip(&mut self, ms: u64) {
         self.heard_ms = self.heard_ms.saturating_add(ms);

@@ -25,6 +25,7 @@ mod command;
 mod controller;
 pub mod detector;
 pub mod plan;
+mod planted;
 pub mod record;
 pub mod store;
 #[cfg(test)]
@@ -34,5 +35,7 @@ pub mod wire;
 pub use command::Command;
 pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use detector::{Patience, Probe, Verdict};
+#[cfg(feature = "planted")]
+pub use planted::Mutant;
 pub use record::{Event, GroupRecord};
 pub use store::{Store, Swapped, Version, Versioned};

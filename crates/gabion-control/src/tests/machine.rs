@@ -154,6 +154,11 @@ fn a_controller_that_did_not_run_judges_nobody_by_it() {
     rig.now_ms += 60_000;
     rig.controller.handle_tick(rig.now());
     assert_eq!(rig.outputs(), []);
+    rig.pass(1_000, &[1, 2, 3], |_| {});
+    rig.now_ms += 60_000;
+    let report = rig.report(1);
+    rig.controller.handle_report(report, rig.now());
+    assert_eq!(rig.outputs(), [], "a report came before the first tick");
     rig.pass(300, &[1, 2], |_| {});
     assert_eq!(rig.outputs(), [], "they have their whole patience again");
     rig.pass(300, &[1, 2], |_| {});
@@ -263,7 +268,7 @@ fn a_wiped_foreign_or_older_disk_is_no_member_and_joins_anew() {
                 change(report);
             }
         };
-        rig.pass(200, &[1, 2, 3], change);
+        rig.pass(600, &[1, 2, 3], change);
         let mut swaps = rig.outputs().into_iter().filter_map(|output| match output {
             Output::Swap { record, .. } => GroupRecord::decode(&record).ok(),
             _ => None,
@@ -290,6 +295,59 @@ fn a_wiped_foreign_or_older_disk_is_no_member_and_joins_anew() {
         assert_eq!(ids(&view), [1, 2, 3]);
         assert!(!view.members[2].is_full, "it is filled first");
     }
+}
+
+/// docs/faults.md: R11
+#[test]
+fn one_that_lost_what_it_had_is_told_no_view_in_which_it_is_full() {
+    let mut rig = Rig::new(2);
+    rig.view.members.iter_mut().for_each(|member| member.pool_id = [0; 16]);
+    let records = [(Version(1), GroupRecord::founding(rig.view.clone()))];
+    rig.controller = Controller::new(Patience::default(), EPOCH, records, rig.now());
+    let is_wiped = |report: &mut Report| {
+        if report.member.replica.get() == 3 {
+            report.view = None;
+        }
+    };
+    rig.pass(600, &[1, 2, 3], is_wiped);
+    let next = rig.swap().newest().clone();
+    assert_eq!(ids(&next), [1, 2]);
+    assert_eq!(next.members[0].pool_id, [1; 16], "from now on the view says which disks it means");
+    rig.stored();
+    let told = rig.outputs();
+    let is_to = |id: u32| {
+        told.iter().any(|output| matches!(output, Output::Tell { to, .. } if to.get() == id))
+    };
+    assert!(is_to(1) && is_to(2) && is_to(3), "a view without it says that it is out: {told:?}");
+}
+
+/// docs/faults.md: R11, R12
+#[test]
+fn no_view_relies_on_members_that_may_have_lost_their_disks() {
+    let mut rig = Rig::new(2);
+    rig.pass(300, &[], |_| {});
+    let are_wiped = |report: &mut Report| report.view = None;
+    rig.pass(3_000, &[2, 3], are_wiped);
+    let record = rig.swap();
+    assert_eq!(ids(record.newest()), [1], "the one that is silent has everything");
+}
+
+/// docs/faults.md: R8
+#[test]
+fn reports_that_were_on_their_way_when_another_controller_completed_a_view_accuse_nobody() {
+    let mut rig = Rig::new(2);
+    rig.pass(1_000, &[1, 2], |_| {});
+    let mut theirs = rig.swap();
+    theirs.complete = theirs.intended.take().unwrap();
+    let old = rig.view.clone();
+    rig.view = theirs.complete.clone();
+    let lost = Swapped::Lost(Some(Versioned { version: Version(4), value: theirs.encode() }));
+    rig.controller.handle_swapped(GROUP, Ok(lost), rig.now());
+    rig.version = 4;
+    rig.pass(300, &[1, 2], |report| report.view = Some(old.clone()));
+    assert_eq!(rig.outputs(), []);
+    rig.pass(1_000, &[1, 2], |_| {});
+    assert_eq!(rig.outputs(), []);
 }
 
 #[test]

@@ -1,0 +1,41 @@
+//! Defects that tests plant, to prove that the simulator's checkers can fail (docs/faults.md,
+//! "Seeded mutants"). Without the feature `planted` nothing can be planted and every question is
+//! `false` at compile time.
+
+/// A defect.
+#[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// Members are told a view before it is stored as intended.
+    ToldBeforeStored,
+    /// A view is complete with the first full member that has founded it.
+    CompleteWithFirst,
+    /// The next view relies on every full member, trusted or not.
+    UntrustedCounts,
+    /// A controller that was paused judges by the silence that it did not hear.
+    PauseIsSilence,
+    /// A store that was set back is believed: views that replicas have are ignored.
+    OldStoreBelieved,
+    /// A member whose disk is another one stays.
+    OtherDiskStays,
+}
+
+/// The planted defect of one controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(feature = "planted")]
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Planted {
+    #[cfg(feature = "planted")]
+    pub(crate) fn has(self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "the twin with the feature needs it")]
+    pub(crate) const fn has(self, _: Mutant) -> bool {
+        false
+    }
+}
