@@ -589,10 +589,7 @@ impl Group {
         let newcomers = self.newcomers(patience, now.now_ms);
         let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
         let gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
-        let founded: Vec<ReplicaId> = match self.planted.has(Mutant::UntrustedCounts) {
-            true => self.record.newest().full().map(|member| member.replica).collect(),
-            false => self.founded().collect(),
-        };
+        let founded: Vec<ReplicaId> = self.founded().collect();
         let awaited = self.awaited(patience, now.now_ms);
         let known = Known {
             failed: &failed,
@@ -661,8 +658,8 @@ impl Group {
         all.into_iter().filter(|(_, verdict)| is_failure(*verdict)).collect()
     }
 
-    /// The disk that the newest view means, if a report of its member is of another one: it is empty,
-    /// foreign, or older than what the group knows of it.
+    /// The disk that the newest view means, if a report of its member is of another one: it is
+    /// empty, foreign, or older than what the group knows of it.
     fn is_of_other_disk(&self, report: &Report) -> Option<Named> {
         let said = &report.member;
         let newest = self.record.newest();
@@ -675,20 +672,20 @@ impl Group {
         is_other.then_some(Named { pool_id, incarnation, taken })
     }
 
-    /// Whether a member that has not failed may be one with another disk: no view relies on it before
-    /// that is known, which takes as long as a silence.
+    /// Whether a member that has not failed may be one with another disk, or was not heard yet: no
+    /// view relies on it before that is known, which takes as long as a silence.
     fn is_in_doubt(&self, failed: &[ReplicaId]) -> bool {
         let is_of_other = |id: &ReplicaId| {
             let report = self.replicas.get(id).and_then(|replica| replica.report.as_ref());
-            report.is_some_and(|report| self.is_of_other_disk(report).is_some())
+            report.is_none_or(|report| self.is_of_other_disk(report).is_some())
         };
         let members = self.record.newest().members.iter().map(|member| member.replica);
         !self.planted.has(Mutant::OtherDiskStays)
             && members.filter(|id| !failed.contains(id)).any(|id| is_of_other(&id))
     }
 
-    /// Whether reports of this member have been of another disk for as long as a silence is. One that
-    /// was on its way when the view was made says nothing: it is of before.
+    /// Whether reports of this member have been of another disk for as long as a silence is. One
+    /// that was on its way when the view was made says nothing: it is of before.
     fn is_other_disk(&self, replica: &Replica, patience: &Patience) -> bool {
         let now = replica.report.as_ref().and_then(|report| self.is_of_other_disk(report));
         let lasts = |(named, since_ms): (Named, u64)| {

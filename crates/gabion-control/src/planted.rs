@@ -10,8 +10,6 @@ pub enum Mutant {
     ToldBeforeStored,
     /// A view is complete with the first full member that has founded it.
     CompleteWithFirst,
-    /// The next view relies on every full member, trusted or not.
-    UntrustedCounts,
     /// A controller that was paused judges by the silence that it did not hear.
     PauseIsSilence,
     /// A store that was set back is believed: views that replicas have are ignored.
