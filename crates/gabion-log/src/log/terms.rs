@@ -127,8 +127,11 @@ impl Log {
         // A log without a record is a prefix of every log that begins where it does.
         let start = self.tail.position;
         let is_empty = self.tail.index == LogIndex::ZERO && theirs.list()[0].start == start;
+        // So is the beginning of the group's log: what was never committed there may be cut.
+        let begins_both = theirs.list()[0].start == LogPosition::ZERO && self.trimmed == 0;
         let common = match mine.common_end(self.end, &theirs) {
             None if is_empty => Some(start.get()),
+            None if begins_both => Some(0),
             common => common.filter(|&at| at >= self.trimmed),
         };
         let Some(common) = common else {

@@ -363,7 +363,7 @@ fn a_record_of_another_term_is_refused_and_says_why() {
     replica.place(new.bytes).unwrap();
     assert_eq!(replica.last(), head.last());
     assert_eq!(replica.begin_term(Term(2)).unwrap_err().kind(), ErrorKind::Fenced);
-    let stranger = [Span { term: Term(9), start: LogPosition(0), end: None }];
+    let stranger = [Span { term: Term(9), start: LogPosition(8192), end: None }];
     assert_eq!(replica.adopt_spans(&stranger).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -429,6 +429,20 @@ fn a_member_that_has_trimmed_less_than_the_head_whose_spans_it_takes_is_found_ag
     drain_and_flush(&mut log, &mut own);
     log.trim(second.end()).unwrap();
     assert_eq!(log.spans(), head.spans());
+}
+
+/// A head that nobody has heard wrote the first records, and the others began without it: all logs
+/// of a group have its beginning in common.
+#[test]
+fn a_log_that_nobody_else_had_any_of_is_cut_to_nothing_by_one_that_begins_where_the_group_does() {
+    let (ring, other) = (SharedRing::new(CONFIG().ring_len), SharedRing::new(CONFIG().ring_len));
+    let (mut first, mut disk) = (new_log(CONFIG(), &ring), Disk::new(CONFIG().segment_len));
+    append(&mut first, &mut disk, 1, 100, RecordFlags::NONE);
+    let mut head = Log::create(CONFIG(), other.boxed(), Term(3), Anchor::START).unwrap();
+    let record = append(&mut head, &mut disk, 1, 100, RecordFlags::NONE).record;
+    assert_eq!(first.adopt_spans(head.spans()).unwrap(), LogPosition(0));
+    first.place(record.bytes).unwrap();
+    assert_eq!(first.last(), head.last());
 }
 
 #[test]
