@@ -81,10 +81,14 @@ impl Node {
         self.protocol.holds_lease()
     }
 
-    /// The newest view that is durable here, for reports; none where none was heard of.
+    /// The newest view that is durable here, for reports; none where none was heard of. A full
+    /// member that would need a full copy has none either: its disk is not the one that the view
+    /// means, so the group has to go on without it before it can be filled.
     #[must_use]
     pub fn view_told(&self) -> Option<&GroupView> {
-        Some(&self.state.view).filter(|view| view.config > ConfigNumber::ZERO)
+        let is_another_disk = self.view.is_full() && self.needs_copy().is_some();
+        let is_known = self.state.view.config > ConfigNumber::ZERO;
+        Some(&self.state.view).filter(|_| is_known && !is_another_disk)
     }
 
     /// The configuration whose term has a record in the log here; zero while none of the term that

@@ -145,13 +145,17 @@ impl Chain {
         let needed = self.progress.flushed.only().max(self.marks.commit.only()).min(mine.tip().1);
         let is_forgotten = state.spans.forgot_after(common, state.oldest);
         if is_forgotten || from < state.oldest || common < needed {
-            self.blocked = Some(format!(
+            let reason = format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",
                 self.config.me.get(),
                 winner.get(),
                 state.oldest
-            ));
+            );
+            if self.blocked.as_ref() != Some(&reason) {
+                self.actions.push_back(Action::NeedsCopy { reason: reason.clone() });
+            }
+            self.blocked = Some(reason);
             return;
         }
         self.blocked = None;

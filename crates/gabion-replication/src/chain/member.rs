@@ -97,14 +97,13 @@ impl Chain {
         self.cannot_follow(reason);
     }
 
-    /// This member cannot take part. One that is not full asks for a copy; the others go on.
+    /// This member cannot take part. One that is not full asks for a copy; the others go on. A full
+    /// one says so, too: its group goes on without it, and then it is filled.
     fn cannot_follow(&mut self, reason: String) {
-        if !self.is_full() {
-            let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
-            let is_asked = link.is_some_and(|l| core::mem::replace(&mut l.asked_for_copy, true));
-            if !is_asked {
-                self.actions.push_back(Action::NeedsCopy { reason: reason.clone() });
-            }
+        let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
+        let is_asked = link.is_some_and(|l| core::mem::replace(&mut l.asked_for_copy, true));
+        if !is_asked {
+            self.actions.push_back(Action::NeedsCopy { reason: reason.clone() });
         }
         self.blocked = Some(reason);
     }
