@@ -63,6 +63,7 @@ impl Node {
         let can_copy = self.view.has_one_tree() && self.is_to_be_filled();
         let next = match can_copy {
             true => "it asks the head for one",
+            false if self.view.has_one_tree() => "it is filled once the group goes on without it",
             false => "none can be made, as each replica has files of its own",
         };
         self.effects.notice(format!("{reason}; {next}"));
@@ -201,8 +202,12 @@ impl Node {
     /// The log has reached what copied files hold, durably: from now on it tells by itself what is
     /// applied.
     fn pass_copied_log(&mut self) {
-        let is_behind = matches!(self.state.copy, CopyMark::LogBehind(_));
-        if is_behind && !self.state.is_log_behind(self.log.durable_end()) {
+        let CopyMark::LogBehind(to) = self.state.copy else { return };
+        // An idle group appends nothing that would have the ring drained.
+        if self.log.end() >= to {
+            self.drain.want(to);
+        }
+        if !self.state.is_log_behind(self.log.durable_end()) {
             self.state.copy = CopyMark::None;
             self.stage_state(None);
         }
