@@ -109,7 +109,9 @@ impl Shipping {
         let mut before = core::mem::replace(&mut self.remotes, next);
         for (member, remote) in &mut self.remotes {
             // A late grant of an old session is not taken for a new one.
-            remote.session = before.remove(member).map_or(0, |before| before.session);
+            let before = before.remove(member);
+            let before = before.map_or((0, [0; 16]), |before| (before.session, before.pool_id));
+            (remote.session, remote.pool_id) = before;
         }
     }
 
@@ -259,10 +261,14 @@ impl Shipping {
     ) {
         let Some(remote) = self.remotes.get_mut(&from) else { return };
         let Granted { session, pool_id, subsystem, port, region, slots } = grant;
-        if session < remote.session {
+        // Sessions are those of one pool: another disk of the member counts its own.
+        let is_other_pool = remote.session > 0 && pool_id != remote.pool_id;
+        let is_late =
+            session < remote.session || (session == remote.session && remote.geometry.is_none());
+        if is_late && !is_other_pool {
             return;
         }
-        let is_new = session > remote.session;
+        let is_new = is_other_pool || session > remote.session;
         if is_new {
             let counts = self.full.contains(&from);
             let mut queue: VecDeque<_> = self.files.lacking_at(from, counts).collect();
@@ -286,9 +292,9 @@ impl Shipping {
     /// The connection with a member is gone: what was granted on it is void.
     pub(super) fn lose(&mut self, effects: &mut Effects, peer: ReplicaId) {
         let Some(remote) = self.remotes.get_mut(&peer) else { return };
-        let session = remote.session;
+        let (session, pool_id) = (remote.session, remote.pool_id);
         // Remember the session, so that a late grant of it is not taken for a new one.
-        *remote = Remote { session, ..Remote::default() };
+        *remote = Remote { session, pool_id, ..Remote::default() };
         if session > 0 {
             effects.put_out(Output::Remote(RemoteCommand::Drop { to: peer }));
         }
@@ -794,6 +800,13 @@ mod tests {
         ship.lose(&mut asked, TAIL);
         assert!(matches!(asked.next_effect(), Some(Effect::Output(Output::Remote(_)))));
         assert!(ship.remote_geometry(TAIL, 2).is_none());
+        ship.invariants();
+        // A late grant of a session that is over, and another disk that counts its own.
+        ship.granted(&facts!(node), &mut asked, TAIL, grant(2));
+        assert!(ship.remote_geometry(TAIL, 2).is_none());
+        let other = Granted { pool_id: [3; 16], ..grant(1) };
+        ship.granted(&facts!(node), &mut asked, TAIL, other);
+        assert!(ship.remote_geometry(TAIL, 1).is_some());
         ship.invariants();
     }
 }
