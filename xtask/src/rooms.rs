@@ -41,6 +41,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-log",
             "gabion-engine",
             "gabion-replication",
+            "gabion-control",
             "gabion-node",
             "gabion-proc",
         ],

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Seeds of the simulator in one shard.
 const SEEDS: u64 = 1_000;
+/// Shards of as many seeds of groups with controllers.
+const FAILOVERS: u64 = 5;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
 /// The shard that loads many records into a store within 2 GiB of memory, their number, and the
@@ -68,7 +70,8 @@ pub(crate) fn soak(hours: f64) -> Step {
         "chain, 25000 seeds",
         "planted",
     ];
-    let once = once.into_iter().map(str::to_owned).chain(exhaustive()?);
+    let failovers = (0..FAILOVERS).map(|n| format!("failover {}", n * SEEDS));
+    let once = once.into_iter().map(str::to_owned).chain(failovers).chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
     }
@@ -102,9 +105,9 @@ pub(crate) fn soak(hours: f64) -> Step {
 fn run_shard(shard: &str) -> Step {
     println!("\n── shard: {shard}");
     match shard.split_once(' ') {
-        Some(("seeds", first)) => {
+        Some((test @ ("seeds" | "failover"), first)) => {
             let first = first.parse().map_err(|_| format!("shard {shard}: no number"))?;
-            some_seeds(first, SEEDS)
+            some_seeds(test, first, SEEDS)
         }
         Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
         Some(("load", _)) => {

@@ -114,6 +114,7 @@ pub(crate) fn ci() -> Step {
 pub(crate) fn planted() -> Step {
     let sim = ["-p", "gabion-sim", "--features", "planted", "--test"];
     test(&[&sim[..], &["planted"]].concat(), &[])?;
+    test(&[&sim[..], &["failover", "planted::"]].concat(), &[])?;
     test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
 }
 
@@ -139,7 +140,9 @@ pub(crate) fn seeds(count: u32) -> Step {
     let commit = head_commit()?;
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
-    some_seeds(first, u64::from(count))?;
+    some_seeds("seeds", first, u64::from(count))?;
+    println!("groups whose controller leaves members out and takes them back");
+    some_seeds("failover", first, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
     run_covering("sim", &[("GABION_TIMES", "4")])?;
     test(&["-p", "gabion-db", "--test", "db", "pools::"], &[("GABION_TIMES", "4")])?;
@@ -147,10 +150,10 @@ pub(crate) fn seeds(count: u32) -> Step {
     test(&["-p", "gabion-sim", "--test", "sim", "metamorphic::"], &[("GABION_TIMES", "13")])
 }
 
-/// Seeds of the simulator from `first` on.
-pub(crate) fn some_seeds(first: u64, count: u64) -> Step {
+/// Seeds of one test of the simulator, from `first` on.
+pub(crate) fn some_seeds(test: &str, first: u64, count: u64) -> Step {
     let env = [("GABION_SEEDS", &*count.to_string()), ("GABION_FIRST_SEED", &*first.to_string())];
-    run_covering("seeds", &env)
+    run_covering(test, &env)
 }
 
 /// Runs tests of the simulator and shows their coverage: each test prints a line of it. The rest of

@@ -24,7 +24,7 @@ fn shape(node: &Node) -> Shape {
 pub fn at_rest(world: &mut World) -> Result<(), String> {
     let mode = world.group().compaction;
     let mut first: Option<(Shape, BTreeMap<Vec<u8>, u64>, gabion_base::Frontier)> = None;
-    for index in 0..world.len() {
+    for index in world.members() {
         let records = world.scan(index)?;
         let node = world.node(index).ok_or_else(|| format!("replica {index} is not up"))?;
         slots(node).map_err(|error| format!("replica {index}: {error}"))?;

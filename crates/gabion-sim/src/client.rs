@@ -263,6 +263,11 @@ struct Pending {
 }
 
 impl Pending {
+    /// The configuration in which it writes, if it does.
+    fn written_in(&self) -> Option<ConfigNumber> {
+        self.config.filter(|_| matches!(self.waits, Waits::Acknowledged(..)))
+    }
+
     /// Whether the server lives, in the same view: in the log of another one the positions of this
     /// one may be other records.
     fn is_of(&self, process: &Process) -> bool {
@@ -275,6 +280,8 @@ impl Pending {
 pub struct Client {
     /// The machine that it asked last.
     pub at: usize,
+    /// The configuration in which a write was acknowledged to it since this was taken.
+    pub acknowledged_in: Option<ConfigNumber>,
     pending: Option<Pending>,
 }
 
@@ -343,7 +350,7 @@ impl Client {
 
     /// Reads a register, or both twins at one view, far apart in time.
     pub fn read(&mut self, tail: &mut Process, key: u64, random: Random, now: u64) {
-        if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
+        if tail.node.as_ref().is_some_and(|node| may_answer(node)) {
             let slot = spawn_get(tail, key, random);
             self.begin(tail, now, Waits::Read(slot));
         }
@@ -351,9 +358,18 @@ impl Client {
 
     /// Scans everything, slowly; the history gets the results for `keys`.
     pub fn scan(&mut self, tail: &mut Process, keys: Vec<u64>, random: Random, now: u64) {
-        if tail.node.as_ref().is_some_and(|node| node.is_readable()) {
+        if tail.node.as_ref().is_some_and(|node| may_answer(node)) {
             let slot = spawn_scan(tail, keys, random);
             self.begin(tail, now, Waits::Read(slot));
+        }
+    }
+
+    /// Reads a register at the head, as a command does that finds nothing to write. The reply rests
+    /// on no record, so the head must know that no other view is in effect.
+    pub fn look(&mut self, head: &mut Process, key: u64, random: Random, now: u64) {
+        if open_head(head).is_some_and(|node| node.holds_lease()) {
+            let slot = spawn_get(head, key, random);
+            self.begin(head, now, Waits::Read(slot));
         }
     }
 
@@ -462,6 +478,7 @@ impl Client {
             }
         };
         if let Some(actions) = done {
+            self.acknowledged_in = pending.written_in();
             history.extend(ended(pending.called, actions, Some(now)));
             self.pending = None;
         }
@@ -476,6 +493,11 @@ fn shown_at(node: &Node) -> Frontier {
         AckLevel::Replicated if !node.duties().append => Frontier::ZERO,
         _ => node.log_end(),
     }
+}
+
+/// Whether a replica may answer reads now, by the time that was passed to it last.
+fn may_answer(node: &Node) -> bool {
+    node.is_readable() && node.holds_lease()
 }
 
 /// The view in which a process acts.

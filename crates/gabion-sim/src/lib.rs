@@ -7,6 +7,7 @@
 //!                      ├─ links between members: FIFO, delayed, broken
 //!                      ├─ byte pipes for NVMe/TCP: cut anywhere
 //!                      └─ clients ─► history ─► linearizable?
+//!   controllers, their store and their connections, in place of the world's own views
 //!   at rest: replicas identical, no slot lost, none in quarantine
 //! ```
 //!
@@ -15,7 +16,7 @@
 //! - [`client`]: the actions and observations of clients. - [`history`]: the linearizability
 //!   checker.
 //! - [`check`]: invariants at rest. - [`lost`]: disks that lose flushed data.
-//! - [`hostile`]: parsers of any room, fed with nearly valid bytes.
+//! - [`seeds`]: many runs at once. - [`hostile`]: parsers of any room, fed with nearly valid bytes.
 #![allow(clippy::disallowed_types, reason = "a test program; order never comes from hashing here")]
 
 pub mod check;
@@ -27,8 +28,11 @@ mod memory;
 pub mod pipe;
 pub mod process;
 pub mod random;
+pub mod seeds;
 pub mod world;
 
 pub use memory::SimulatedMemory;
 pub use random::Random;
-pub use world::{Faults, Kept, Options, Outcome, Part, StoppedLog, Targets, World};
+pub use world::{
+    ControlFaults, ControlOptions, Faults, Kept, Options, Outcome, Part, StoppedLog, Targets, World,
+};

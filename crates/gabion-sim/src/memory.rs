@@ -21,6 +21,13 @@ impl SimulatedMemory {
         Self(Arc::new(Mutex::new(State { bytes: vec![0; len], replaced: (0, Vec::new()) })))
     }
 
+    /// Memory of its own with the same bytes.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let bytes = self.state().bytes.clone();
+        Self(Arc::new(Mutex::new(State { bytes, replaced: (0, Vec::new()) })))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,6 +5,7 @@
 //! - `links`: frames between members. `net`: the ways between machines, and pauses.
 //! - `load`: clients. `bulk`: bulk loads. `moves`: views, and a head that moves.
 //!   `absences`: views without a member that comes back.
+//! - `control`: controllers that decide on views, in place of the world.
 //! - `faults`: failures of all kinds. `power`: the power cuts that the level's promise covers.
 //! - `rot`: bits of files that flip. `flips`: bits that flip in memory, before files are shipped.
 //!   `log_rot`: logs that rot.
@@ -13,6 +14,7 @@
 
 mod absences;
 mod bulk;
+mod control;
 mod faults;
 mod flips;
 mod links;
@@ -28,6 +30,7 @@ mod power;
 mod rest;
 mod rot;
 
+pub use control::{ControlFaults, ControlOptions};
 pub use links::Kept;
 pub use log_rot::StoppedLog;
 pub use net::Part;
@@ -40,13 +43,14 @@ use crate::lost::Moments;
 use crate::pipe::Pipe;
 use crate::process::{Process, Wish};
 use crate::{Random, check};
-use gabion_base::{Error, LogPosition, Term, crc};
+use control::Control;
+use gabion_base::{Error, LogPosition, ReplicaId, Term, crc};
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
 use gabion_replication::GroupView;
 use links::{Ended, Link};
-use machine::Machine;
+use machine::{LeaseClock, Machine};
 use net::Net;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -67,6 +71,8 @@ pub struct World {
     net: Net,
     /// The member that the newest view leaves out, or that was left out lately.
     absence: Option<absences::Absence>,
+    /// Who decides on views, if not the world.
+    control: Option<Box<Control>>,
     /// Term and end of the last record that was ever shown or acknowledged.
     promised: (Term, LogPosition),
     /// Frames with records, when a test keeps them.
@@ -106,17 +112,26 @@ impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
         let group = options::group(seed, &options);
-        let machines = group
-            .founders
-            .iter()
-            .map(|it| Machine::new(&group, *it, options.pool_len, &mut random));
-        let machines = machines.collect();
+        let spares = options.control.as_ref().map_or(0, |control| control.spares);
+        let machines = (1..=options.replicas + spares).map(|id| {
+            let new = if id <= options.replicas { Machine::new } else { Machine::joining };
+            new(&group, ReplicaId(id), options.pool_len, &mut random)
+        });
+        let mut machines: Vec<Machine> = machines.collect();
+        let mut clocks = Random::new(seed ^ 0x636c_6f63_6b73);
+        machines.iter_mut().for_each(|machine| machine.clock = LeaseClock::new(&mut clocks));
+        let control = options.control.as_ref();
+        let mut view = group.founding_view();
+        if let Some(control) = control {
+            view.members_min = control.members_min;
+        }
+        let control = control.map(|it| Box::new(Control::new(seed, it, view.clone())));
         let clients = (0..options.clients).map(|_| Client::default()).collect();
         Self {
             seed,
             random,
             options,
-            view: group.founding_view(),
+            view,
             group,
             machines,
             links: BTreeMap::new(),
@@ -124,6 +139,7 @@ impl World {
             next_link: 1,
             net: Net::new(seed),
             absence: None,
+            control,
             promised: (Term::ZERO, LogPosition::ZERO),
             kept: None,
             targets: Targets::Open,
@@ -154,7 +170,8 @@ impl World {
         let result = world.run_all();
         result.map(|()| world.outcome()).map_err(|error| {
             let events = world.events.join("\n  ");
-            format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test -p gabion-sim --test seeds")
+            let test = if world.control.is_some() { "failover" } else { "seeds" };
+            format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test -p gabion-sim --test {test}")
         })
     }
 
@@ -168,6 +185,7 @@ impl World {
             self.inject_faults();
             self.inject_moves();
             self.inject_absences();
+            self.inject_control_faults();
             self.clients_act();
             self.begin_load();
             self.step();
@@ -189,7 +207,7 @@ impl World {
         self.settle()?;
         history::check(&self.history)?;
         check::at_rest(self)?;
-        let records = self.scan(0)?;
+        let records = self.scan(self.reader())?;
         check::gone(&self.history, &records)
     }
 
@@ -258,10 +276,13 @@ impl World {
         self.start_processes();
         self.tell_of_return();
         self.pass_over_net();
+        self.step_control();
         self.connect_links();
         for index in 0..self.machines.len() {
             for _ in 0..self.random.below(3) {
-                self.machines[index].disk.tick();
+                if !self.machines[index].is_hung(self.now_ms) {
+                    self.machines[index].disk.tick();
+                }
             }
             self.deliver(index);
             self.pump(index);

@@ -3,14 +3,8 @@
 //! `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
 use gabion_engine::PinBudget;
+use gabion_sim::seeds::run_seeds;
 use gabion_sim::{Options, Outcome, World};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// The outcome of a seed, and why its run does not count, if so.
 fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
@@ -55,37 +49,10 @@ fn seeds_that_once_failed_pass() {
     }
 }
 
-/// Each seed is a world of its own, so as many threads as there are cores share them.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "each world has one thread, and they share nothing")]
 fn seeds_keep_every_promise_and_repeat_exactly() {
-    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 20));
-    let (next, ended) = (AtomicU64::new(first), Mutex::new((Outcome::default(), BTreeMap::new())));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        return;
-                    }
-                    let (outcome, failure) = run(seed);
-                    let (total, failures) = &mut *ended.lock().expect("no thread panicked");
-                    outcome.iter().for_each(|outcome| total.add(outcome));
-                    if let Some(failure) = failure {
-                        eprintln!("{failure}");
-                        failures.insert(seed, failure);
-                    }
-                }
-            });
-        }
-    });
-    let (total, failures) = ended.into_inner().expect("no thread panicked");
-    let failed: Vec<u64> = failures.into_keys().collect();
-    assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+    let (count, total) = run_seeds(20, run);
     // Seeds in which nothing happens would prove nothing.
-    eprintln!("coverage: {count} seeds: {total:?}");
     let busy = total.crashes > count && total.compactions > count && total.shipped_bytes > 0;
     let busy = busy && total.readers_ended > count && total.marks_under_load > count;
     assert!(busy || count < 10, "too little happened");

@@ -35,7 +35,7 @@ pub(super) struct Absence {
 impl World {
     /// Whether the newest view leaves a machine out.
     pub(super) fn is_absent(&self, index: usize) -> bool {
-        self.view.place_of(self.group.founders[index]).is_none()
+        self.view.place_of(self.id_of(index)).is_none()
     }
 
     /// Whether what a machine has counts until all are members again: what was acknowledged

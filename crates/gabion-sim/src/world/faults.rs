@@ -6,6 +6,7 @@ use crate::lost::Moments;
 use crate::{Random, SimulatedMemory};
 use gabion_base::SlotIndex;
 use gabion_base::units::SLOT_LEN;
+use gabion_control::Epoch;
 use gabion_media::simulated::{DiskStats, Fault, OperationClass};
 use gabion_node::StopState;
 use gabion_pool::SlotState;
@@ -122,6 +123,7 @@ impl World {
         let machine = &mut self.machines[index];
         machine.down_until_ms = self.now_ms;
         machine.moments = Moments::default();
+        (machine.epoch, machine.refused_view) = (Epoch::default(), None);
         (machine.paused_until_ms, machine.wakes) = (0, false);
         if let Some(left) = power {
             machine.disk.crash_power(left);

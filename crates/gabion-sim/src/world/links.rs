@@ -82,6 +82,9 @@ impl World {
                 if is_stuck || self.is_cut(a, b) || self.is_cut(b, a) {
                     continue;
                 }
+                if !self.knows(a, b) || !self.knows(b, a) {
+                    continue;
+                }
                 let number = self.next_link;
                 self.next_link += 1;
                 let waits = self.is_paused(a) || self.has_ended(a, b);
@@ -105,15 +108,22 @@ impl World {
         }
     }
 
+    /// Whether a machine's replica knows another as a member. Without controllers all do.
+    fn knows(&self, me: usize, other: usize) -> bool {
+        let views = self.node(me).map(|node| node.view().group());
+        let has = |id| views.is_some_and(|view| view.place_of(id).is_some());
+        self.control.is_none() || (has(self.id_of(me)) && has(self.id_of(other)))
+    }
+
     fn tell_connected(&mut self, me: usize, other: usize, number: u64) {
-        let (peer, now_ms) = (self.group.founders[other], self.now_ms);
+        let (peer, now_ms) = (self.id_of(other), self.now_ms);
         if let Some(node) = self.node_mut(me) {
             node.handle_connected(peer, number, now_ms);
         }
     }
 
     fn tell_disconnected(&mut self, me: usize, other: usize, number: u64) {
-        let (peer, now_ms) = (self.group.founders[other], self.now_ms);
+        let (peer, now_ms) = (self.id_of(other), self.now_ms);
         if let Some(node) = self.node_mut(me) {
             node.handle_disconnected(peer, number, now_ms);
         }
@@ -146,8 +156,18 @@ impl World {
         self.tick(index);
     }
 
+    /// Tells a replica the time by which promises count, as the server does: it reads the clock
+    /// behind the bytes that came.
+    pub(super) fn pass_lease_time(&mut self, index: usize) {
+        let lease_ms = self.machines[index].clock.ms(self.now_ms);
+        if let Some(node) = self.node_mut(index) {
+            node.pass_lease_time(lease_ms);
+        }
+    }
+
     fn tick(&mut self, index: usize) {
         let now_ms = self.now_ms;
+        self.pass_lease_time(index);
         if let Some(node) = self.node_mut(index) {
             node.handle_tick(now_ms);
         }
@@ -201,7 +221,8 @@ impl World {
         if let (Some(kept), Message::Records { .. }) = (&mut self.kept, &frame.message) {
             kept.push(Kept { to: index, frame: frame.clone() });
         }
-        let (from, now_ms) = (self.group.founders[other], self.now_ms);
+        let (from, now_ms) = (self.id_of(other), self.now_ms);
+        self.pass_lease_time(index);
         if let Some(node) = self.node_mut(index) {
             node.handle_message(from, number, frame, now_ms);
         }
@@ -304,8 +325,15 @@ impl World {
         }
     }
 
+    /// The replica of a machine.
+    #[expect(clippy::unused_self, reason = "the inverse of `index_of`, which needs it")]
+    pub(super) const fn id_of(&self, index: usize) -> ReplicaId {
+        ReplicaId(index as u32 + 1)
+    }
+
     pub(super) fn index_of(&self, member: ReplicaId) -> Option<usize> {
-        self.group.founders.iter().position(|other| *other == member)
+        let index = (member.get() as usize).checked_sub(1)?;
+        (index < self.machines.len()).then_some(index)
     }
 }
 

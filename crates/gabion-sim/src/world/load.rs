@@ -1,6 +1,7 @@
 //! The clients' operations, and the keys that they share.
 
 use super::World;
+use crate::Random;
 use crate::client::{ReadFailure, TWINS};
 use crate::history::{Action, Operation};
 
@@ -35,38 +36,50 @@ impl World {
     }
 
     fn client_acts(&mut self, i: usize) {
-        let now = self.moment;
         let key = self.random.below(self.options.keys);
         let twins = TWINS + self.random.below(self.options.twins);
         let kind = self.random.below(40);
-        let (head, tail) = (self.some_writer(), self.some_reader());
+        let (mut head, mut tail) = (self.some_writer(), self.some_reader());
+        if let Some(door) = self.some_door() {
+            (head, tail) = (door, door);
+        }
         let random = self.random.fork();
+        let at = if kind < 16 { tail } else { head };
+        if self.is_paused(at) {
+            return;
+        }
+        self.clients[i].at = at;
+        self.pass_lease_time(at);
         if kind < 16 {
-            if self.is_paused(tail) {
-                return;
-            }
-            self.clients[i].at = tail;
-            let client = &mut self.clients[i];
-            let Some(process) = &mut self.machines[tail].process else { return };
-            match kind {
-                0 => client.scan(process, vec![key, twins, key / 2, key / 3], random, now),
-                1..4 => client.read(process, twins, random, now),
-                _ => client.read(process, key, random, now),
-            }
-            return;
+            return self.client_reads(i, (kind, key, twins), random);
         }
-        if self.is_paused(head) {
-            return;
-        }
-        self.clients[i].at = head;
+        self.client_writes(i, (kind, key, twins), random);
+    }
+
+    fn client_reads(&mut self, i: usize, (kind, key, twins): (u64, u64, u64), random: Random) {
+        let now = self.moment;
         let client = &mut self.clients[i];
-        let Some(process) = &mut self.machines[head].process else { return };
+        let Some(process) = &mut self.machines[client.at].process else { return };
+        match kind {
+            0 => client.scan(process, vec![key, twins, key / 2, key / 3], random, now),
+            1..4 => client.read(process, twins, random, now),
+            _ => client.read(process, key, random, now),
+        }
+    }
+
+    fn client_writes(&mut self, i: usize, (kind, key, twins): (u64, u64, u64), random: Random) {
+        let now = self.moment;
+        let client = &mut self.clients[i];
+        let Some(process) = &mut self.machines[client.at].process else { return };
         self.next_value += 1;
         let value = Some(self.next_value << 20);
         // One write in four expires, soon: keys are then read, deleted and written anew around that
         // time.
         let mixed = self.next_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let expires_ms = mixed.is_multiple_of(4).then(|| self.now_ms + mixed / 4 % EXPIRY_MS_MAX);
+        if self.control.is_some() && mixed % 5 == 1 && key.is_multiple_of(2) {
+            return client.look(process, key, random, now);
+        }
         match kind {
             16 if self.random.once_in(30) => {
                 let (keys, twins) = (0..self.options.keys, TWINS..TWINS + self.options.twins);
@@ -114,6 +127,9 @@ impl World {
             let client = &mut self.clients[number];
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
+            if let Some(config) = client.acknowledged_in.take() {
+                self.note_acknowledged(index, config);
+            }
             match polled {
                 Err(ReadFailure::Damage(_)) if self.outcome.rotten > 0 => {
                     self.outcome.failed_reads += 1;

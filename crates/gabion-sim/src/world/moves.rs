@@ -43,6 +43,13 @@ impl World {
         self.one_from(is_reader).unwrap_or_else(|| self.reader())
     }
 
+    /// In a run with controllers, now and then: any machine.
+    pub(super) fn some_door(&mut self) -> Option<usize> {
+        let count = self.machines.len() as u64;
+        let is_any = self.control.is_some() && self.net.random.once_in(8);
+        is_any.then(|| self.net.random.below(count) as usize)
+    }
+
     /// The first machine of this kind, from one on that changes with time.
     fn one_from(&self, is_it: impl Fn(&usize) -> bool) -> Option<usize> {
         let (count, first) = (self.machines.len(), self.moment as usize);

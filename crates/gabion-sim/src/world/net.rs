@@ -178,7 +178,13 @@ impl World {
 
     /// Nobody is paused any more, and everything arrives.
     pub(super) fn heal(&mut self) {
-        self.machines.iter_mut().for_each(|machine| machine.paused_until_ms = 0);
+        let is_controlled = self.control.is_some();
+        for machine in &mut self.machines {
+            machine.paused_until_ms = 0;
+            if is_controlled {
+                machine.down_until_ms = machine.down_until_ms.min(self.now_ms);
+            }
+        }
         self.net.cuts.clear();
         self.net.flips.clear();
     }

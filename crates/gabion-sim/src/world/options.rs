@@ -1,6 +1,7 @@
 //! The options of a run: its group, its load, and its faults.
 
 use super::UNSHIPPED_BYTES_MAX;
+use super::control::ControlOptions;
 use gabion_base::units::MIB;
 use gabion_base::{GroupId, ReplicaId};
 use gabion_engine::{Compression, PinBudget, SstOptions, TreeConfig};
@@ -113,6 +114,11 @@ pub struct Options {
     pub compactions_max: usize,
     /// As [`NodeOptions::rebuild_bytes_per_s`]. None: its default.
     pub rebuild_bytes_per_s: Option<u64>,
+    /// Controllers, in place of the world: [`Faults::moves`] and [`Faults::absences`] must be 0.
+    pub control: Option<ControlOptions>,
+    /// A defect of the controllers that the run has to show.
+    #[cfg(feature = "planted")]
+    pub planted_control: Option<gabion_control::Mutant>,
     /// A defect that the run has to show.
     #[cfg(feature = "planted")]
     pub planted: Option<gabion_node::Mutant>,
@@ -226,6 +232,9 @@ impl Default for Options {
             cache_len: 1 << 16,
             compactions_max: 1,
             rebuild_bytes_per_s: None,
+            control: None,
+            #[cfg(feature = "planted")]
+            planted_control: None,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -20,6 +20,16 @@ pub struct Outcome {
     pub moves: u64,
     /// Views without the head, which came back with a later one.
     pub absences: u64,
+    /// Ends of controllers' processes.
+    pub controller_crashes: u64,
+    /// Stores of controllers that were set back.
+    pub set_backs: u64,
+    /// Disks that came back empty.
+    pub wipes: u64,
+    /// Disks that came back as they were earlier.
+    pub older_disks: u64,
+    /// Most ms until a group was whole again after the last fault.
+    pub whole_ms_max: u64,
     /// Replicas that were opened anew in their process, as their log was cut.
     pub reopenings: u64,
     /// Pauses of processes for longer than others wait for them.
@@ -89,6 +99,12 @@ impl Outcome {
         self.power_cuts += other.power_cuts;
         self.power_cuts_amid_others += other.power_cuts_amid_others;
         self.absences += other.absences;
+        self.moves += other.moves;
+        self.controller_crashes += other.controller_crashes;
+        self.set_backs += other.set_backs;
+        self.wipes += other.wipes;
+        self.older_disks += other.older_disks;
+        self.whole_ms_max = self.whole_ms_max.max(other.whole_ms_max);
         self.reopenings += other.reopenings;
         self.pauses += other.pauses;
         self.one_ways += other.one_ways;
@@ -167,7 +183,7 @@ impl World {
             let node = process.and_then(|process| process.node.as_ref());
             text += &match node {
                 Some(node) => format!(
-                    "\n  replica {}: drain {} ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?}",
+                    "\n  replica {}: drain {} ships {:?} session {} log {} commit {} durable {} edit {} waiting {} jobs {} sealed {} orders {} ready {:?} gate {:?} pool {:?} in {} told {:?} began {} fill {:?} {:?} filled {}",
                     i + 1,
                     node.drain_status(),
                     self.group.founders.iter().map(|m| node.shipping_to(*m)).collect::<Vec<_>>(),
@@ -182,7 +198,13 @@ impl World {
                     node.orders_in_flight(),
                     node.protocol().not_ready_reason(),
                     node.write_gate(),
-                    node.pool().counts()
+                    node.pool().counts(),
+                    node.view().group().config,
+                    node.view_told().map(|view| view.config.get()),
+                    node.founded(),
+                    node.state().copy,
+                    node.fill_status(),
+                    node.is_filled()
                 ),
                 None => format!("\n  replica {}: not open", i + 1),
             };

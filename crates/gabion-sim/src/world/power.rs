@@ -67,7 +67,7 @@ impl World {
     }
 
     /// Whether a machine has everything shown; after a power cut, if it will have one.
-    fn has_promised(&self, index: usize, is_cut: bool) -> bool {
+    pub(super) fn has_promised(&self, index: usize, is_cut: bool) -> bool {
         let has = |held: &Held| {
             let end = if is_cut { held.durable } else { held.end };
             held.has(self.promised, end)
@@ -88,7 +88,7 @@ impl World {
         let has_promised =
             |index: usize| self.counts(index) && self.has_promised(index, is_cut(index));
         let may = is_durable || (0..self.len()).any(has_promised);
-        if !may {
+        if !may || (self.control.is_some() && !self.may_cut_power(machines)) {
             return;
         }
         let end =

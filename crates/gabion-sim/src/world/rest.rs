@@ -22,15 +22,21 @@ impl World {
     /// # Errors
     /// The broken rule, or that there is no rest.
     pub fn settle(&mut self) -> Result<(), String> {
-        for Machine { disk, full_until_ms, .. } in &mut self.machines {
-            *full_until_ms = 0;
+        for Machine { disk, full_until_ms, hung_until_ms, refused_until_ms, .. } in
+            &mut self.machines
+        {
+            (*full_until_ms, *hung_until_ms, *refused_until_ms) = (0, 0, 0);
             disk.slow_down(1);
             disk.clear_faults();
             disk.release_held();
         }
         self.heal();
-        self.take_back_now();
-        (0..self.machines.len()).for_each(|index| self.tell_view(index));
+        if self.control.is_some() {
+            self.become_whole()?;
+        } else {
+            self.take_back_now();
+            (0..self.machines.len()).for_each(|index| self.tell_view(index));
+        }
         self.withdraw_marks();
         let mut calm = 0;
         for _ in 0..30_000 {
@@ -72,12 +78,19 @@ impl World {
         } else if head.looks_at_deletes() {
             "the head looks at deletes"
         } else {
-            let mut all =
-                (0..self.machines.len()).map(|index| (index, self.unrest_of(index, head)));
+            let members = self.members().into_iter();
+            let mut all = members.map(|index| (index, self.unrest_of(index, head)));
             let found = all.find_map(|(index, wrong)| Some((index, wrong?)));
             return found.map(|(index, wrong)| format!("replica {}: {wrong}", index + 1));
         };
         Some(wrong.into())
+    }
+
+    /// The machines of the newest view's members.
+    #[must_use]
+    pub fn members(&self) -> Vec<usize> {
+        let is_member = |index: &usize| self.view.place_of(self.id_of(*index)).is_some();
+        (0..self.machines.len()).filter(is_member).collect()
     }
 
     fn unrest_of(&self, index: usize, head: &Node) -> Option<&'static str> {
@@ -186,7 +199,7 @@ impl World {
     pub(super) fn check_prefix(&mut self) -> Result<(), String> {
         self.settle()?;
         check::at_rest(self)?;
-        let records = self.scan(0)?;
+        let records = self.scan(self.reader())?;
         check::gone(&self.history, &records)?;
         check::prefix(&self.history, &records)
     }

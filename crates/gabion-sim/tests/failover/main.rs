@@ -1,0 +1,60 @@
+//! Seeds of groups with controllers: any process, disk, link or controller goes at any time, and
+//! the group makes itself whole again within ten seconds of the last fault. `GABION_SEEDS` and
+//! `GABION_FIRST_SEED` choose more and others.
+//!
+//! docs/faults.md: R1, R2, R3, R4, R5, R6, R8, R11, R12
+
+mod options;
+#[cfg(feature = "planted")]
+mod planted;
+
+use gabion_sim::seeds::run_seeds;
+use gabion_sim::{Outcome, World};
+use options::{calm, options};
+
+/// The outcome of a seed, and why its run does not count, if so.
+fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
+    let outcome = World::run(seed, options(seed));
+    let failure = match &outcome {
+        Err(error) => Some(error.clone()),
+        Ok(_) if seed.is_multiple_of(20) && World::run(seed, options(seed)) != outcome => {
+            Some(format!("seed {seed} ran differently twice"))
+        }
+        Ok(outcome) => {
+            if std::env::var_os("GABION_VERBOSE").is_some() {
+                eprintln!("seed {seed}: {outcome:?}");
+            }
+            None
+        }
+    };
+    (outcome.ok(), failure)
+}
+
+#[test]
+fn any_may_go_and_the_group_is_whole_again_by_itself() {
+    let (count, total) = run_seeds(8, run);
+    let happened = [
+        ("view made", total.moves / 4),
+        ("controller ended", total.controller_crashes),
+        ("process paused", total.pauses),
+        ("power cut while others were out", total.power_cuts_amid_others),
+        ("disk wiped", 2 * total.wipes),
+        ("disk set back", 2 * total.older_disks),
+        ("store set back", 4 * total.set_backs),
+    ];
+    for (what, times) in happened {
+        assert!(times > count / 4 || count < 40, "{times} times was a {what}");
+    }
+}
+
+/// docs/faults.md: R14
+#[test]
+fn without_a_fault_nobody_is_left_out() {
+    for seed in 1..=2 {
+        let mut world = World::new(seed, calm(seed));
+        world.advance(4_000).expect("a calm run");
+        assert_eq!(world.control_events(), [""; 0], "seed {seed}");
+        world.finish().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(world.outcome().operations > 300, "seed {seed} has load");
+    }
+}
