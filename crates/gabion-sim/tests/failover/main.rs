@@ -47,6 +47,14 @@ fn any_may_go_and_the_group_is_whole_again_by_itself() {
     }
 }
 
+/// A former head is filled by its log alone and is full again. Then it has slots granted of which
+/// the head knows nothing: they stay so until the next session.
+#[test]
+#[ignore = "not mended: grants of a member that has just become full are lost at the head"]
+fn a_seed_that_fails() {
+    assert_eq!(run(64).1, None);
+}
+
 /// docs/faults.md: R14
 #[test]
 fn without_a_fault_nobody_is_left_out() {
