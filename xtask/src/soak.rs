@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Seeds of the simulator in one shard.
 const SEEDS: u64 = 1_000;
 /// Shards of as many seeds of groups with controllers.
-const FAILOVERS: u64 = 5;
+const CONTROLLED: u64 = 5;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
 /// The shard that loads many records into a store within 2 GiB of memory, their number, and the
@@ -70,8 +70,8 @@ pub(crate) fn soak(hours: f64) -> Step {
         "chain, 25000 seeds",
         "planted",
     ];
-    let failovers = (0..FAILOVERS).map(|n| format!("failover {}", n * SEEDS));
-    let once = once.into_iter().map(str::to_owned).chain(failovers).chain(exhaustive()?);
+    let controlled = (0..CONTROLLED).map(|n| format!("failover {}", n * SEEDS));
+    let once = once.into_iter().map(str::to_owned).chain(controlled).chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
     }
