@@ -9,7 +9,7 @@
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view  the replica
 //!
-//!   epoch: number u64, id u64     view, member: u32 length (0: none), then gabion_replication::view
+//!   epoch: number u64, id u64    view, member: u32 length (0: none), then gabion_replication::view
 //! ```
 //!
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,

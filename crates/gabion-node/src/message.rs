@@ -15,7 +15,7 @@
 //!           ◄─ CopyAt(file, slots), or NoCopy(file) ───────────
 //!              (reads there over NVMe/TCP, verifies)
 //!
-//! being     ── WantState(number, at) ─────────────────────────► primary   a part of the group's state
+//! being     ── WantState(number, at) ─────────────────────────► primary   a part of the state
 //! filled    ◄─ State(number, total, at, bytes) ──────────────
 //! ```
 //!

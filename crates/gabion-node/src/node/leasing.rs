@@ -74,8 +74,9 @@ impl Leasing {
         self.kept == config
     }
 
-    /// Whether this view may take effect: no promise of this member that speaks against it holds any
-    /// more, nor one of the process before. A node that is told no such clock has promised nothing.
+    /// Whether this view may take effect: no promise of this member that speaks against it holds
+    /// any more, nor one of the process before. A node that is told no such clock has promised
+    /// nothing.
     ///
     /// A promise to a full member of the view does not speak against it. Nothing counts in a view,
     /// neither a write nor a read, before all its full members have said Hello in it, and whoever

@@ -61,8 +61,9 @@ impl Node {
     }
 
     /// Whether positions of the log that were to be waited for in the view before stay what they
-    /// are. To be asked at [`Output::View`]. They do where this replica took writes in that view and
-    /// does so in the next; else nobody can tell what becomes of writes that were not acknowledged.
+    /// are. To be asked at [`Output::View`]. They do where this replica took writes in that view
+    /// and does so in the next; else nobody can tell what becomes of writes that were not
+    /// acknowledged.
     ///
     /// No phantom is acknowledged. What this replica acknowledges rises only once the new term runs
     /// here, and that begins with the whole log of the winner. Either its own log, up to the end,
