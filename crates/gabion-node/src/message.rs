@@ -8,6 +8,9 @@
 //!              (verifies, commits to its placement log)
 //!           ── Have(file) ────────────────────────────────────►   all have it: the edit is appended
 //!
+//! primary   ── KnownSession(session) ─────────────────────────► secondary its disk was set back
+//!           ◄─ Grant, of a session above ──────────────────────
+//!
 //! secondary ── NeedFile(file) ────────────────────────────────► primary   it is lost or damaged here
 //!           ◄─ shipped as above, or NoCopy(file) ──────────────
 //! secondary ── Room(slots) ───────────────────────────────────► primary   how full its pool is
@@ -111,6 +114,12 @@ pub enum NodeMessage {
         /// At most [`STATE_PART_MAX`] bytes.
         bytes: Vec<u8>,
     },
+    /// The primary has had a session of the secondary's pool that is over, and was granted slots in
+    /// one that is not above it. The secondary begins one that is.
+    KnownSession {
+        /// The session that is over, at most [`SESSION_MAX`].
+        session: u64,
+    },
 }
 
 /// The room of one pool, in slots.
@@ -149,6 +158,8 @@ const LIST_MAX: usize = 65_536;
 const DISCARDED_MAX: usize = 4_096;
 /// Most bytes of a state in one message.
 pub const STATE_PART_MAX: usize = 256 << 10;
+/// Above the sessions of any pool that lives: one a nanosecond for a century.
+pub const SESSION_MAX: u64 = 1 << 62;
 /// Most bytes of a whole state. A file takes some 150, so it holds the files of 100 TB.
 pub const STATE_LEN_MAX: u64 = 256 << 20;
 
@@ -222,6 +233,10 @@ impl NodeMessage {
                 out.put_u64(*at);
                 out.put_prefixed(bytes);
             }
+            Self::KnownSession { session } => {
+                out.put_u8(12);
+                out.put_u64(*session);
+            }
         }
         out
     }
@@ -261,6 +276,7 @@ impl NodeMessage {
             }),
             10 => Self::WantState { number: r.u64()?, at: r.u64()? },
             11 => state_part(&mut r)?,
+            12 => Self::KnownSession { session: known_session(&mut r)? },
             kind => {
                 return Err(Error::unsupported(format!("message between nodes: kind {kind}")));
             }
@@ -338,6 +354,16 @@ fn state_part(r: &mut Reader<'_>) -> Result<NodeMessage> {
     Ok(NodeMessage::State { number, total, at, bytes: bytes.to_vec() })
 }
 
+fn known_session(r: &mut Reader<'_>) -> Result<u64> {
+    let session = r.u64()?;
+    if session > SESSION_MAX {
+        return Err(Error::corruption(format!(
+            "message between nodes: session {session} (limit {SESSION_MAX})"
+        )));
+    }
+    Ok(session)
+}
+
 fn put_slots(out: &mut Vec<u8>, slots: &[Placed]) {
     out.put_varint(slots.len() as u64);
     for placed in slots {
@@ -407,6 +433,7 @@ mod tests {
             NodeMessage::Room(Spare { total: 100, available: 20, for_jobs: 9, for_log: 8 }),
             NodeMessage::WantState { number: 5, at: 7 },
             NodeMessage::State { number: 5, total: 10, at: 7, bytes: vec![1, 2, 3] },
+            NodeMessage::KnownSession { session: SESSION_MAX },
         ];
         for message in messages {
             let bytes = message.encode();
@@ -446,6 +473,13 @@ mod tests {
         ] {
             assert_eq!(NodeMessage::decode(&message.encode()).is_ok(), is_taken, "{message:?}");
         }
+    }
+
+    #[test]
+    fn a_session_above_all_that_can_be_is_refused() {
+        let above = NodeMessage::KnownSession { session: SESSION_MAX + 1 };
+        let error = NodeMessage::decode(&above.encode()).unwrap_err();
+        assert!(error.message().contains("4611686018427387905"), "{error}");
     }
 
     proptest! {

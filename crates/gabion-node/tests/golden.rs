@@ -134,6 +134,7 @@ fn messages() -> Vec<(NodeMessage, (&'static str, String))> {
             NodeMessage::State { number: 5, total: 1 << 21, at: 1 << 20, bytes: vec![1, 2, 3] },
             golden!("message_state"),
         ),
+        (NodeMessage::KnownSession { session: 1 << 40 }, golden!("message_known_session")),
     ]
 }
 
@@ -295,7 +296,7 @@ fn a_flipped_bit_or_a_cut_never_panics_a_decoder() {
 /// A member of a later version may say or store what this one does not know.
 #[test]
 fn what_a_later_version_added_is_refused_by_name_or_skipped() {
-    let error = NodeMessage::decode(&[12, 0, 0]).unwrap_err();
+    let error = NodeMessage::decode(&[13, 0, 0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for (flags, refused) in [(gabion_base::codec::FIELD_CRITICAL, true), (0, false)] {
         let mut config = group_config().encode();

@@ -506,6 +506,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_session_that_the_primary_knows_is_passed_over_and_an_older_one_is_not_heard() {
+        let mut node = secondary();
+        node.state.session = 7;
+        node.pool.grant(Term(1), 7, HEAD, 2).unwrap();
+        for (known, expected) in [(6, 7), (7, 8), (12, 13), (12, 13)] {
+            node.handle_known_session(known);
+            assert_eq!(node.state.session, expected, "{known}");
+        }
+        assert_eq!(node.pool.counts().granted, 0, "grants of older sessions are void");
+    }
+
     fn effects(effects: &mut Effects) -> Vec<Effect> {
         core::iter::from_fn(|| effects.next_effect()).collect()
     }

@@ -156,7 +156,11 @@ impl Node {
                 self.handle_placement(session, file);
             }
             NodeMessage::Discard { files } if from_head => self.handle_discard(&files),
+            NodeMessage::KnownSession { session } if from_head => {
+                self.handle_known_session(session);
+            }
             NodeMessage::WantGrant { .. }
+            | NodeMessage::KnownSession { .. }
             | NodeMessage::Placement { .. }
             | NodeMessage::Discard { .. } => {
                 let reason = Error::fenced("a member that is not the primary ships files");

@@ -467,6 +467,15 @@ impl Node {
         self.grants.want_grant(&self.pool, slots);
     }
 
+    /// The primary has had a later session of this pool, whose disk was set back since. One above
+    /// it begins, so that no number means two sessions.
+    pub(super) fn handle_known_session(&mut self, session: u64) {
+        if session >= self.state.session {
+            self.state.session = session;
+            self.raise_session();
+        }
+    }
+
     pub(super) fn handle_placement(&mut self, session: u64, file: ShippedFile) {
         if let Err(error) = self.fill.check_shipped(&file) {
             let head = self.view.writer();

@@ -266,6 +266,11 @@ impl Shipping {
         let is_late =
             session < remote.session || (session == remote.session && remote.geometry.is_none());
         if is_late && !is_other_pool {
+            if remote.geometry.is_none() {
+                // Its disk may be an older one, which has it count from there.
+                let session = remote.session;
+                effects.tell_member(from, NodeMessage::KnownSession { session });
+            }
             return;
         }
         let is_new = is_other_pool || session > remote.session;
@@ -801,9 +806,12 @@ mod tests {
         assert!(matches!(asked.next_effect(), Some(Effect::Output(Output::Remote(_)))));
         assert!(ship.remote_geometry(TAIL, 2).is_none());
         ship.invariants();
-        // A late grant of a session that is over, and another disk that counts its own.
+        // A late grant of a session that is over, or a disk that was set back and counts again.
         ship.granted(&facts!(node), &mut asked, TAIL, grant(2));
         assert!(ship.remote_geometry(TAIL, 2).is_none());
+        let Some(Effect::Tell(TAIL, said)) = asked.next_effect() else { panic!("nothing is said") };
+        assert_eq!(said, NodeMessage::KnownSession { session: 2 });
+        // Another disk, which counts its own.
         let other = Granted { pool_id: [3; 16], ..grant(1) };
         ship.granted(&facts!(node), &mut asked, TAIL, other);
         assert!(ship.remote_geometry(TAIL, 1).is_some());
