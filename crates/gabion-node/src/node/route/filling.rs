@@ -209,6 +209,9 @@ impl Node {
         }
         if !self.state.is_log_behind(self.log.durable_end()) {
             self.state.copy = CopyMark::None;
+            // Edits that came with the copy are applied up to there, and whoever copies this state
+            // next is to know that.
+            self.state.durable = self.state.durable.max(to);
             self.stage_state(None);
         }
     }
