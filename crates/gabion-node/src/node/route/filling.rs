@@ -255,7 +255,10 @@ impl Node {
         if self.copies.is_empty() {
             return;
         }
-        let is_long = room::is_log_long_for_copies(&facts!(self), &self.tree, &self.pool);
+        // With too few full members nothing is appended, not even the edits that would have the log
+        // trimmed: it stays long until a copy has made another member full.
+        let is_long = !self.view.has_too_few()
+            && room::is_log_long_for_copies(&facts!(self), &self.tree, &self.pool);
         if self.copies.tick(self.now_ms, is_long) {
             self.tell_limit();
         }
