@@ -65,7 +65,9 @@ pub use counters::Counters;
 use effects::Effects;
 use file_table::FileTable;
 pub use fill::{FillStatus, FillStep};
-use gabion_base::{Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId};
+use gabion_base::{
+    ConfigNumber, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId,
+};
 use gabion_engine::{ReadView, ReaderStats, Tree};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
@@ -112,6 +114,8 @@ pub struct Node {
     refused: Option<String>,
     /// Why a full copy was asked for, in this view.
     copy_wanted: Option<String>,
+    /// The newest view that was refused as it has this member full, and it is being filled.
+    called_full: ConfigNumber,
     /// Whether reads are answered here.
     readable: bool,
     /// The edit that must be applied before reads are answered.
@@ -192,6 +196,7 @@ impl Node {
             now_ms,
             refused: Some("the group is starting".into()),
             copy_wanted: None,
+            called_full: ConfigNumber::ZERO,
             readable: false,
             readable_from: 0,
             held: None,

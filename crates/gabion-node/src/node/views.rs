@@ -33,6 +33,10 @@ impl Node {
     /// with other members; fenced for one that means another disk of this replica; unsupported for
     /// another kind of log.
     pub fn handle_view(&mut self, view: GroupView) -> Result<()> {
+        let is_ours = view.group == self.state.view.group;
+        if is_ours && self.state.is_being_filled() && view.has_full(self.me) {
+            self.called_full = self.called_full.max(view.config);
+        }
         self.check_view(&view)?;
         if view.config <= self.state.view.config {
             return Ok(());
@@ -84,12 +88,15 @@ impl Node {
 
     /// The newest view that is durable here, for reports; none where none was heard of. A full
     /// member that would need a full copy has none either: its disk is not the one that the view
-    /// means, so the group has to go on without it before it can be filled.
+    /// means, so the group has to go on without it before it can be filled. So it is with a member
+    /// that is being filled and was called full: it had the whole log when it said so, and its log
+    /// was trimmed past that before the view came.
     #[must_use]
     pub fn view_told(&self) -> Option<&GroupView> {
         let is_another_disk = self.view.is_full() && self.needs_copy().is_some();
-        let is_known = self.state.view.config > ConfigNumber::ZERO;
-        Some(&self.state.view).filter(|_| is_known && !is_another_disk)
+        let known = self.state.view.config;
+        let has_view = known > ConfigNumber::ZERO && self.called_full <= known;
+        Some(&self.state.view).filter(|_| has_view && !is_another_disk)
     }
 
     /// The configuration whose term has a record in the log here; zero while none of the term that

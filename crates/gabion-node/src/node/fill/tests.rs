@@ -61,9 +61,14 @@ fn a_start_behind_the_mark_finds_no_tree_and_no_log_and_all_files_and_refuses_to
     node.advance_copies();
     assert_eq!(node.fill_status().unwrap().step, FillStep::Asking);
     let mut view = node.view.group().clone();
+    assert_eq!(node.view_told().map(|view| view.config), Some(view.config));
     (view.config, view.members[1].is_full) = (ConfigNumber(9), true);
-    let error = node.handle_view(view).unwrap_err();
+    let error = node.handle_view(view.clone()).unwrap_err();
     assert!(error.message().contains("it is being filled"), "{error}");
+    assert_eq!(node.view_told(), None, "the group has to go on without it first");
+    (view.config, view.members[1].is_full) = (ConfigNumber(10), false);
+    node.handle_view(view).unwrap();
+    assert_eq!(node.view_told().map(|view| view.config), Some(ConfigNumber(10)));
     node.invariants();
 }
 

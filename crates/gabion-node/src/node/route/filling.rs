@@ -33,8 +33,10 @@ impl Node {
     #[must_use]
     pub fn is_filled(&self) -> bool {
         let has_log = self.protocol.has_caught_up() && self.state.copy == CopyMark::None;
-        let rests = !self.fill.is_begun();
-        self.is_to_be_filled() && rests && has_log && self.apply.has_files(&facts!(self))
+        let (rests, facts) = (!self.fill.is_begun(), facts!(self));
+        // Nothing keeps the log for one that is cut off.
+        let follows = facts.can_reach(facts.writer()) && facts.can_reach(self.view.reader());
+        self.is_to_be_filled() && rests && follows && has_log && self.apply.has_files(&facts)
     }
 
     /// Whether this replica is a member that does not count, as it lacks what the group has.
