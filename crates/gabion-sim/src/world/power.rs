@@ -38,21 +38,22 @@ impl Held {
 }
 
 impl World {
-    /// Notes the records that are shown from now on: those of the tail.
+    /// Notes the records that are shown or acknowledged from now on: those of the tail, and those
+    /// that the head counts as written. It counts on where the tail lacks a promise and is silent.
     pub(super) fn note_promised(&mut self) {
         let tail = self.node(self.some_reader()).filter(|tail| tail.is_readable());
-        let Some(tail) = tail else {
-            return;
+        let shown = tail.map(|tail| (tail, tail.protocol().progress().end.only()));
+        let head = self.node(self.some_writer()).filter(|head| head.duties().append);
+        let written = head.map(|head| (head, head.acknowledged().only()));
+        let both = [shown, written].into_iter().flatten();
+        let last_of = |(node, end): (&Node, LogPosition)| {
+            let chain = node.protocol();
+            let mut spans = chain.spans().as_slice().iter().rev();
+            let span = spans.find(|span| span.start < end)?;
+            chain.is_joined().then(|| (span.term, span.end.min(end)))
         };
-        let chain = tail.protocol();
-        if !chain.is_joined() {
-            return;
-        }
-        let end = chain.progress().end.only();
-        let last = chain.spans().as_slice().iter().rev().find(|span| span.start < end);
-        if let Some(span) = last {
-            self.promised = self.promised.max((span.term, span.end.min(end)));
-        }
+        let promised = both.filter_map(last_of).max();
+        self.promised = promised.map_or(self.promised, |last| self.promised.max(last));
     }
 
     /// Notes the log of a machine whose process ends now.

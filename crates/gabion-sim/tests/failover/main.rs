@@ -47,12 +47,21 @@ fn any_may_go_and_the_group_is_whole_again_by_itself() {
     }
 }
 
-/// A former head is filled by its log alone and is full again. Then it has slots granted of which
-/// the head knows nothing: they stay so until the next session.
+/// Seeds that failed once, and what was wrong then. Most faults are rare, and a change of anything
+/// gives a seed another course.
+const ONCE_FAILED: [(u64, &str); 5] = [
+    (78, "a member whose disk was set back granted slots in sessions that the head held for over"),
+    (147, "whoever copied from a head that was filled itself took applied edits for new ones"),
+    (584, "the state of a group that has too few members was not copied, as its log was long"),
+    (630, "a member that is being filled was called full, and the group waited for it for ever"),
+    (709, "power was cut where nobody else had what the head had acknowledged"),
+];
+
 #[test]
-#[ignore = "not mended: grants of a member that has just become full are lost at the head"]
-fn a_seed_that_fails() {
-    assert_eq!(run(64).1, None);
+fn seeds_that_once_failed_pass() {
+    for (seed, what) in ONCE_FAILED {
+        assert_eq!(run(seed).1, None, "{what}");
+    }
 }
 
 /// docs/faults.md: R14
