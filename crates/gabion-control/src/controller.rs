@@ -18,6 +18,7 @@
 //! Reports are the only source of facts, and each has the whole view of its replica. A view that is
 //! newer than the store's is taken into the store: the store was set back, and members act in it.
 
+use crate::cut::Unheard;
 use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
 use crate::plan::{self, Change, Known, Plan};
 use crate::planted::{Mutant, Planted};
@@ -66,6 +67,9 @@ pub struct Report {
     pub is_filled: bool,
     /// Its probe write.
     pub probe: Probe,
+    /// Members of the view in effect here that it has not heard for longer than members stay
+    /// silent: at most [`GroupView::MEMBERS_MAX`].
+    pub unheard: Vec<ReplicaId>,
     /// The highest epoch of a controller that it has heard.
     pub epoch: Epoch,
 }
@@ -148,6 +152,7 @@ pub(crate) struct Replica {
     well_ms: u64,
     /// Since when its reports have been those of another disk than this one.
     accused: Option<(Named, u64)>,
+    pub(crate) unheard: Unheard,
 }
 
 /// The disk that a view means.
@@ -162,7 +167,8 @@ struct Named {
 impl Replica {
     fn new(patience: &Patience, now_ms: u64) -> Self {
         let detector = Detector::new(patience, now_ms);
-        Self { detector, report: None, well_ms: now_ms, accused: None }
+        let unheard = Unheard::default();
+        Self { detector, report: None, well_ms: now_ms, accused: None, unheard }
     }
 
     /// Nobody was heard for so many ms, and that was nobody's silence.
@@ -265,6 +271,7 @@ impl Controller {
         let since = replica.accused.filter(|(before, _)| Some(*before) == named);
         replica.accused = since.or_else(|| named.map(|named| (named, now.now_ms)));
         replica.detector.hear(report.probe, now.now_ms);
+        replica.unheard.hear(report.config(), &report.unheard, now.now_ms);
         let is_later = report.epoch.number > epoch.number;
         let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
         group.is_set_back |= (is_later || is_other) && report.epoch != Epoch::default();
@@ -645,6 +652,7 @@ impl Group {
                 Some((member.replica, if is_other { Verdict::OtherDisk } else { verdict }))
             })
             .collect();
+        let all = self.with_cut_off(all, patience);
         // A pool that is full everywhere is no member's fault; they are not full, and do not have
         // room again, all at one moment.
         let has_room = all.iter().any(|(id, verdict)| {
@@ -703,8 +711,10 @@ impl Group {
 
     fn filled(&self) -> impl Iterator<Item = ReplicaId> {
         let config = self.record.newest().config;
+        let hears_all = |report: &&Report| !self.has_cut_link(report.member.replica);
         self.reports()
             .filter(move |report| report.is_filled && report.config() == config)
+            .filter(hears_all)
             .map(|report| report.member.replica)
     }
 

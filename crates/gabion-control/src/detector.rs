@@ -76,6 +76,9 @@ pub enum Verdict {
     Refuses,
     /// Its disk is not the one that the view means. No detector says so: the controller does.
     OtherDisk,
+    /// It reports, but it and another full member do not hear each other, or one of them does not.
+    /// No detector says so: the controller does.
+    CutOff,
     /// Its pool has been full for so many ms.
     Full(u64),
 }
@@ -84,7 +87,10 @@ impl Verdict {
     /// Whether the replica can be no member, whatever the others are.
     #[must_use]
     pub const fn is_failure(self) -> bool {
-        matches!(self, Self::Silent(_) | Self::Stuck(_) | Self::Refuses | Self::OtherDisk)
+        matches!(
+            self,
+            Self::Silent(_) | Self::Stuck(_) | Self::Refuses | Self::OtherDisk | Self::CutOff
+        )
     }
 }
 
@@ -95,6 +101,7 @@ impl fmt::Display for Verdict {
             Self::Silent(ms) => write!(f, "silent for {ms} ms"),
             Self::Stuck(ms) => write!(f, "a write to its disk has taken {ms} ms"),
             Self::Refuses => f.write_str("its disk refuses writes"),
+            Self::CutOff => f.write_str("it and another member do not hear each other"),
             Self::OtherDisk => f.write_str("its disk is empty, foreign or older than it was"),
             Self::Full(_) => f.write_str("its pool is full"),
         }

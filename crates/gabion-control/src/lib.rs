@@ -23,6 +23,7 @@ extern crate std;
 
 mod command;
 mod controller;
+mod cut;
 pub mod detector;
 pub mod plan;
 mod planted;

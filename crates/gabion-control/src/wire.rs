@@ -7,7 +7,8 @@
 //!   kind  name     body                                                          sent by
 //!      1  Tell     epoch | view                                                  the controller
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
-//!                  | u64 ms of the probe | member, as a view of it alone | view  the replica
+//!                  | u64 ms of the probe | member, as a view of it alone | view
+//!                  | u16 members unheard, u32 each                              the replica
 //!
 //!   epoch: number u64, id u64    view, member: u32 length (0: none), then gabion_replication::view
 //! ```
@@ -171,6 +172,8 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
     out.put_u64(ms);
     put_view(out, Some(&view_of(&report.member, report.group)));
     put_view(out, report.view.as_ref());
+    out.put_u16(report.unheard.len() as u16);
+    report.unheard.iter().for_each(|replica| out.put_u32(replica.get()));
 }
 
 fn read_report(r: &mut Reader<'_>) -> Result<Report> {
@@ -196,8 +199,16 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
     if alone.group != group || view.as_ref().is_some_and(|view| view.group != group) {
         return Err(corrupt("it is of two groups"));
     }
+    let count = usize::from(r.u16()?);
+    if count > GroupView::MEMBERS_MAX {
+        return Err(Error::limit(format!(
+            "{WHAT}: {count} members are unheard, a view has {} at most",
+            GroupView::MEMBERS_MAX
+        )));
+    }
+    let unheard = (0..count).map(|_| r.u32().map(ReplicaId)).collect::<Result<_>>()?;
     let is_filled = filled != 0;
-    Ok(Report { member, group, view, founded, is_filled, probe, epoch })
+    Ok(Report { member, group, view, founded, is_filled, probe, unheard, epoch })
 }
 
 #[cfg(test)]
@@ -224,6 +235,7 @@ mod tests {
             founded: ConfigNumber(4),
             is_filled: true,
             probe: Probe::Running(250),
+            unheard: alloc::vec![ReplicaId(1), ReplicaId(3)],
             epoch: Epoch { number: 3, id: 5 },
         }
     }

@@ -12,7 +12,7 @@
 use crate::probe::ProbeThread;
 use crate::server::{self, CONTROLS};
 use crate::service::Service;
-use gabion_base::{ConfigNumber, Error, ErrorKind, ReplicaId, Result};
+use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::wire::{ControlMessage, MESSAGE_LEN_MAX};
 use gabion_control::{Epoch, Patience, Probe, Report};
 use gabion_node::{Node, WriteGate};
@@ -30,6 +30,8 @@ const REOPENING_MAX_MS: u64 = 3_000;
 /// How long the pool of a member that takes no writes itself may be short of room before it counts
 /// as full, in ms: a compaction of the writer's makes room as fast, as a rule.
 const SHORT_MAX_MS: u64 = 5_000;
+/// How long another member may be silent, in ms, before controllers are told: four heartbeats.
+const UNHEARD_MS: u64 = 400;
 /// Bytes of one read.
 const READ_LEN: usize = 16 << 10;
 /// Reads in one turn.
@@ -141,9 +143,9 @@ impl Control {
         }
     }
 
-    fn report(&self, group: gabion_base::GroupId, probe: Probe) -> Report {
+    fn report(&self, group: GroupId, probe: Probe, unheard: Vec<ReplicaId>) -> Report {
         let Facts { member, view, founded, is_filled } = self.facts.clone();
-        Report { member, group, view, founded, is_filled, probe, epoch: self.epoch }
+        Report { member, group, view, founded, is_filled, probe, unheard, epoch: self.epoch }
     }
 }
 
@@ -337,7 +339,11 @@ impl Service {
             Probe::Well if self.is_full(now_ms) => Probe::Full,
             probe => probe,
         };
-        ControlMessage::Report(self.control.report(self.group, probe)).encode()
+        let unheard = match self.is_open() {
+            true => self.replica.node.borrow().unheard(UNHEARD_MS),
+            false => Vec::new(),
+        };
+        ControlMessage::Report(self.control.report(self.group, probe, unheard)).encode()
     }
 
     /// Whether it is this replica's pool that holds up writes.

@@ -50,6 +50,7 @@ impl Rig {
             view: Some(self.view.clone()),
             founded: self.view.config,
             is_filled: false,
+            unheard: Vec::new(),
             probe: Probe::Well,
             epoch: EPOCH,
         }
@@ -535,4 +536,71 @@ fn an_operator_replaces_a_member_by_a_spare_that_is_filled_first() {
     complete(&mut rig, view, &[1, 2, 3, 5]);
     rig.pass(100, &[1, 2, 3, 5], |_| {});
     assert_eq!(ids(&next_view(&mut rig)), [2, 3, 5]);
+}
+
+/// Pairs of which the first does not hear the second, in a group of three for a second.
+fn after_cuts(cuts: &[(u32, u32)]) -> Vec<Vec<u32>> {
+    let mut rig = Rig::new(2);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    rig.pass(1_000, &[1, 2, 3], |report| miss(report, cuts));
+    let swaps = rig.outputs().into_iter().filter_map(|output| match output {
+        Output::Swap { record, .. } => Some(GroupRecord::decode(&record).unwrap()),
+        _ => None,
+    });
+    swaps.map(|record| ids(record.newest())).collect()
+}
+
+fn miss(report: &mut Report, cuts: &[(u32, u32)]) {
+    let me = report.member.replica.get();
+    let missed = cuts.iter().filter(|(of, _)| *of == me);
+    report.unheard = missed.map(|(_, to)| ReplicaId(*to)).collect();
+}
+
+/// docs/faults.md: R4
+#[test]
+fn of_members_that_do_not_hear_each_other_one_goes() {
+    assert_eq!(after_cuts(&[]), Vec::<Vec<u32>>::new());
+    // Not the writer, whichever way the link is cut.
+    for cuts in [&[(1, 2), (2, 1)][..], &[(1, 2)], &[(2, 1)]] {
+        assert_eq!(after_cuts(cuts), [[1, 3]], "{cuts:?}");
+    }
+    assert_eq!(after_cuts(&[(2, 3), (3, 2)]), [[1, 2]], "the later one");
+    // Unless it is the one that hears nobody.
+    assert_eq!(after_cuts(&[(1, 2), (1, 3)]), [[2, 3]]);
+    assert_eq!(after_cuts(&[(2, 1), (3, 1)]), [[2, 3]]);
+}
+
+#[test]
+fn a_member_that_was_missed_in_passing_stays() {
+    let mut rig = Rig::new(2);
+    for _ in 0..5 {
+        rig.pass(200, &[1, 2, 3], |report| miss(report, &[(1, 2), (2, 1)]));
+        rig.pass(100, &[1, 2, 3], |_| {});
+    }
+    assert_eq!(rig.outputs(), []);
+    assert!(!Verdict::Well.is_failure() && Verdict::CutOff.is_failure());
+}
+
+/// It would go again at once.
+#[test]
+fn a_filled_member_is_not_full_while_a_link_of_its_is_cut() {
+    let mut rig = Rig::new(2);
+    let cut = [(2, 3)];
+    rig.pass(800, &[1, 2, 3], |report| miss(report, &cut));
+    let view = next_view(&mut rig);
+    assert_eq!(ids(&view), [1, 2]);
+    complete(&mut rig, view, &[1, 2]);
+    rig.pass(200, &[1, 2, 3], |report| miss(report, &cut));
+    let view = next_view(&mut rig);
+    assert_eq!((ids(&view), view.has_full(ReplicaId(3))), ([1, 2, 3].to_vec(), false));
+    complete(&mut rig, view, &[1, 2]);
+    let filled = |report: &mut Report| report.is_filled = report.member.replica == ReplicaId(3);
+    rig.pass(3_000, &[1, 2, 3], |report| {
+        filled(report);
+        miss(report, &cut);
+    });
+    let outputs = rig.outputs();
+    assert!(outputs.iter().all(|o| matches!(o, Output::Tell { .. })), "{outputs:?}");
+    rig.pass(300, &[1, 2, 3], filled);
+    assert!(next_view(&mut rig).has_full(ReplicaId(3)));
 }

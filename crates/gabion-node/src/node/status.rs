@@ -6,8 +6,10 @@ use super::orders::Order;
 use super::{DamagedFile, LoadId, LoadState, LogEra, Node, room};
 use crate::work::WorkId;
 use alloc::string::String;
+use alloc::vec::Vec;
 use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_engine::{Pressure, WriteState};
+use gabion_replication::MemberStatus;
 
 impl Node {
     // ---- the log
@@ -137,6 +139,18 @@ impl Node {
     /// Whether no job is under way, and no edit.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.running() == 0 && self.apply.waiting_count() == 0
+    }
+
+    /// Members of the view in effect with which there is no connection, or of which nothing was
+    /// heard for longer than `least_ms`.
+    #[must_use]
+    pub fn unheard(&self, least_ms: u64) -> Vec<ReplicaId> {
+        let is_silent = |member: &MemberStatus| {
+            let silent_ms = self.now_ms.saturating_sub(member.last_heard_ms);
+            member.id != self.me && (!member.is_connected || silent_ms > least_ms)
+        };
+        let members = self.protocol.members();
+        members.iter().filter(|member| is_silent(member)).map(|member| member.id).collect()
     }
 
     // ---- room

@@ -68,6 +68,9 @@ impl Control {
     }
 }
 
+/// How long another member may be silent, in ms, before it is reported: four heartbeats.
+const UNHEARD_MS: u64 = 80;
+
 /// A replica's word on itself.
 fn report_of(index: usize, world: &World) -> Option<Report> {
     let (machine, node) = (&world.machines[index], world.node(index)?);
@@ -82,6 +85,7 @@ fn report_of(index: usize, world: &World) -> Option<Report> {
         view: node.view_told().cloned(),
         founded: node.founded(),
         is_filled: node.is_filled(),
+        unheard: node.unheard(UNHEARD_MS),
         probe: probe_of(index, world),
         epoch: machine.epoch,
     })
