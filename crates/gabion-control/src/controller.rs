@@ -18,7 +18,7 @@
 //! Reports are the only source of facts, and each has the whole view of its replica. A view that is
 //! newer than the store's is taken into the store: the store was set back, and members act in it.
 
-use crate::cut::Unheard;
+use crate::cut::{self, Hearing, Unheard};
 use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
 use crate::plan::{self, Change, Known, Plan};
 use crate::planted::{Mutant, Planted};
@@ -652,7 +652,14 @@ impl Group {
                 Some((member.replica, if is_other { Verdict::OtherDisk } else { verdict }))
             })
             .collect();
-        let all = self.with_cut_off(all, patience);
+        let mut all = all;
+        let is_well = |id: &ReplicaId| all.contains(&(*id, Verdict::Well));
+        let newest = self.record.newest();
+        if let Some(cut_off) = cut::cut_off(newest, &self.hearings(), is_well, patience)
+            && let Some((_, verdict)) = all.iter_mut().find(|(id, _)| *id == cut_off)
+        {
+            *verdict = Verdict::CutOff;
+        }
         // A pool that is full everywhere is no member's fault; they are not full, and do not have
         // room again, all at one moment.
         let has_room = all.iter().any(|(id, verdict)| {
@@ -703,6 +710,17 @@ impl Group {
         !self.planted.has(Mutant::OtherDiskStays) && replica.accused.is_some_and(lasts)
     }
 
+    /// Whom the replicas hear, as they report.
+    fn hearings(&self) -> Vec<Hearing<'_>> {
+        let mut hearings = Vec::with_capacity(self.replicas.len());
+        for (id, replica) in &self.replicas {
+            let Some(report) = &replica.report else { continue };
+            let (acts_in, at_ms) = (report.config(), replica.detector.heard_ms());
+            hearings.push(Hearing { id: *id, acts_in, unheard: &replica.unheard, at_ms });
+        }
+        hearings
+    }
+
     fn founded(&self) -> impl Iterator<Item = ReplicaId> {
         let config = self.record.newest().config;
         let has_it = move |report: &&Report| report.founded >= config;
@@ -711,11 +729,11 @@ impl Group {
 
     fn filled(&self) -> impl Iterator<Item = ReplicaId> {
         let config = self.record.newest().config;
-        let hears_all = |report: &&Report| !self.has_cut_link(report.member.replica);
+        let (newest, hearings) = (self.record.newest(), self.hearings());
         self.reports()
             .filter(move |report| report.is_filled && report.config() == config)
-            .filter(hears_all)
             .map(|report| report.member.replica)
+            .filter(move |id| !cut::has_cut_link(newest, &hearings, *id))
     }
 
     /// Replicas that run and are no members, in the order of their numbers.

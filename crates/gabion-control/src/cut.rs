@@ -9,12 +9,12 @@
 //! without: each end sees the other out. One member goes at a time, as its links may be all that is
 //! cut. It comes back to be filled, and is full only once nobody misses it and it misses nobody.
 
-use crate::controller::Group;
-use crate::{Patience, Verdict};
+use crate::detector::Patience;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use gabion_base::{ConfigNumber, ReplicaId};
+use gabion_replication::GroupView;
 
 /// The members that a replica does not hear: since when, and in which configuration.
 #[derive(Default)]
@@ -39,58 +39,53 @@ impl Unheard {
     }
 }
 
-impl Group {
-    /// Pairs of members of the newest view of which the first has not heard the second for so many
-    /// ms. Both report from that view.
-    fn cut_links(&self, least_ms: u64) -> Vec<(ReplicaId, ReplicaId)> {
-        let newest = self.record.newest();
-        let in_view = |id: ReplicaId| {
-            let replica = self.replicas.get(&id).filter(|_| newest.place_of(id).is_some())?;
-            let report = replica.report.as_ref()?;
-            (report.config() == newest.config).then_some(replica)
-        };
-        let mut links = Vec::new();
-        for id in newest.members.iter().map(|member| member.replica) {
-            let Some(replica) = in_view(id) else { continue };
-            let until_ms = replica.detector.heard_ms().saturating_sub(least_ms);
-            let missed = replica.unheard.lasting(newest.config, until_ms);
-            links.extend(missed.filter(|other| in_view(*other).is_some()).map(|other| (id, other)));
-        }
-        links
-    }
+/// A replica's latest report, as far as it tells whom it hears.
+pub(crate) struct Hearing<'a> {
+    /// The replica.
+    pub(crate) id: ReplicaId,
+    /// The configuration in which it acts.
+    pub(crate) acts_in: ConfigNumber,
+    /// The members that it misses.
+    pub(crate) unheard: &'a Unheard,
+    /// When the report came.
+    pub(crate) at_ms: u64,
+}
 
-    /// Whether a member misses another or is missed just now: then it is not made full.
-    pub(crate) fn has_cut_link(&self, id: ReplicaId) -> bool {
-        self.cut_links(0).iter().any(|(of, to)| *of == id || *to == id)
+/// Pairs of members of a view of which the first has not heard the second for so many ms. Both
+/// report from that view.
+fn cut_links(view: &GroupView, all: &[Hearing<'_>], least_ms: u64) -> Vec<(ReplicaId, ReplicaId)> {
+    let acts = |of: &Hearing<'_>| of.acts_in == view.config && view.place_of(of.id).is_some();
+    let acts_as = |id: ReplicaId| all.iter().any(|of| of.id == id && acts(of));
+    let mut links = Vec::new();
+    for of in all.iter().filter(|of| acts(of)) {
+        let missed = of.unheard.lasting(view.config, of.at_ms.saturating_sub(least_ms));
+        links.extend(missed.filter(|to| acts_as(*to)).map(|to| (of.id, to)));
     }
+    links
+}
 
-    /// The verdicts, with that on a full member whose links are cut, if there is one among those
-    /// that are well.
-    pub(crate) fn with_cut_off(
-        &self,
-        mut verdicts: Vec<(ReplicaId, Verdict)>,
-        patience: &Patience,
-    ) -> Vec<(ReplicaId, Verdict)> {
-        let newest = self.record.newest();
-        let is_well =
-            |id: &ReplicaId| newest.has_full(*id) && verdicts.contains(&(*id, Verdict::Well));
-        // In passing anybody may be missed, as while a connection is made anew.
-        let mut lasting = self.cut_links(3 * patience.report_ms);
-        lasting.retain(|(of, to)| is_well(of) && is_well(to));
-        if lasting.is_empty() {
-            return verdicts;
-        }
-        let mut links = self.cut_links(0);
-        links.retain(|(of, to)| is_well(of) && is_well(to));
-        let cut = |id: &ReplicaId| links.iter().filter(|(of, to)| of == id || to == id).count();
-        let candidates = newest.full().map(|member| member.replica).filter(|id| cut(id) > 0);
-        let worst = candidates
-            .max_by_key(|id| (cut(id), Reverse(*id == newest.writer()), newest.place_of(*id)));
-        if let Some(worst) = worst
-            && let Some((_, verdict)) = verdicts.iter_mut().find(|(id, _)| *id == worst)
-        {
-            *verdict = Verdict::CutOff;
-        }
-        verdicts
+/// Whether a member misses another or is missed just now: then it is not made full.
+pub(crate) fn has_cut_link(view: &GroupView, all: &[Hearing<'_>], id: ReplicaId) -> bool {
+    cut_links(view, all, 0).iter().any(|(of, to)| *of == id || *to == id)
+}
+
+/// The full member that goes, if links between some that are well are cut.
+pub(crate) fn cut_off(
+    view: &GroupView,
+    all: &[Hearing<'_>],
+    is_well: impl Fn(&ReplicaId) -> bool,
+    patience: &Patience,
+) -> Option<ReplicaId> {
+    let counts = |id: &ReplicaId| view.has_full(*id) && is_well(id);
+    let among = |links: Vec<(ReplicaId, ReplicaId)>| -> Vec<_> {
+        links.into_iter().filter(|(of, to)| counts(of) && counts(to)).collect()
+    };
+    // In passing anybody may be missed, as while a connection is made anew.
+    if among(cut_links(view, all, 3 * patience.report_ms)).is_empty() {
+        return None;
     }
+    let links = among(cut_links(view, all, 0));
+    let cut = |id: &ReplicaId| links.iter().filter(|(of, to)| of == id || to == id).count();
+    let candidates = view.full().map(|member| member.replica).filter(|id| cut(id) > 0);
+    candidates.max_by_key(|id| (cut(id), Reverse(*id == view.writer()), view.place_of(*id)))
 }
