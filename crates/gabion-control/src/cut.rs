@@ -81,7 +81,7 @@ pub(crate) fn cut_off(
         links.into_iter().filter(|(of, to)| counts(of) && counts(to)).collect()
     };
     // In passing anybody may be missed, as while a connection is made anew.
-    if among(cut_links(view, all, 3 * patience.report_ms)).is_empty() {
+    if among(cut_links(view, all, 2 * patience.report_ms)).is_empty() {
         return None;
     }
     let links = among(cut_links(view, all, 0));

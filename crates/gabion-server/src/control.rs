@@ -30,8 +30,8 @@ const REOPENING_MAX_MS: u64 = 3_000;
 /// How long the pool of a member that takes no writes itself may be short of room before it counts
 /// as full, in ms: a compaction of the writer's makes room as fast, as a rule.
 const SHORT_MAX_MS: u64 = 5_000;
-/// How long another member may be silent, in ms, before controllers are told: four heartbeats.
-const UNHEARD_MS: u64 = 400;
+/// How long another member may be silent, in ms, before controllers are told: three heartbeats.
+const UNHEARD_MS: u64 = 300;
 /// Bytes of one read.
 const READ_LEN: usize = 16 << 10;
 /// Reads in one turn.

@@ -68,8 +68,8 @@ impl Control {
     }
 }
 
-/// How long another member may be silent, in ms, before it is reported: four heartbeats.
-const UNHEARD_MS: u64 = 80;
+/// How long another member may be silent, in ms, before it is reported: three heartbeats.
+const UNHEARD_MS: u64 = 60;
 
 /// A replica's word on itself.
 fn report_of(index: usize, world: &World) -> Option<Report> {
