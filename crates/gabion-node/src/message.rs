@@ -109,7 +109,7 @@ pub enum NodeMessage {
         number: u64,
         /// Bytes of the whole state; zero if the primary holds none under this number.
         total: u64,
-        /// Where the part begins.
+        /// Offset of the part.
         at: u64,
         /// At most [`STATE_PART_MAX`] bytes.
         bytes: Vec<u8>,

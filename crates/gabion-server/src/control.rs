@@ -52,7 +52,7 @@ struct Link {
     due_ms: u64,
 }
 
-/// What a replica reports of its node.
+/// The facts that a replica reports of its node.
 #[derive(Clone, PartialEq, Eq)]
 struct Facts {
     member: Member,
@@ -221,7 +221,7 @@ impl Service {
             has_more: false,
             due_ms: 0,
         });
-        // What came with the preamble gives no further event.
+        // Bytes that came with the preamble give no further event.
         self.read_control(place);
     }
 

@@ -431,7 +431,7 @@ impl Service {
     fn acknowledge(&mut self) {
         let (acknowledged, is_current) = {
             let node = self.replica.node.borrow();
-            // Where nothing is written, reads were judged when they began.
+            // A turn without writes has reads alone, which were judged when they began.
             (node.acknowledged(), node.holds_lease() || !node.duties().append)
         };
         let turns = &mut self.replica.turns;

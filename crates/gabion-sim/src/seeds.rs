@@ -17,7 +17,7 @@ pub fn number(name: &str, default: u64) -> u64 {
 /// happened.
 ///
 /// # Panics
-/// When one fails. What failed is printed before.
+/// When one fails. Its report is printed before.
 #[expect(clippy::disallowed_methods, reason = "each world has one thread, and they share nothing")]
 pub fn run_seeds(
     default: u64,

@@ -71,7 +71,7 @@ pub struct World {
     net: Net,
     /// The member that the newest view leaves out, or that was left out lately.
     absence: Option<absences::Absence>,
-    /// Who decides on views, if not the world.
+    /// The controllers that decide on views, if the world does not.
     control: Option<Box<Control>>,
     /// Term and end of the last record that was ever shown or acknowledged.
     promised: (Term, LogPosition),

@@ -104,7 +104,7 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
     Ok(Settings {
         group: cluster::new_group()?,
         replicas: spec.replicas,
-        // What is measured is a group whose members stay.
+        // The benchmark measures a group whose members stay.
         members_min: spec.replicas,
         spares: 0,
         port: PORT_FROM,

@@ -9,7 +9,7 @@ use gabion_workload::parse_bytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is done to a replica.
+/// A fault of a replica or of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
     /// Its process is killed (`kill -9`).
@@ -83,7 +83,7 @@ pub struct FailoverArgs {
     /// The first round has this fault of the turn, counted from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub first: u64,
-    /// What is done.
+    /// Faults to inject, in turn.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop")]
     pub faults: Vec<Fault>,
     /// To which replicas.
@@ -116,7 +116,7 @@ pub struct FailoverArgs {
     /// Bytes of each replica's pool. Everything else that `up` is not told here is its default.
     #[arg(long, default_value = "1GiB", value_parser = parse_bytes)]
     pub pool_size: u64,
-    /// What an acknowledgement means.
+    /// The meaning of an acknowledgement.
     #[arg(long, value_enum, default_value_t = AckChoice::Replicated)]
     pub ack: AckChoice,
     /// A command for a shell that cuts links, needed for the faults of links. It gets these words:
@@ -125,7 +125,7 @@ pub struct FailoverArgs {
     /// `heal`.
     #[arg(long, value_name = "COMMAND")]
     pub cut_command: Option<String>,
-    /// Where the group's data is while it runs [default: beside the data directory].
+    /// Directory of the group's data while it runs [default: beside the data directory].
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Write each round to this file, which must not be there, as it comes, a JSON object a line;

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Keys that the reader prefers, as a stale read would show there: those written last.
 const RECENT_MAX: usize = 32;
 
-/// What all clients share.
+/// The state that all clients share.
 pub(super) struct Shared {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) values: Values,

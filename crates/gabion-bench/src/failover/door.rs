@@ -45,7 +45,7 @@ impl Failure {
         matches!(self, Self::Ended | Self::TimedOut | Self::Unknown)
     }
 
-    /// What an error reply says.
+    /// The meaning of an error reply.
     fn of(error: &[u8]) -> Self {
         if error.starts_with(b"UNKNOWN") {
             Self::Unknown

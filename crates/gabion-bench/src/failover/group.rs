@@ -191,7 +191,7 @@ impl Group {
         Ok(Self { up: child, program: up.program.clone(), data, log, addresses, doors })
     }
 
-    /// What each replica says; nothing where it does not answer.
+    /// The status of each replica; nothing for one that does not answer.
     pub(super) fn ask(&mut self) -> Vec<Option<Member>> {
         let doors = self.doors.iter_mut().zip(&self.addresses);
         doors.map(|(door, address)| ask(door, *address)).collect()

@@ -1,4 +1,4 @@
-//! What the clients saw, and the figures of one round.
+//! The answers that clients saw, and the figures of one round.
 
 use super::client::locked;
 use super::door::Failure;
@@ -32,7 +32,7 @@ pub(super) struct Answer {
     pub(super) latency_us: u64,
 }
 
-/// What one thread saw since it was asked last.
+/// The answers that one thread saw since it was asked last.
 #[derive(Debug, Default)]
 pub(super) struct Samples(Mutex<Seen>);
 

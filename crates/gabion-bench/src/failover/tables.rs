@@ -7,7 +7,7 @@ use crate::text::{Style, Table, line as append};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What a round came to, in a line.
+/// The figures of a round, in a line.
 pub(super) fn line(round: &Round) -> String {
     let kinds = Kind::ALL.iter().zip(&round.figures).map(|(kind, figures)| {
         let failures = figures.failures.iter();

@@ -492,7 +492,7 @@ fn an_operator_removes_no_member_that_the_group_needs() {
     let error = rig.controller.handle_command(GROUP, remove(2), rig.now()).unwrap_err();
     let expected = "without replica 2 the group has 1 full members, and needs 2 to take writes";
     assert!(error.to_string().contains(expected), "{error}");
-    // What was removed can be added.
+    // A member that was removed can be added.
     rig.controller.handle_command(GROUP, Command::Add(ReplicaId(1)), rig.now()).unwrap();
     next_view(&mut rig);
     rig.pass(100, &[1, 2, 3], |_| {});

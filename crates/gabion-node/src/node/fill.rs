@@ -16,8 +16,8 @@
 //!
 //! Files keep their numbers for ever, so a file that lies here from before is the file of the state
 //! if its bytes have the checksums of the description. All others are dropped once the state is
-//! known. What arrives is kept by the commit that places it, so a copy that is cut short goes on
-//! with what is there.
+//! known. A file that arrives is kept by the commit that places it, so a copy that is cut short
+//! goes on with those that are there.
 //!
 //! Invariants: a file of the old tree loses its slots only once the mark is durable; a file counts
 //! only once its bytes were compared; the state is installed by one commit or not at all.
@@ -53,7 +53,7 @@ pub(super) const STILL_MS_MAX: u64 = 10_000;
 /// its files may be others.
 const NO_COPIES_MAX: u32 = 10;
 
-/// Where a full copy is.
+/// The progress of a full copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FillStep {
     /// Nothing is to be copied: the log is followed.
@@ -84,7 +84,7 @@ impl FillStep {
 /// zero before one is known and after it is installed.
 #[derive(Clone, Debug, Default)]
 pub struct FillStatus {
-    /// What it does.
+    /// Its present work.
     pub step: FillStep,
     /// Files of the state.
     pub files: u64,

@@ -9,6 +9,7 @@ use crate::{Action, Frame, MemberStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::cmp::Ordering;
 use gabion_base::{Frontier, LogPosition, ReplicaId, ShardId, Term};
 
 impl Chain {
@@ -139,21 +140,26 @@ impl Chain {
 
     /// Whether this member sends its log to that one.
     pub(super) fn sends_to(&self, id: ReplicaId) -> bool {
-        let receivers = if self.is_reader() { self.full..self.order.len() } else { self.next() };
-        self.order[receivers].contains(&id)
+        self.receivers().contains(&id)
     }
 
-    /// The place of the next full member, if this one is full and not the last.
-    const fn next(&self) -> core::ops::Range<usize> {
+    /// The members that this one sends its log to: the next full one, or all that are not full.
+    fn receivers(&self) -> &[ReplicaId] {
         let next = self.index + 1;
-        if next < self.full { next..next + 1 } else { next..next }
+        match next.cmp(&self.full) {
+            Ordering::Less => &self.order[next..=next],
+            Ordering::Equal => &self.order[next..],
+            Ordering::Greater => &[],
+        }
     }
 
     /// The only receiver of this member's log: the newest records go to it as they are. Where there
     /// are several, each reads them when its turn comes.
     pub(super) fn receives_recent(&self) -> Option<ReplicaId> {
-        let mut receivers = self.order.iter().filter(|id| self.sends_to(**id));
-        receivers.next().filter(|_| receivers.next().is_none()).copied()
+        match self.receivers() {
+            [only] => Some(*only),
+            _ => None,
+        }
     }
 
     // ---- promises about reads

@@ -177,7 +177,7 @@ impl World {
         Some(self.control.as_mut()?.record())
     }
 
-    /// What controllers and their connections do in a step.
+    /// A step of the controllers and of their connections.
     pub(super) fn step_control(&mut self) {
         let Some(mut control) = self.control.take() else { return };
         control.note_founded(self);

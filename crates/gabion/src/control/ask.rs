@@ -46,7 +46,7 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8> {
     Ok(0)
 }
 
-/// Where no controller is.
+/// The answer where no controller is.
 pub(crate) const NO_CONTROLLER: &str = "no controller looks after this group: it has one replica, \
     or each compacts for itself, and then its members are fixed";
 

@@ -64,7 +64,7 @@ pub(super) struct Driver {
 pub(super) struct Handle(Sender<Input>);
 
 impl Handle {
-    /// What the machine answers.
+    /// The answers of the machine.
     ///
     /// # Errors
     /// Unavailable when the controller has ended.
@@ -75,7 +75,7 @@ impl Handle {
         let gone = || Error::unavailable("the controller has ended");
         let (sender, answer) = channel();
         let question: Question = Box::new(move |controller, now| {
-            // Whoever asked may be gone.
+            // The asker may be gone.
             let _ = sender.send(question(controller, now));
         });
         self.0.send(Input::Asked(question)).map_err(|_| gone())?;

@@ -39,7 +39,7 @@ pub(super) struct Link {
     tells: Tells,
 }
 
-/// Where the connection that stands takes what is to be told.
+/// The queue from which the connection that stands takes its next words.
 type Tells = Arc<Mutex<Option<SyncSender<Vec<u8>>>>>;
 
 impl Link {
@@ -55,7 +55,7 @@ impl Link {
             let mut pause = PAUSES.0;
             while !stopped.load(Ordering::Relaxed) {
                 let mut is_heard = false;
-                // Whoever is silent is told by the detector; why, the replica's log says.
+                // The detector tells of a silent replica, and its log says why.
                 let _ = serve(target, &tells, &stopped, &mut |report| {
                     is_heard = true;
                     heard(report);

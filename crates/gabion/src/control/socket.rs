@@ -53,7 +53,7 @@ impl Socket {
             .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
         spawn("gabion-asked", move || {
             for stream in listener.incoming().flatten() {
-                // Whoever asks nothing, or reads no answer, is not waited for.
+                // A client that asks nothing, or reads no answer, is not waited for.
                 let _ = serve(&stream, &controller, group);
             }
         })?;

@@ -55,8 +55,8 @@ fn the_embedded_store_keeps_the_contract_and_is_there_when_it_is_opened_again() 
     assert_eq!(DbStore::open(&dir.0).unwrap().list("").unwrap(), before);
 }
 
-/// What is on the device after a swap is a whole store with all swaps: files that were copied just
-/// then are as after a kill, and without the ring as after a power cut.
+/// After a swap the device has a whole store with all swaps: files that were copied just then are
+/// as after a kill, and without the ring as after a power cut.
 /// docs/faults.md: R8
 #[test]
 fn each_swap_survives_a_crash_right_after_it() {

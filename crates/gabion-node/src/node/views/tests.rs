@@ -185,7 +185,7 @@ fn a_view_that_keeps_those_who_were_promised_something_takes_effect_at_once() {
         machine.run(&mut node, 0);
         node.handle_view(view(config, &order, 2)).unwrap();
         assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(config));
-        // What was promised before still binds towards the next one, which lacks the other.
+        // An earlier promise still binds towards the next one, which lacks the other.
         node.handle_view(view(3, &[HEAD], 1)).unwrap();
         assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
         assert_eq!(tick(&machine, &mut node, 1_302), None);

@@ -25,7 +25,7 @@ pub(super) struct Way {
     inputs: [Vec<u8>; 2],
     /// When the controller heard something.
     heard_ms: u64,
-    /// What the machine said last: configuration in effect, configuration that has begun, and
+    /// The machine's last words: configuration in effect, configuration that has begun, and
     /// when.
     pub(super) said: Option<(u64, u64, u64)>,
     /// A bit flips in what is sent next.

@@ -11,7 +11,7 @@ impl World {
     /// Waits until the group has what it wants, once everything is healed.
     ///
     /// # Errors
-    /// What is missing after ten seconds.
+    /// The lack of a group that is not whole after ten seconds.
     pub(in crate::world) fn become_whole(&mut self) -> Result<(), String> {
         let Some(control) = &mut self.control else { return Ok(()) };
         control.heal();
@@ -39,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// Where no machine and no way had a fault, nobody was left out.
+    /// Nobody was left out in a run in which no machine and no way had a fault.
     fn check_left_out(&mut self) -> Result<(), String> {
         let Some(control) = &self.control else { return Ok(()) };
         let ControlFaults { crash, pause, .. } = control.options.faults;
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// What the group lacks of what it wants.
+    /// The lack of the group, of all that it wants.
     fn lacks(&mut self) -> Option<String> {
         let record = self.record()?;
         let view = &record.complete;
