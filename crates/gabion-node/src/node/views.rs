@@ -69,10 +69,10 @@ impl Node {
     /// and does so in the next; else nobody can tell what becomes of writes that were not
     /// acknowledged.
     ///
-    /// No phantom is acknowledged. Acknowledgements go on only once the new term runs here, and that
-    /// begins with the whole log of the winner. Either its own log, up to the end,
-    /// is a part of that one. Then a position still is the end of the record that was waited for.
-    /// Or the log is cut below its end. Then this node ends before anything of the other log counts
+    /// No phantom is acknowledged. Acknowledgements go on only once the new term runs here, and
+    /// that begins with the whole log of the winner. Either its own log, up to the end, is a part
+    /// of that one. Then a position still is the end of the record that was waited for. Or the log
+    /// is cut below its end. Then this node ends before anything of the other log counts
     /// ([`Output::Reopen`]), and [`Self::acknowledged`] is zero from then on.
     #[must_use]
     pub const fn keeps_turns(&self) -> bool {
