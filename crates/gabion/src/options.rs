@@ -57,7 +57,8 @@ pub(crate) enum Command {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct DataOption {
     /// Where the data is [default: $XDG_DATA_HOME/gabion, else ~/.local/share/gabion]
-    #[arg(long, value_name = "DIR")]
+    // Global, so that it may stand behind the words of `gabion group remove 3` as elsewhere.
+    #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data: Option<PathBuf>,
 }
 
@@ -177,7 +178,14 @@ pub(crate) struct WhereOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
     /// RESP port of the first replica, instead of looking it up in the data
-    #[arg(short, long, value_name = "PORT", value_parser = parse_port, conflicts_with = "data")]
+    #[arg(
+        short,
+        long,
+        value_name = "PORT",
+        value_parser = parse_port,
+        conflicts_with = "data",
+        global = true
+    )]
     pub(crate) port: Option<u16>,
 }
 
@@ -652,6 +660,21 @@ mod tests {
             assert!(line.contains(part), "{line}");
             assert!(!line.contains('\n'));
         }
+    }
+
+    #[test]
+    fn the_data_stands_before_or_behind_what_is_done_to_a_group() {
+        for words in [
+            &["gabion", "group", "--data", "/d", "remove", "3"][..],
+            &["gabion", "group", "remove", "3", "--data", "/d"],
+            &["gabion", "group", "remove", "--data", "/d", "3"],
+        ] {
+            let options = Options::try_parse_from(words).unwrap();
+            let Command::Group(group) = options.command else { panic!("group") };
+            assert_eq!(group.place.data.data.as_deref(), Some(std::path::Path::new("/d")));
+        }
+        let both = ["gabion", "group", "remove", "3", "--data", "/d", "-p", "7000"];
+        assert!(refusal(&both).contains("--port"), "{}", refusal(&both));
     }
 
     #[test]
