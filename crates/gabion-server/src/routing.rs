@@ -3,20 +3,20 @@
 //! ```text
 //!   client ─► forward ──(Forward)──► the member ──(ForwardReply)──► client
 //!               │  ▲
-//!               ▼  │ a connection with the tail is made
+//!               ▼  │ a connection with the member is made, or another view runs
 //!             unsent ◄── reads whose connection was lost
 //! ```
 //!
-//! A read changes nothing and may be made again: one that finds no connection with the tail, or
-//! whose connection is lost, waits for the next one, for as long as a group that recovers takes. A
-//! write may have been made when its connection is lost, and only its client can know what to do
-//! about that.
+//! A command that finds no connection with the member waits for the next one, for as long as a
+//! group that recovers takes. So does a read whose connection is lost: it changes nothing and may
+//! be made again. A write may have been made when its connection is lost, and only its client can
+//! know what to do about that.
 
 use crate::commands::{Call, Transaction, Work};
 use crate::forward::{self, Origin, Outcome};
 use crate::peers::{Peer, Reads};
 use crate::replies::FORWARDED_MAX;
-use crate::run::{Begun, Ended, Item, NOT_HERE, READ_WAIT_MAX_MS};
+use crate::run::{Begun, Ended, Item, NOT_HERE, WAIT_MAX_MS, Waiting};
 use crate::service::Service;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
@@ -78,6 +78,11 @@ impl ForwardedList {
         lost
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Whether as many reads are on their way as a member takes at a time.
     pub(crate) const fn is_full(&self) -> bool {
         self.read_bytes >= FORWARDED_MAX
@@ -110,9 +115,38 @@ impl Kept {
     }
 }
 
+/// Commands that wait for a connection with the member that is to run them.
+#[derive(Default)]
+pub(crate) struct Unsent {
+    pub(crate) reads: Waiting,
+    /// In the order in which they came, which they keep.
+    pub(crate) writes: Waiting,
+}
+
+impl Unsent {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
+
+    fn push(&mut self, item: Item) -> Begun {
+        if item.is_read() { self.reads.push(item) } else { self.writes.push(item) }
+    }
+
+    /// All of them; those that are to go on waiting are pushed again.
+    pub(crate) fn take(&mut self) -> Vec<Item> {
+        let mut items = self.reads.take();
+        items.append(&mut self.writes.take());
+        items
+    }
+}
+
 impl Service {
     /// Has another member run a command.
     pub(crate) fn forward(&mut self, to: ReplicaId, item: Item) -> Begun {
+        // Behind the writes before it.
+        if !item.is_read() && !self.unsent.writes.is_empty() {
+            return self.await_connection(to, item);
+        }
         let link = self.peer(to).and_then(Peer::greeted);
         let Some(connection) = link.map(|link| link.connection) else {
             return self.await_connection(to, item);
@@ -137,49 +171,55 @@ impl Service {
         Begun::Later
     }
 
-    // ---- reads that wait for the tail
+    // ---- commands that wait for a connection
 
-    /// A read waits for a connection that is likely to come soon; anything else is refused.
+    /// A command waits for a connection that is likely to come soon; otherwise it is refused.
     fn await_connection(&mut self, to: ReplicaId, item: Item) -> Begun {
-        if !item.is_read() || self.is_hopeless(&item) {
+        if self.is_hopeless(to, &item) {
             return Begun::Refused(unreachable_member(to, item.is_read()));
         }
         self.unsent.push(item)
     }
 
-    /// Whether a read is not to wait for the tail any longer.
-    fn is_hopeless(&self, item: &Item) -> bool {
-        let down_since_ms = self.peer(self.reader()).map_or(0, |peer| peer.down_since_ms);
+    /// Whether a command is not to wait for this member any longer.
+    fn is_hopeless(&self, to: ReplicaId, item: &Item) -> bool {
+        let Some(peer) = self.peer(to) else { return true };
         let waited_ms = |since_ms: u64| self.now_ms.saturating_sub(since_ms);
-        waited_ms(item.since_ms.min(down_since_ms)) > READ_WAIT_MAX_MS
+        peer.greeted().is_none() && waited_ms(item.since_ms.min(peer.down_since_ms)) > WAIT_MAX_MS
     }
 
-    /// Forwards reads that waited for a connection with the tail. Returns how many.
+    /// The member that is to run a command.
+    fn runner_of(&self, item: &Item) -> ReplicaId {
+        if item.is_read() { self.reader() } else { self.writer() }
+    }
+
+    /// Begins commands that waited for a connection that is there now. Returns how many.
     pub(crate) fn retry_unsent(&mut self) -> usize {
-        if self.unsent.is_empty() {
-            return 0;
-        }
-        let reader = self.reader();
-        let is_here = reader == self.me || !self.is_member();
-        if !is_here && self.peer(reader).and_then(Peer::greeted).is_none() {
-            return 0;
-        }
-        let items = self.unsent.take();
-        let count = items.len();
-        for item in items {
-            let (origin, protocol) = (item.origin.clone(), item.protocol);
-            let begun = self.begin_in_view(item);
-            self.complete(&origin, protocol, true, begun);
+        let mut count = 0;
+        for is_read in [true, false] {
+            let to = if is_read { self.reader() } else { self.writer() };
+            let is_elsewhere = self.is_member() && to != self.me;
+            if is_elsewhere && self.peer(to).and_then(Peer::greeted).is_none() {
+                continue;
+            }
+            let waiting = if is_read { &mut self.unsent.reads } else { &mut self.unsent.writes };
+            for item in waiting.take() {
+                count += 1;
+                let (origin, protocol) = (item.origin.clone(), item.protocol);
+                let begun = self.begin_in_view(item);
+                self.complete(&origin, protocol, is_read, begun);
+            }
         }
         count
     }
 
-    /// Ends reads that have waited too long for a connection.
+    /// Ends commands that have waited too long for a connection.
     pub(crate) fn tick_unsent(&mut self) {
         for item in self.unsent.take() {
-            if self.is_hopeless(&item) {
-                let reply = unreachable_member(self.reader(), true);
-                self.complete(&item.origin, item.protocol, true, Begun::Refused(reply));
+            let (to, is_read) = (self.runner_of(&item), item.is_read());
+            if to != self.me && self.is_hopeless(to, &item) {
+                let reply = unreachable_member(to, is_read);
+                self.complete(&item.origin, item.protocol, is_read, Begun::Refused(reply));
             } else {
                 // There was room for it before.
                 let _ = self.unsent.push(item);
@@ -334,9 +374,10 @@ impl Service {
             match forwarded.command {
                 // The next connection has a probe of its own.
                 Kept::Read(item) if matches!(item.origin, Origin::Probe) => {}
+                // Another view may run by now, with another tail.
                 Kept::Read(item) => {
                     let (origin, protocol) = (item.origin.clone(), item.protocol);
-                    let begun = self.await_connection(forwarded.to, item);
+                    let begun = self.unsent.push(item);
                     self.complete(&origin, protocol, true, begun);
                 }
                 write @ Kept::Write(..) => {

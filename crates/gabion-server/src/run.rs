@@ -5,7 +5,7 @@ use crate::commands::{Asker, Route, Work};
 use crate::forward::{self, Origin, Outcome};
 use crate::replies::Replies;
 use crate::service::Service;
-use crate::store::{Entry, Wish, entry};
+use crate::store::{Entry, Wish, entry, write_gate};
 use gabion_base::Frontier;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
@@ -15,17 +15,19 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// How long a read waits, at each node on its way, for what a group that recovers will soon have: a
-/// connection with the tail, a tail that has joined, the log up to what the read's connection has
-/// seen. In ms. What has been missing for as long is not waited for at all.
-pub(crate) const READ_WAIT_MAX_MS: u64 = 5_000;
+/// How long a command waits, at each node on its way, for what a group that recovers will soon
+/// have: a connection with the head or the tail, a term that has begun, a tail that has joined, the
+/// log up to what a read's connection has seen. In ms. What has been missing for as long is not
+/// waited for at all.
+pub(crate) const WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;
 /// Reads of members that waited and are run before others are heard.
 const RETRIES_MAX: usize = 1024;
-/// Bytes of reads that may wait for the tail, or for what they must show.
-const WAITING_READ_BYTES_MAX: usize = 64 << 20;
-/// Above so many bytes this node's own clients are not read any more.
+/// Bytes of reads that may wait for the tail, or for what they must show, and of writes that may
+/// wait for a connection with the head.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Above so many bytes of writes that wait, this node's own clients are not read any more.
 pub(crate) const GATED_BYTES_HIGH: usize = 32 << 20;
 
 /// Why the tail answers no reads.
@@ -44,7 +46,7 @@ const TOO_FAR_BEHIND: Reply = Reply::error(
 const TOO_MANY_READS: Reply =
     Reply::error("TRYAGAIN too many reads wait for the tail of the chain to come back");
 const TOO_MUCH_WAITS: Reply =
-    Reply::error("TRYAGAIN too many writes wait at the head of the chain");
+    Reply::error("TRYAGAIN too many writes wait for the head of the chain");
 
 /// A command to be run here.
 pub(crate) struct Item {
@@ -72,22 +74,26 @@ impl Item {
     }
 }
 
-/// Reads that wait, within a limit: what they take comes from clients.
+/// Commands that wait, within a limit: what they take comes from clients.
 #[derive(Default)]
-pub(crate) struct WaitingReads {
+pub(crate) struct Waiting {
     items: Vec<Item>,
     bytes: usize,
 }
 
-impl WaitingReads {
+impl Waiting {
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Takes a read in, or ends it when too much waits.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes a command in behind the others, or ends it when too much waits.
     pub(crate) fn push(&mut self, item: Item) -> Begun {
-        if self.bytes + item.len > WAITING_READ_BYTES_MAX {
-            return Begun::Refused(TOO_MANY_READS);
+        if self.bytes + item.len > WAITING_BYTES_MAX {
+            return Begun::Refused(if item.is_read() { TOO_MANY_READS } else { TOO_MUCH_WAITS });
         }
         self.bytes += item.len;
         self.items.push(item);
@@ -216,7 +222,7 @@ impl Service {
         if !self.gated.is_empty() {
             return self.gate(item);
         }
-        let gate = self.replica.node.borrow().write_gate();
+        let gate = write_gate(&self.replica.node.borrow());
         match gate {
             WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
@@ -229,7 +235,7 @@ impl Service {
             return self.run_read(item);
         }
         if let Some(why) = self.why_unreadable()
-            && self.unreadable_ms() > READ_WAIT_MAX_MS
+            && self.unreadable_ms() > WAIT_MAX_MS
         {
             return Begun::Refused(Reply::error_from(format!("TRYAGAIN {why}")));
         }
@@ -278,7 +284,7 @@ impl Service {
     }
 
     /// Runs reads of members that waited for replies to be sent, some at a time. Returns how many.
-    pub(crate) fn retry_waiting(&mut self) -> usize {
+    pub(crate) fn retry_replies(&mut self) -> usize {
         let mut count = 0;
         for place in 0..self.peers.len() {
             while count < RETRIES_MAX
@@ -445,13 +451,13 @@ impl Service {
         self.complete(&origin, protocol, is_read, begun);
     }
 
-    /// Another view runs: commands that wait begin anew where it says, and reads are waited for
-    /// from now on.
+    /// Another view runs: commands that wait begin anew where it says, in the order in which they
+    /// came, and reads are waited for from now on.
     pub(crate) fn begin_waiting_anew(&mut self) {
         self.unreadable_us = None;
         let writes_go = !self.is_member() || self.writer() != self.me;
-        let reads = self.lagging.take().into_iter().chain(self.unsent.take());
-        let mut items: Vec<Item> = reads.collect();
+        let mut items = self.lagging.take();
+        items.append(&mut self.unsent.take());
         while writes_go && let Some(item) = self.pop_gated() {
             items.push(item);
         }
@@ -464,7 +470,7 @@ impl Service {
         while !self.gated.is_empty() {
             let (gate, jobs_pause) = {
                 let node = self.replica.node.borrow();
-                (node.write_gate(), node.jobs_pause())
+                (write_gate(&node), node.jobs_pause())
             };
             // Whether it is a put comes out when it runs: what a delete waits for, all behind it
             // do.
@@ -484,8 +490,9 @@ impl Service {
         count
     }
 
-    /// Runs or forwards reads that waited, where that is possible now. Returns how many.
-    pub(crate) fn retry_reads(&mut self) -> usize {
+    /// Runs or forwards what waited for the tail or for a connection, where that is possible now.
+    /// Returns how many.
+    pub(crate) fn retry_waiting_commands(&mut self) -> usize {
         let mut count = 0;
         if self.has_waiting_reads() {
             self.pass_lease_time();
@@ -501,7 +508,7 @@ impl Service {
             let begun = self.run_read(item);
             self.complete(&origin, protocol, true, begun);
         }
-        count + self.retry_waiting() + self.retry_unsent()
+        count + self.retry_replies() + self.retry_unsent()
     }
 
     fn has_waiting_reads(&self) -> bool {
@@ -511,10 +518,10 @@ impl Service {
             || links.into_iter().any(|link| link.replies.may_go_on())
     }
 
-    /// Ends reads that have waited too long.
-    pub(crate) fn tick_reads(&mut self) {
+    /// Ends commands that have waited too long.
+    pub(crate) fn tick_waiting(&mut self) {
         let now_ms = self.now_ms;
-        let is_late = |item: &Item| now_ms.saturating_sub(item.since_ms) > READ_WAIT_MAX_MS;
+        let is_late = |item: &Item| now_ms.saturating_sub(item.since_ms) > WAIT_MAX_MS;
         self.note_readable();
         for item in self.lagging.take() {
             if !is_late(&item) {

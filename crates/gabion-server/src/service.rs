@@ -21,8 +21,9 @@ use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
 use crate::replica::{OpenTurn, Replica, WhileOpen};
+use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
-use crate::run::{Finished, Item, WaitingReads};
+use crate::run::{Finished, Item, Waiting};
 use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
 use crate::shipping::ShipCommand;
 use crate::warm::WarmCommand;
@@ -139,9 +140,9 @@ pub(crate) struct Service {
     pub(crate) gated: BTreeMap<u64, Item>,
     pub(crate) gated_bytes: usize,
     /// Reads that wait until this node has what they must show.
-    pub(crate) lagging: WaitingReads,
-    /// Reads that wait for a connection with the tail.
-    pub(crate) unsent: WaitingReads,
+    pub(crate) lagging: Waiting,
+    /// Commands that wait for a connection with the member that is to run them.
+    pub(crate) unsent: Unsent,
     /// Since when the replica has not been able to answer reads, by [`Clock::running_us`].
     pub(crate) unreadable_us: Option<u64>,
 
@@ -209,7 +210,7 @@ impl Service {
         if std::mem::take(&mut self.door_is_stuck) {
             self.accept_clients();
         }
-        self.tick_reads();
+        self.tick_waiting();
         self.probe_tail();
         self.tick_unacknowledged();
         self.tick_lingering();
@@ -312,7 +313,7 @@ impl Service {
         for _ in 0..ROUNDS_MAX {
             let ran = self.run_tasks(&mut until_us);
             let ended = self.take_finished();
-            let begun = self.retry_gated() + self.retry_reads() + self.retry_held();
+            let begun = self.retry_gated() + self.retry_waiting_commands() + self.retry_held();
             let has_record = self.end_turn();
             let has_outputs = self.carry_on();
             let is_over = self.to_reopen.is_some()
@@ -325,6 +326,7 @@ impl Service {
             return self.close_replica(&why);
         }
         self.answer_lost();
+        self.retry_unsent();
         self.acknowledge();
         self.close_killed();
         self.serve_control();

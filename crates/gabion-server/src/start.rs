@@ -10,7 +10,8 @@ use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
 use crate::routing::ForwardedList;
-use crate::run::WaitingReads;
+use crate::routing::Unsent;
+use crate::run::Waiting;
 use crate::server::{PEER_DOOR, RESP, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER, token};
 use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
@@ -204,8 +205,8 @@ fn open_service(
         next_item: 0,
         gated: BTreeMap::new(),
         gated_bytes: 0,
-        lagging: WaitingReads::default(),
-        unsent: WaitingReads::default(),
+        lagging: Waiting::default(),
+        unsent: Unsent::default(),
         unreadable_us: None,
         exit: None,
     };

@@ -2,6 +2,7 @@
 //! record of the turn. At the tail the same reads serve clients.
 
 use crate::commands::{Op, Order, Page, PageBuilder, PageQuery, Store};
+use crate::run::WAIT_MAX_MS;
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
@@ -146,7 +147,7 @@ impl NodeStore {
             self.0.hit_gate.set(true);
             Err(Error::new(ErrorKind::Busy, reason))
         };
-        match entry(node.write_gate(), node.jobs_pause(), wish) {
+        match entry(write_gate(node), node.jobs_pause(), wish) {
             Entry::Open if self.0.running.get() > self.0.first_gated.get() => {
                 hit("an earlier write waits")
             }
@@ -194,6 +195,19 @@ impl Wish {
             _ => Self::Delete,
         }
     }
+}
+
+/// The gate that a command meets: one that finds its group between two terms waits for the next,
+/// which is begun within a second where nothing is wrong.
+pub(crate) fn write_gate(node: &Node) -> WriteGate {
+    match node.write_gate() {
+        WriteGate::Refuse(_) if is_beginning(node) => WriteGate::Wait("a term begins"),
+        gate => gate,
+    }
+}
+
+fn is_beginning(node: &Node) -> bool {
+    node.begins_term_for_ms().is_some_and(|waited_ms| waited_ms <= WAIT_MAX_MS)
 }
 
 /// What a write meets at this gate. It waits for nothing but what passes by itself: what lags

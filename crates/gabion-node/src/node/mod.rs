@@ -110,6 +110,8 @@ pub struct Node {
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
     now_ms: u64,
+    /// When the view that runs took effect here, or the node was opened with it, in ms.
+    view_since_ms: u64,
     /// Why writes are refused, as the protocol last said.
     refused: Option<String>,
     /// Why a full copy was asked for, in this view.
@@ -194,6 +196,7 @@ impl Node {
             protocol,
             damaged: DamageList::default(),
             now_ms,
+            view_since_ms: now_ms,
             refused: Some("the group is starting".into()),
             copy_wanted: None,
             called_full: ConfigNumber::ZERO,

@@ -201,6 +201,7 @@ impl Node {
         }
         assert!(before.group().config < self.view.group().config, "no replica goes back");
         self.take_duties(&before);
+        self.view_since_ms = self.now_ms;
         self.keeps_turns = before.duties().append && self.duties().append;
         self.begin_protocol_anew()?;
         self.outputs.push_back(Output::View(self.state.view.clone()));

@@ -16,6 +16,20 @@ impl Node {
         self.hold().gate()
     }
 
+    /// For how long this member, which takes writes in the view that runs, has waited for the
+    /// others to join and its term to begin, in ms, if it does: what refuses writes now passes once
+    /// they are reached. With fewer members than the group needs it does not pass.
+    #[must_use]
+    pub fn begins_term_for_ms(&self) -> Option<u64> {
+        let is_begun = self.protocol.is_ready() && !self.writing.awaits_term_start();
+        let goes_on = self.duties().append
+            && !is_begun
+            && self.writing.refusal().is_none()
+            && !self.is_stopping()
+            && self.view.group().too_few().is_none();
+        goes_on.then(|| self.now_ms.saturating_sub(self.view_since_ms))
+    }
+
     /// Whether [`Self::make_durable`] can be called now: the log takes a record. Flushes and
     /// compactions that are behind, and a pool that is full, hold nobody back who writes nothing.
     #[must_use]

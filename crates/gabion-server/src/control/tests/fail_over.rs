@@ -207,3 +207,40 @@ fn a_write_that_waits_for_a_member_that_is_left_out_is_made_where_the_writer_sta
     }
     assert_eq!(others.insist(&mut client, &["GET", "key"]), "$3\r\nnew\r\n");
 }
+
+/// docs/faults.md: R3
+#[test]
+fn what_comes_while_writer_and_reader_move_waits_for_them() {
+    let mut three = Three::start("moved");
+    assert_eq!(three.insist(0, &["MSET", "key", "old", "other", "kept"]), "+OK\r\n");
+    three.reported(&[0, 1, 2], "the group runs", |report| report.founded == FIRST);
+    let mut moved = next_view(three.report(0));
+    moved.members.rotate_left(1);
+
+    // On its way to the reader of before when the door itself becomes the reader.
+    three.clients[0].send(&["GET", "other"]);
+    three.head.until("the read is on its way", |rig| !rig.service(0).forwarded.is_empty());
+    three.controllers[0].tell(epoch(1, 1), &moved);
+    three.head.until("the door knows", |rig| {
+        let node = rig.service(0).replica.node.borrow();
+        node.view().group().config == SECOND && node.begins_term_for_ms().is_none()
+    });
+    assert!(three.clients[0].poll().is_none(), "nobody has told it that nobody else answers");
+
+    // Writes at the door of another and at the new writer, before its term has begun.
+    three.tell(&[1, 2], &moved);
+    let is_told = |three: &mut Three| {
+        let node = three.others.service(0).replica.node.borrow();
+        node.begins_term_for_ms().map(|_| ())
+    };
+    three.until("the writer is told", is_told);
+    three.clients[1].send(&["SET", "key", "new"]);
+    three.clients[1].send(&["INCR", "count"]);
+    three.clients[2].send(&["INCR", "count"]);
+    assert_eq!(three.receive(0), "$4\r\nkept\r\n");
+    assert_eq!(three.receive(1), "+OK\r\n");
+    let mut counts = [three.receive(1), three.receive(2)];
+    counts.sort();
+    assert_eq!(counts, [":1\r\n", ":2\r\n"]);
+    assert_eq!(three.text(0, &["GET", "key"]), "$3\r\nnew\r\n");
+}
