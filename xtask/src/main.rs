@@ -33,6 +33,7 @@ mod cluster;
 mod failovers;
 mod faults;
 mod kills;
+mod porcupine;
 mod python;
 mod ratchet;
 mod redis;

@@ -3,7 +3,7 @@
 
 use crate::cluster::need_space;
 use crate::steps::{CHECKED, Step, head_commit, run, some_seeds, target_directory, test};
-use crate::{failovers, shipping};
+use crate::{failovers, porcupine, shipping};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -107,7 +107,10 @@ fn run_shard(shard: &str) -> Step {
     match shard.split_once(' ') {
         Some((test @ ("seeds" | "failover"), first)) => {
             let first = first.parse().map_err(|_| format!("shard {shard}: no number"))?;
-            some_seeds(test, first, SEEDS)
+            match test {
+                "seeds" => some_seeds(test, first, SEEDS),
+                _ => porcupine::failovers(first, SEEDS),
+            }
         }
         Some(("kills", seed)) => run("cargo", &["xtask", "kills"], &[("GABION_KILL_SEED", seed)]),
         Some(("load", _)) => {

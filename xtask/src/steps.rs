@@ -1,6 +1,8 @@
 //! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
-use crate::{clients, failovers, faults, kills, ratchet, redis, rooms, shipping, suites};
+use crate::{
+    clients, failovers, faults, kills, porcupine, ratchet, redis, rooms, shipping, suites,
+};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -143,7 +145,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     some_seeds("seeds", first, u64::from(count))?;
     // Always the same: of other seeds one in some five hundred fails as yet (docs/testing.md).
     println!("groups whose controller leaves members out and takes them back");
-    some_seeds("failover", 1, u64::from(count))?;
+    porcupine::failovers(1, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");
     run_covering("sim", &[("GABION_TIMES", "4")])?;
     test(&["-p", "gabion-db", "--test", "db", "pools::"], &[("GABION_TIMES", "4")])?;
@@ -159,7 +161,7 @@ pub(crate) fn some_seeds(test: &str, first: u64, count: u64) -> Step {
 
 /// Runs tests of the simulator and shows their coverage: each test prints a line of it. The rest of
 /// their output is shown when they fail. A test without such a line proves nothing.
-fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
+pub(crate) fn run_covering(test: &str, env: &[(&str, &str)]) -> Step {
     let args = ["test", "-p", "gabion-sim", "--test", test, "--", "--nocapture"];
     let line = format!("cargo {}", args.join(" "));
     println!("\n── {line}");

@@ -39,6 +39,28 @@ pub struct Operation {
     pub returned: Option<u64>,
 }
 
+/// A history as other checkers read it: a line `key action value called returned` for each
+/// operation, `-` for a value that is not there and for an outcome that is unknown.
+#[must_use]
+pub fn lines(history: &[Operation]) -> String {
+    let text = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let is_result =
+        |it: &&Operation| it.returned.is_some() || !matches!(it.action, Action::Read(_));
+    let mut lines = String::new();
+    for Operation { key, action, called, returned } in history.iter().filter(is_result) {
+        let (name, value) = match *action {
+            Action::Write(value) => ("write", value),
+            Action::Read(value) => ("read", value),
+            Action::Increment(value) => ("increment", Some(value)),
+            Action::Add(delta) => ("add", Some(delta)),
+            Action::Expire(value) => ("expire", Some(value)),
+        };
+        let (value, returned) = (text(value), text(*returned));
+        let _ = writeln!(lines, "{key} {name} {value} {called} {returned}");
+    }
+    lines
+}
+
 /// Checks every key's history by itself, which linearizability permits.
 ///
 /// # Errors
@@ -169,6 +191,22 @@ mod tests {
             operation(Action::Read(Some(1)), 4, 5),
         ];
         assert!(check(&history).unwrap_err().starts_with("key 1 has no linearizable order"));
+    }
+
+    #[test]
+    fn other_checkers_get_a_line_for_each_operation_that_has_a_result() {
+        let history = [
+            operation(Action::Write(Some(1)), 0, 10),
+            operation(Action::Write(None), 1, None),
+            operation(Action::Read(None), 2, 3),
+            operation(Action::Read(None), 4, None),
+            operation(Action::Increment(7), 5, 6),
+            operation(Action::Add(2), 7, None),
+            operation(Action::Expire(1), 8, None),
+        ];
+        let expected = "1 write 1 0 10\n1 write - 1 -\n1 read - 2 3\n1 increment 7 5 6\n\
+                        1 add 2 7 -\n1 expire 1 8 -\n";
+        assert_eq!(lines(&history), expected);
     }
 
     #[test]

@@ -166,13 +166,26 @@ impl World {
     /// # Errors
     /// The broken rule, with the seed.
     pub fn run(seed: u64, options: Options) -> Result<Outcome, String> {
-        let mut world = Self::new(seed, options);
-        let result = world.run_all();
-        result.map(|()| world.outcome()).map_err(|error| {
-            let events = world.events.join("\n  ");
-            let test = if world.control.is_some() { "failover" } else { "seeds" };
+        Self::new(seed, options).run_to_end(seed)
+    }
+
+    /// The same for a world that has just begun, which can be looked at afterwards.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_to_end(&mut self, seed: u64) -> Result<Outcome, String> {
+        let result = self.run_all();
+        result.map(|()| self.outcome()).map_err(|error| {
+            let events = self.events.join("\n  ");
+            let test = if self.control.is_some() { "failover" } else { "seeds" };
             format!("seed {seed}: {error}\nwhat happened:\n  {events}\nrepeat: GABION_FIRST_SEED={seed} GABION_SEEDS=1 cargo test -p gabion-sim --test {test}")
         })
+    }
+
+    /// What clients did, and saw of it, by now.
+    #[must_use]
+    pub fn history(&self) -> &[Operation] {
+        &self.history
     }
 
     /// Steps with clients and faults, for a test that looks at the cluster in between. After the

@@ -1,6 +1,7 @@
 //! Seeds of groups with controllers: any process, disk, link or controller goes at any time, and
 //! the group makes itself whole again within ten seconds of the last fault. `GABION_SEEDS` and
-//! `GABION_FIRST_SEED` choose more and others.
+//! `GABION_FIRST_SEED` choose more and others; `GABION_HISTORIES` names a directory where each
+//! seed leaves its history for another checker.
 //!
 //! docs/faults.md: R1, R2, R3, R4, R5, R6, R8, R11, R12
 
@@ -9,12 +10,24 @@ mod options;
 mod planted;
 
 use gabion_sim::seeds::run_seeds;
-use gabion_sim::{Outcome, World};
+use gabion_sim::{Outcome, World, history};
 use options::{calm, options};
+use std::path::Path;
+
+/// Leaves what clients saw for another checker, where one is named.
+#[expect(clippy::disallowed_methods, reason = "a file for another program, not a core's")]
+fn leave_history(seed: u64, world: &World) {
+    let Some(directory) = std::env::var_os("GABION_HISTORIES") else { return };
+    let path = Path::new(&directory).join(format!("{seed}.history"));
+    let written = std::fs::write(&path, history::lines(world.history()));
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
 
 /// The outcome of a seed, and why its run does not count, if so.
 fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
-    let outcome = World::run(seed, options(seed));
+    let mut world = World::new(seed, options(seed));
+    let outcome = world.run_to_end(seed);
+    leave_history(seed, &world);
     let failure = match &outcome {
         Err(error) => Some(error.clone()),
         Ok(_) if seed.is_multiple_of(20) && World::run(seed, options(seed)) != outcome => {
