@@ -1,11 +1,12 @@
-//! Faults of a real group under load, links among them, in a network of its own.
+//! Faults of a real group under load, of links and disks among them, in a network of its own.
 //!
 //! ```text
 //!   xtask failovers ─► unshare: network, mounts ─► xtask failovers-inside: loopback, cgroups
 //!                                                    └─► gabion bench failover ─► gabion up
-//!                                                          └─► xtask cut-link … ─► nft
+//!                                                          └─► xtask cut-link … ─► nft, cgroups
 //! ```
 
+mod disks;
 mod links;
 
 use crate::cluster::{need, need_space, program, run, scratch};
@@ -21,12 +22,14 @@ pub(crate) const ROUNDS_SOAK: u32 = 100;
 const CALM_SECONDS: &str = "2";
 /// Three pools and rings, and what `up` leaves free.
 const DISK: u64 = 5 << 30;
-const FAULTS: &str = "kill,stop,cut,cut-out,cut-in";
+const FAULTS: &str = "kill,stop,cut,cut-out,cut-in,hang";
 
 /// The check: every fault at every role in turn, from one that follows from the commit, so that
 /// they rotate.
 pub(crate) fn check(rounds: u32) -> Step {
-    println!("\n── {rounds} faults of replicas and links under load: every answer is checked");
+    println!(
+        "\n── {rounds} faults of replicas, links and disks under load: every answer is checked"
+    );
     need("nft", "nftables")?;
     need("ip", "iproute2")?;
     need_space("failovers", DISK)?;
@@ -62,6 +65,7 @@ fn may_unshare() -> Step {
 pub(crate) fn inside(program: &str, dir: &str, rounds: &str, first: &str) -> Step {
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
     links::mount_cgroups()?;
+    disks::mount()?;
     let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let cut = format!("'{}' cut-link", own.display());
     let svg = Path::new(dir).join("failover.svg");
@@ -71,5 +75,6 @@ pub(crate) fn inside(program: &str, dir: &str, rounds: &str, first: &str) -> Ste
         .arg("--svg")
         .arg(svg));
     links::clear_cgroups();
+    disks::clear();
     ran
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   gabion up (child) ◄─ statuses ─ rounds: whole? ─► calm ─► fault ─► whole again? ─► figures
-//!        ▲ doors                      │ kill, stop, cut                                  │
+//!        ▲ doors                      │ kill, stop, cut, hang                            │
 //!        │                            ▼                                                  ▼
 //!   clients: writer, reader ─► samples, ledger ─► violation ends the run      table, JSON, SVG
 //! ```
@@ -271,7 +271,10 @@ impl Run<'_> {
                 self.pass(Instant::now() + lasts)?;
             }
             (_, Some(cutter)) => {
-                let cut = cutter.cut(fault, replica, neighbour(members, replica)?)?;
+                let cut = match fault {
+                    Fault::Hang => cutter.hang(replica, &self.group.directory_of(replica))?,
+                    _ => cutter.cut(fault, replica, neighbour(members, replica)?)?,
+                };
                 self.pass(Instant::now() + lasts)?;
                 cut.heal()?;
             }

@@ -12,15 +12,16 @@
 //! that its process was in when it was made. Each replica's process is put into a cgroup of its own
 //! before a round. Connections from before that are looked up when the link is cut.
 
+use super::disks;
 use crate::steps::Step;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const CGROUPS: &str = "/sys/fs/cgroup";
+pub(super) const CGROUPS: &str = "/sys/fs/cgroup";
 /// The cgroup whose children are those of replicas, named by process.
-const OWN: &str = "gabion-links";
+pub(super) const OWN: &str = "gabion-links";
 const TABLE: &str = "gabion_links";
 
 /// Mounts cgroup v2 where nft looks for it, whatever the machine has there. Only this mount
@@ -39,7 +40,8 @@ pub(super) fn clear_cgroups() {
     }
 }
 
-/// `prepare PID...`, `cut PID PORTS PID PORTS`, `heal`: see `gabion bench failover --help`.
+/// `prepare PID...`, `cut PID PORTS PID PORTS`, `hang PID DIRECTORY`, `heal`: see `gabion bench
+/// failover --help`.
 pub(crate) fn cut_link(words: &[&str]) -> Step {
     match words {
         ["prepare", pids @ ..] => pids.iter().try_for_each(|pid| enter_cgroup(pid)),
@@ -48,8 +50,13 @@ pub(crate) fn cut_link(words: &[&str]) -> Step {
             let older = connections((from, &from_ports), (to, &to_ports))?;
             nft(&rules((from, &from_ports), (to, &to_ports), &older))
         }
-        ["heal"] => nft(&format!("delete table inet {TABLE}\n")),
-        _ => Err(format!("{words:?}: prepare PID..., cut PID PORTS PID PORTS, or heal")),
+        ["hang", pid, directory] => disks::hang(pid, directory),
+        // The table may not be there.
+        ["heal"] => nft(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))
+            .and_then(|()| disks::heal()),
+        _ => Err(format!(
+            "{words:?}: prepare PID..., cut PID PORTS PID PORTS, hang PID DIRECTORY, or heal"
+        )),
     }
 }
 

@@ -9,7 +9,7 @@ use gabion_workload::parse_bytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A fault of a replica or of a link.
+/// A fault of a replica, its disk or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
     /// Its process is killed (`kill -9`).
@@ -22,6 +22,8 @@ pub enum Fault {
     CutOut,
     /// Nothing that its neighbour sends to it arrives.
     CutIn,
+    /// Its disk answers nothing for a while.
+    Hang,
 }
 
 impl Fault {
@@ -33,12 +35,13 @@ impl Fault {
             Self::Cut => "cut",
             Self::CutOut => "cut-out",
             Self::CutIn => "cut-in",
+            Self::Hang => "hang",
         }
     }
 
-    /// Whether it is a link that fails.
-    pub(super) const fn is_cut(self) -> bool {
-        matches!(self, Self::Cut | Self::CutOut | Self::CutIn)
+    /// Whether it takes a command of whoever runs the benchmark.
+    pub(super) const fn needs_command(self) -> bool {
+        matches!(self, Self::Cut | Self::CutOut | Self::CutIn | Self::Hang)
     }
 }
 
@@ -89,7 +92,7 @@ pub struct FailoverArgs {
     /// To which replicas.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "head,middle,tail")]
     pub roles: Vec<Role>,
-    /// Seconds for which a replica stays stopped, or a link cut.
+    /// Seconds for which a replica stays stopped, a link cut, or a disk silent.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub stop_for: u64,
     /// Seconds of load on a whole group before each fault. The figures before a fault are theirs.
@@ -119,10 +122,11 @@ pub struct FailoverArgs {
     /// The meaning of an acknowledgement.
     #[arg(long, value_enum, default_value_t = AckChoice::Replicated)]
     pub ack: AckChoice,
-    /// A command for a shell that cuts links, needed for the faults of links. It gets these words:
-    /// `prepare PID...` with the replicas' processes, before each round; `cut PID PORTS PID PORTS`,
-    /// to drop what the first sends to the second (PORTS: where others connect to it, with commas);
-    /// `heal`.
+    /// A command for a shell that cuts links and holds disks up, needed for such faults. It gets
+    /// these words: `prepare PID...` with the replicas' processes, before each round; `cut PID PORTS
+    /// PID PORTS`, to drop what the first sends to the second (PORTS: where others connect to it,
+    /// with commas); `hang PID DIRECTORY`, to let no read or write of the process on the device of
+    /// the directory end; `heal`.
     #[arg(long, value_name = "COMMAND")]
     pub cut_command: Option<String>,
     /// Directory of the group's data while it runs [default: beside the data directory].
@@ -175,12 +179,12 @@ impl FailoverArgs {
                 "--roles names the middle, and a group of --replicas 2 has none",
             ));
         }
-        if let Some(cut) = self.faults.iter().find(|fault| fault.is_cut())
+        if let Some(fault) = self.faults.iter().find(|fault| fault.needs_command())
             && self.cut_command.is_none()
         {
             return Err(Error::invalid(format!(
                 "--faults names {}, which needs a --cut-command",
-                cut.as_str()
+                fault.as_str()
             )));
         }
         Ok(())
@@ -244,7 +248,7 @@ pub(super) mod tests {
 
     #[test]
     fn options_that_do_not_fit_are_refused_with_their_limits() {
-        let refused: [(&[&str], &str); 7] = [
+        let refused: [(&[&str], &str); 8] = [
             (&["--rounds", "0"], "--rounds is 0, allowed are 1 to 100000"),
             (&["--clients", "7"], "--clients is 7, allowed are even numbers"),
             (&["--records", "10"], "--records is 10, allowed are 800 to"),
@@ -252,6 +256,7 @@ pub(super) mod tests {
             (&["--replicas", "1"], "--replicas is 1, allowed are 2 to 9"),
             (&["--replicas", "2"], "--roles names the middle"),
             (&["--faults", "kill,cut-in"], "names cut-in, which needs a --cut-command"),
+            (&["--faults", "hang"], "names hang, which needs a --cut-command"),
         ];
         for (words, message) in refused {
             let error = args(words).check().unwrap_err().to_string();

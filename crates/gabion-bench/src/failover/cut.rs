@@ -1,8 +1,10 @@
-//! Links that are cut by a command of whoever runs the benchmark, as that needs rights of its own.
+//! Links that are cut, and disks that are held up, by a command of whoever runs the benchmark, as
+//! that needs rights of its own.
 
 use super::args::Fault;
 use super::group::Member;
 use gabion_base::{Error, ErrorKind, Result};
+use std::path::Path;
 use std::process::Command;
 
 /// The command of `--cut-command`.
@@ -25,6 +27,15 @@ impl Cutter {
         if fault != Fault::CutOut {
             self.drop_what_is_sent(other, replica)?;
         }
+        Ok(guard)
+    }
+
+    /// Lets no read or write of a replica end, on the device where its directory lies, until the
+    /// result is dropped.
+    pub(super) fn hang(&self, replica: &Member, directory: &Path) -> Result<Cut<'_>> {
+        let guard = Cut(self);
+        let directory = directory.display().to_string();
+        self.run(&["hang".to_owned(), replica.pid.to_string(), directory])?;
         Ok(guard)
     }
 
@@ -53,7 +64,7 @@ impl Cutter {
     }
 }
 
-/// Links that are cut until this is dropped.
+/// Links that are cut, or a disk that is held up, until this is dropped.
 pub(super) struct Cut<'a>(&'a Cutter);
 
 impl Cut<'_> {
@@ -87,8 +98,10 @@ mod tests {
         cutter.cut(Fault::Cut, &members[0], &members[1]).unwrap().heal().unwrap();
         drop(cutter.cut(Fault::CutOut, &members[0], &members[1]).unwrap());
         drop(cutter.cut(Fault::CutIn, &members[0], &members[1]).unwrap());
+        cutter.hang(&members[2], Path::new("/data/of it")).unwrap().heal().unwrap();
         let (out, back) = ("cut 101 51,61 102 52,62\n", "cut 102 52,62 101 51,61\n");
-        let expected = format!("prepare 101 102 103\n{out}{back}heal\n{out}heal\n{back}heal\n");
+        let cuts = format!("{out}{back}heal\n{out}heal\n{back}heal\n");
+        let expected = format!("prepare 101 102 103\n{cuts}hang 103 /data/of it\nheal\n");
         assert_eq!(std::fs::read_to_string(&log).unwrap(), expected);
     }
 

@@ -191,6 +191,11 @@ impl Group {
         Ok(Self { up: child, program: up.program.clone(), data, log, addresses, doors })
     }
 
+    /// Where a replica has its files.
+    pub(super) fn directory_of(&self, member: &Member) -> PathBuf {
+        self.data.join(format!("replica-{}", member.replica))
+    }
+
     /// The status of each replica; nothing for one that does not answer.
     pub(super) fn ask(&mut self) -> Vec<Option<Member>> {
         let doors = self.doors.iter_mut().zip(&self.addresses);
