@@ -1,5 +1,5 @@
-//! Disks that answer nothing, for `gabion bench failover --cut-command`: the system lets a replica's
-//! process move one byte a second to and from the device, by a cgroup of its own.
+//! Disks that answer nothing, for `gabion bench failover --cut-command`: the system lets a process
+//! move one byte a second to and from the device, by a cgroup of its own.
 //!
 //! Machines have the controller of device traffic in cgroup v2 (`io.max`), or else in v1
 //! (`blkio.throttle.*`).

@@ -123,10 +123,10 @@ pub struct FailoverArgs {
     #[arg(long, value_enum, default_value_t = AckChoice::Replicated)]
     pub ack: AckChoice,
     /// A command for a shell that cuts links and holds disks up, needed for such faults. It gets
-    /// these words: `prepare PID...` with the replicas' processes, before each round; `cut PID PORTS
-    /// PID PORTS`, to drop what the first sends to the second (PORTS: where others connect to it,
-    /// with commas); `hang PID DIRECTORY`, to let no read or write of the process on the device of
-    /// the directory end; `heal`.
+    /// these words: `prepare PID...` with the replicas' processes, before each round; `cut PID
+    /// PORTS PID PORTS`, to drop what the first sends to the second (PORTS: where others connect to
+    /// it, with commas); `hang PID DIR`, to let no read or write of the process end on the device of
+    /// that directory; `heal`.
     #[arg(long, value_name = "COMMAND")]
     pub cut_command: Option<String>,
     /// Directory of the group's data while it runs [default: beside the data directory].
