@@ -216,7 +216,9 @@ impl Node {
         }
         self.give_up_copies();
         self.ship.take_view(&self.view);
+        // The members to be asked for missing files are others now, and so may be whoever asks.
         self.repairs.forget_missing(&facts!(self));
+        self.apply.ask_again();
         if had.receive || has.receive {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();

@@ -108,8 +108,7 @@ fn a_target_that_is_answered_for_before_it_is_drained_is_caught_amid_changes_of_
     let planted = Planted::Node(Mutant::DrainNotWaitedFor);
     let change: Change = |options, faults| {
         (options.faults.hold, options.faults.link) = (60, 300);
-        // Heads with older disks ask for files in vain now and then (docs/testing.md, 1325).
-        (faults.freeze, faults.set_back, faults.older) = (800, 0, 0);
+        (faults.freeze, faults.set_back) = (800, 0);
     };
     is_caught(planted, change, &["landed in"]);
 }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::node::testing::{HEAD, Machine, TAIL};
 use crate::{NodeOptions, WriteGate};
-use gabion_base::{ErrorKind, Frontier, GroupId, LogPosition, ShardId, Term};
+use gabion_base::{ErrorKind, FileId, Frontier, GroupId, LogPosition, ShardId, Term};
+use gabion_engine::{Edit, FileMeta, JobKind};
 use gabion_log::{RecordFlags, RecordKind};
 use gabion_replication::{Frame, Lease, LogKind, Member, MemberState, Message, Watermarks, frame};
 
@@ -228,4 +229,37 @@ fn a_head_that_stays_keeps_its_turns() {
     node.handle_view(view(5, &[HEAD], 1)).unwrap();
     machine.run(&mut node, 0);
     assert!(node.keeps_turns());
+}
+
+/// An older disk lacks files that edits in the group's log add.
+/// docs/faults.md: E7
+#[test]
+fn a_head_asks_in_each_view_for_the_files_that_it_lacks() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    let added = Edit {
+        number: 1,
+        kind: JobKind::Flush,
+        term: Term(1),
+        removed: Vec::new(),
+        added: alloc::vec![(0, FileMeta::new(FileId::sst(7), Term(1)))],
+        flushed: None,
+        next_file: 8,
+        floor: None,
+        recipe: None,
+    };
+    let Node { apply, effects, tree, .. } = &mut node;
+    apply.queue(effects, tree, added, Vec::new(), LogPosition::ZERO).unwrap();
+    let asks = |node: &mut Node, now_ms| {
+        node.handle_tick(now_ms);
+        machine.run(node, now_ms);
+        node.damaged_files().count() == 1
+    };
+    let wait_ms = node.options.placement_wait_ms;
+    assert!(!asks(&mut node, 1), "it may be on its way");
+    assert!(asks(&mut node, 1 + wait_ms));
+    node.handle_view(view(2, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 1 + wait_ms)), Some(2));
+    assert!(!asks(&mut node, 2 + wait_ms), "others are asked from here on");
+    assert!(asks(&mut node, 3 + 2 * wait_ms));
 }
