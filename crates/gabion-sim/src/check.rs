@@ -26,23 +26,24 @@ pub fn at_rest(world: &mut World) -> Result<(), String> {
     let mut first: Option<(Shape, BTreeMap<Vec<u8>, u64>, gabion_base::Frontier)> = None;
     for index in world.members() {
         let records = world.scan(index)?;
-        let node = world.node(index).ok_or_else(|| format!("replica {index} is not up"))?;
-        slots(node).map_err(|error| format!("replica {index}: {error}"))?;
-        grants(world, node).map_err(|error| format!("replica {index}: {error}"))?;
+        let id = index + 1;
+        let node = world.node(index).ok_or_else(|| format!("replica {id} is not up"))?;
+        slots(node).map_err(|error| format!("replica {id}: {error}"))?;
+        grants(world, node).map_err(|error| format!("replica {id}: {error}"))?;
         let (shape, end) = (shape(node), node.log_end());
         match &first {
             None => first = Some((shape, records, end)),
             Some((first_shape, first_records, first_end)) => {
                 if end != *first_end {
-                    return Err(format!("replica {index} ends at {end}, replica 0 at {first_end}"));
+                    return Err(format!("replica {id} ends at {end}, the first at {first_end}"));
                 }
                 if mode == CompactionMode::Primary && shape != *first_shape {
                     return Err(format!(
-                        "replica {index} has other files:\n{shape:?}\nreplica 0:\n{first_shape:?}"
+                        "replica {id} has other files:\n{shape:?}\nthe first:\n{first_shape:?}"
                     ));
                 }
                 if records != *first_records {
-                    return Err(format!("replica {index} has other records than replica 0"));
+                    return Err(format!("replica {id} has other records than the first"));
                 }
             }
         }

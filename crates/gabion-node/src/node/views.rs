@@ -10,6 +10,7 @@
 //! the logs of the others, and only then the term of the new writer begins.
 
 use super::facts::facts;
+use super::grants::has_old_grants;
 use super::{After, Mutant, Node, Output};
 use crate::protocol::{begin_protocol, local_state};
 use crate::view::View;
@@ -219,7 +220,10 @@ impl Node {
         // The members to be asked for missing files are others now, and so may be whoever asks.
         self.repairs.forget_missing(&facts!(self));
         self.apply.ask_again();
-        if had.receive || has.receive {
+        // A process that started with a view that waited has acted in none, and still has the
+        // grants of the process before.
+        let has_old_grants = has.ship && !had.ship && has_old_grants(&self.pool);
+        if had.receive || has.receive || has_old_grants {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();
         }

@@ -263,3 +263,23 @@ fn a_head_asks_in_each_view_for_the_files_that_it_lacks() {
     assert!(!asks(&mut node, 2 + wait_ms), "others are asked from here on");
     assert!(asks(&mut node, 3 + 2 * wait_ms));
 }
+
+/// It acts in no view between its start and the end of its promise, and voids nothing at its start.
+/// docs/faults.md: H4
+#[test]
+fn grants_of_before_a_start_are_void_where_a_view_that_waited_has_the_replica_ship() {
+    let machine = Machine::new(TAIL);
+    let mut node = machine.open(NodeOptions::default());
+    assert_eq!(tick(&machine, &mut node, 1_000), None);
+    node.pool.grant(Term(1), node.state.session, HEAD, 2).unwrap();
+    node.handle_view(view(2, &[TAIL, HEAD], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+    let mut node = machine.open(NodeOptions::default());
+    assert_eq!(tick(&machine, &mut node, 2_000), None);
+    assert_eq!(node.pool.counts().granted, 2, "the process before granted them");
+    assert_eq!(tick(&machine, &mut node, 2_303), Some(2));
+    assert!(node.duties().ship);
+    assert_eq!(node.pool.counts().granted, 0);
+    node.handle_target_open(node.state.session, 1);
+    assert_eq!(node.pool.counts().quarantined, 0, "they are free once nothing can land there");
+}
