@@ -268,6 +268,11 @@ impl Pending {
         self.config.filter(|_| matches!(self.waits, Waits::Acknowledged(..)))
     }
 
+    /// The configuration in which it reads, if that is all that it does.
+    fn read_in(&self) -> Option<ConfigNumber> {
+        self.config.filter(|_| matches!(self.waits, Waits::Read(_) | Waits::Seen(..)))
+    }
+
     /// Whether the server lives, in the same view: in the log of another one the positions of this
     /// one may be other records.
     fn is_of(&self, process: &Process) -> bool {
@@ -282,6 +287,10 @@ pub struct Client {
     pub at: usize,
     /// The configuration in which a write was acknowledged to it since this was taken.
     pub acknowledged_in: Option<ConfigNumber>,
+    /// The configuration in which a read was answered that began late, since this was taken.
+    pub answered_late_in: Option<ConfigNumber>,
+    /// The read under way began when writes of a newer configuration had been acknowledged.
+    pub reads_late: bool,
     pending: Option<Pending>,
 }
 
@@ -293,6 +302,12 @@ impl Client {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.pending.is_none()
+    }
+
+    /// The configuration in which it reads.
+    #[must_use]
+    pub fn reads_in(&self) -> Option<ConfigNumber> {
+        self.pending.as_ref()?.read_in()
     }
 
     /// Sets or deletes keys in one record; set values expire at `expires_ms`, if at all. Does
@@ -479,6 +494,7 @@ impl Client {
         };
         if let Some(actions) = done {
             self.acknowledged_in = pending.written_in();
+            self.answered_late_in = pending.read_in().filter(|_| self.reads_late);
             history.extend(ended(pending.called, actions, Some(now)));
             self.pending = None;
         }

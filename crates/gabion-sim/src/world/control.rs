@@ -14,6 +14,8 @@
 //! - Nobody is told a view that was not stored before.
 //! - A view is complete once each full member has had a record of its term.
 //! - In one configuration one member acknowledges writes.
+//! - No read begins in a configuration once a newer one has acknowledged writes.
+//! - No replica acts in an older configuration than before, unless its disk is an older one.
 //!
 //! `seat` is the controller's process, `ways` are its connections, `reports` the machines' side,
 //! `harm` the faults, and `whole` tells when the group is whole again.
@@ -31,6 +33,7 @@ use gabion_control::store::{MemoryStore, Store};
 use gabion_control::{GroupRecord, Swapped, Version};
 use gabion_replication::GroupView;
 use harm::{Flap, Image};
+pub(super) use reports::UNHEARD_MS;
 use seat::Seat;
 use std::collections::BTreeMap;
 
@@ -82,6 +85,9 @@ pub struct ControlFaults {
     pub full: u64,
     /// The way between two machines, or a machine and a controller, is cut again and again.
     pub flap: u64,
+    /// A controller hears a machine, or a machine hears a controller, for up to 1.5 s no more, and
+    /// the members hear each other.
+    pub deaf: u64,
     /// Machines and controllers are in two parts, of which one or none hears the other.
     pub split: u64,
 }
@@ -101,6 +107,8 @@ pub(super) struct Control {
     founded: BTreeMap<[u8; 16], ConfigNumber>,
     /// The member that acknowledged writes of a configuration.
     acknowledging: BTreeMap<ConfigNumber, usize>,
+    /// The newest configuration in which the replica of a disk acted.
+    acted: BTreeMap<[u8; 16], ConfigNumber>,
     flaps: Vec<Flap>,
     images: BTreeMap<usize, Image>,
 }
@@ -120,6 +128,7 @@ impl Control {
             stored: vec![view],
             founded,
             acknowledging: BTreeMap::new(),
+            acted: BTreeMap::new(),
             flaps: Vec::new(),
             images: BTreeMap::new(),
         }
@@ -181,6 +190,7 @@ impl World {
     pub(super) fn step_control(&mut self) {
         let Some(mut control) = self.control.take() else { return };
         control.note_founded(self);
+        control.note_acting(self);
         for at in 0..control.seats.len() {
             control.connect(at, self);
             control.run_machines(at, self);
@@ -188,6 +198,12 @@ impl World {
         }
         control.flap(self);
         self.control = Some(control);
+    }
+
+    /// Whether a newer configuration than this one has acknowledged writes.
+    pub(super) fn is_late(&self, config: ConfigNumber) -> bool {
+        let last = self.control.as_ref().and_then(|control| control.acknowledging.keys().last());
+        last.is_some_and(|newest| *newest > config)
     }
 
     /// A write was acknowledged by a machine that acts in this configuration.

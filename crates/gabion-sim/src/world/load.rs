@@ -50,10 +50,12 @@ impl World {
         }
         self.clients[i].at = at;
         self.pass_lease_time(at);
-        if kind < 16 {
-            return self.client_reads(i, (kind, key, twins), random);
+        match kind {
+            0..16 => self.client_reads(i, (kind, key, twins), random),
+            _ => self.client_writes(i, (kind, key, twins), random),
         }
-        self.client_writes(i, (kind, key, twins), random);
+        let config = self.clients[i].reads_in();
+        self.clients[i].reads_late = config.is_some_and(|config| self.is_late(config));
     }
 
     fn client_reads(&mut self, i: usize, (kind, key, twins): (u64, u64, u64), random: Random) {
@@ -127,8 +129,17 @@ impl World {
             let client = &mut self.clients[number];
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
+            let late_in = client.answered_late_in.take();
             if let Some(config) = client.acknowledged_in.take() {
                 self.note_acknowledged(index, config);
+            }
+            if let Some(config) = late_in {
+                let what = format!(
+                    "replica {} answers reads in {config}, and a newer one had acknowledged writes \
+                     before",
+                    index + 1
+                );
+                self.violation.get_or_insert(what);
             }
             match polled {
                 Err(ReadFailure::Damage(_)) if self.outcome.rotten > 0 => {

@@ -1,6 +1,7 @@
 //! The end of a run: peace, the last reads and the comparisons.
 
 use super::World;
+use super::control::UNHEARD_MS;
 use super::machine::Machine;
 use crate::check;
 use crate::client::{Client, TWINS, twins_agree};
@@ -31,6 +32,7 @@ impl World {
             disk.release_held();
         }
         self.heal();
+        self.note("peace begins".into());
         if self.control.is_some() {
             self.become_whole()?;
         } else {
@@ -46,21 +48,23 @@ impl World {
             let asked = self.is_verifying()
                 || self.is_loading()
                 || !self.clients.iter().all(Client::is_idle);
-            let busy = asked || !self.rests();
+            // A fault may show late, and have a controller make another view.
+            let busy = asked || !self.rests() || self.lacks().is_some();
             calm = if busy { 0 } else { calm + 1 };
             if calm > 300 {
                 return Ok(());
             }
         }
-        Err(format!("the cluster does not come to rest: {}, {}", self.waiting(), self.describe()))
+        let waiting = self.waiting();
+        Err(format!("the cluster does not come to rest: {waiting}, {}", self.describe()))
     }
 
     /// The clients that still wait for something, in words.
-    fn waiting(&self) -> String {
+    fn waiting(&mut self) -> String {
         let busy = self.clients.iter().filter(|client| !client.is_idle());
         let at: Vec<usize> = busy.map(|client| client.at + 1).collect();
         let (verifies, loads) = (self.is_verifying(), self.is_loading());
-        let unrest = self.unrest();
+        let unrest = self.unrest().or_else(|| self.lacks());
         format!("clients wait at {at:?}, verifies {verifies}, loads {loads}, unrest {unrest:?}")
     }
 
@@ -113,6 +117,8 @@ impl World {
             (is_local || node.tree().last_edit() == head.tree().last_edit(), "other edits"),
             (node.log_end() == head.log_end(), "another end of the log"),
             (node.view().group().config == self.view.config, "an older view"),
+            // From a connection that a fault has ended unseen another view follows.
+            (self.control.is_none() || node.unheard(UNHEARD_MS).is_empty(), "misses a member"),
         ];
         checks.into_iter().find(|(holds, _)| !holds).map(|(_, wrong)| wrong)
     }
@@ -134,7 +140,8 @@ impl World {
                     };
                     self.clients[0].read(process, key, self.random.fork(), now);
                     if self.clients[0].is_idle() {
-                        return Err("the tail does not answer reads at rest".into());
+                        let found = self.describe();
+                        return Err(format!("the tail does not answer reads at rest: {found}"));
                     }
                 }
                 self.step();

@@ -64,6 +64,8 @@ pub(crate) fn options(seed: u64) -> Options {
         full: rate(has(&[0, 7], 8), 2_500),
         flap: rate(has(&[0, 4], 7), 1_500),
         split: rate(has(&[3, 5], 7), 3_000),
+        // Members that are well go too often for the other faults.
+        deaf: 0,
     };
     if let Some(options) = &mut options.control {
         options.faults = control;

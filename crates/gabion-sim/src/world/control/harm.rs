@@ -157,6 +157,13 @@ impl Control {
             let flap = Flap { from: from as usize, to: to as usize, until_ms, next_ms: now_ms };
             self.flaps.push(flap);
         }
+        if happens(&mut self.random, faults.deaf) {
+            let at = machines + self.random.below(self.seats.len() as u64) as usize;
+            let index = self.random.below(machines as u64) as usize;
+            let ms = self.random.below(1_500);
+            let (from, to) = if self.random.once_in(2) { (index, at) } else { (at, index) };
+            world.cut_one_way(from, to, ms);
+        }
         if happens(&mut self.random, faults.split) {
             let side = self.random.below(1 << places);
             let ms = self.random.below(4_000);
@@ -294,6 +301,7 @@ impl Control {
         (machine.disk, machine.ring) = (disk, ring);
         machine.left = None;
         machine.down_until_ms = world.now_ms + down_ms;
+        self.acted.remove(&machine.pool_id);
     }
 }
 

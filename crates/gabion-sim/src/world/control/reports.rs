@@ -58,6 +58,22 @@ impl Control {
         }
     }
 
+    /// Looks at which replica acts in which configuration.
+    pub(super) fn note_acting(&mut self, world: &mut World) {
+        for index in 0..world.machines.len() {
+            let Some(node) = world.node(index).filter(|node| node.view().is_member()) else {
+                continue;
+            };
+            let config = node.view().group().config;
+            let before = self.acted.entry(world.machines[index].pool_id).or_default();
+            let before = std::mem::replace(before, config);
+            if config < before {
+                let what = format!("replica {} acts in {config}, and did in {before}", index + 1);
+                world.violation.get_or_insert(what);
+            }
+        }
+    }
+
     /// Remembers which disk has the first record of which term.
     pub(super) fn note_founded(&mut self, world: &World) {
         for index in 0..world.machines.len() {
@@ -69,7 +85,7 @@ impl Control {
 }
 
 /// How long another member may be silent, in ms, before it is reported: three heartbeats.
-const UNHEARD_MS: u64 = 60;
+pub(in crate::world) const UNHEARD_MS: u64 = 60;
 
 /// A replica's word on itself.
 fn report_of(index: usize, world: &World) -> Option<Report> {

@@ -54,7 +54,7 @@ impl World {
     }
 
     /// The lack of the group, of all that it wants.
-    fn lacks(&mut self) -> Option<String> {
+    pub(in crate::world) fn lacks(&mut self) -> Option<String> {
         let record = self.record()?;
         let view = &record.complete;
         if let Some(intended) = &record.intended {
