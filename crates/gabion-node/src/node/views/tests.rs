@@ -174,6 +174,25 @@ fn a_newer_view_takes_effect_once_the_last_promise_has_run_out() {
     assert!(!node.state().view_waits);
 }
 
+/// A store that was set back counts its views again.
+/// docs/faults.md: R8
+#[test]
+fn a_known_number_with_other_members_is_refused_also_after_a_start() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    node.handle_view(view(2, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(2));
+    for _ in 0..2 {
+        let error = node.handle_view(view(2, &[HEAD, TAIL], 2)).unwrap_err();
+        assert_eq!(error.message(), "configuration c2 is known with other members than these");
+        assert_eq!(in_effect(&machine.run(&mut node, 0)), None);
+        assert!(!node.view().group().has_full(TAIL));
+        node.handle_view(view(2, &[HEAD, TAIL], 1)).unwrap();
+        node = machine.open(NodeOptions::default());
+        machine.run(&mut node, 0);
+    }
+}
+
 /// Nothing counts in a view before those who hold a promise say Hello in it, where they are full.
 /// docs/faults.md: R5
 #[test]
