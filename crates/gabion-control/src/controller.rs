@@ -610,6 +610,7 @@ impl Group {
             Plan::Next(record, changes) => {
                 let mut record = *record;
                 self.name_disks(&mut record, &failed);
+                self.planted.change(&mut record);
                 for change in &changes {
                     record.note(now.unix_ms, &in_a_sentence(change, &verdicts));
                 }

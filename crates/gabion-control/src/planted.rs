@@ -2,6 +2,8 @@
 //! "Seeded mutants"). Without the feature `planted` nothing can be planted and every question is
 //! `false` at compile time.
 
+use crate::record::GroupRecord;
+
 /// A defect.
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub enum Mutant {
     OldStoreBelieved,
     /// A member whose disk is another one stays.
     OtherDiskStays,
+    /// A replica that comes counts at once, before it is filled.
+    NewcomerIsFull,
 }
 
 /// The planted defect of one controller.
@@ -29,6 +33,14 @@ impl Planted {
     #[cfg(feature = "planted")]
     pub(crate) fn has(self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
+    }
+
+    /// The next view, with a defect.
+    pub(crate) fn change(self, record: &mut GroupRecord) {
+        if self.has(Mutant::NewcomerIsFull) {
+            let members = record.intended.iter_mut().flat_map(|view| &mut view.members);
+            members.for_each(|member| member.is_full = true);
+        }
     }
 
     #[cfg(not(feature = "planted"))]

@@ -24,7 +24,8 @@ impl Node {
                 action,
                 Action::AdoptTerm { .. } | Action::Truncate { .. } | Action::Follow { .. }
             );
-            if let Some(cut) = cuts.then(|| self.cut_by(&action)).flatten() {
+            let cut = cuts.then(|| self.cut_by(&action)).flatten();
+            if let Some(cut) = cut.filter(|_| !self.has(Mutant::PhantomsKept)) {
                 // Before anything looks at what the group has committed in the other log.
                 return self.begin_reopening(cut);
             }

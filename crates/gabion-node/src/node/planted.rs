@@ -62,6 +62,19 @@ pub enum Mutant {
     PromiseAfterView,
     /// A start waits for no promise of the process before.
     RestartForgetsPromise,
+    /// Reads are answered without a promise of anybody.
+    ReadsWithoutPromise,
+    /// Records that are cut off the log stay in the MemTables.
+    PhantomsKept,
+    /// A newer view takes effect before it is durable.
+    ViewNotDurable,
+    /// A replica that was filled takes edits that came with the copy for new ones when the log
+    /// brings them again.
+    CopiedEditsAgain,
+    /// A member whose disk was set back is not told that the head holds its sessions for over.
+    KnownSessionNotTold,
+    /// The first view after a start in none voids no grants of the process before.
+    GrantsOfBeforeKept,
     /// A new session's target is open before the old one's writes have ended (A13). The defect is
     /// the target driver's, as that is where the wait is.
     #[cfg(feature = "planted")]

@@ -84,7 +84,7 @@ impl Node {
     /// time that was passed last.
     #[must_use]
     pub fn holds_lease(&self) -> bool {
-        self.protocol.holds_lease()
+        self.protocol.holds_lease() || self.has(Mutant::ReadsWithoutPromise)
     }
 
     /// The newest view that is durable here, for reports; none where none was heard of. A full
@@ -175,7 +175,8 @@ impl Node {
     /// it. To be called as time passes, so that none waits for ever.
     pub(super) fn take_effect(&mut self) {
         let config = self.state.view.config;
-        let is_new = config > self.view.group().config && self.leasing.is_kept(config);
+        let is_kept = self.leasing.is_kept(config) || self.has(Mutant::ViewNotDurable);
+        let is_new = config > self.view.group().config && is_kept;
         if self.ended || !is_new || !self.leasing.is_free(&self.state.view, &self.options) {
             return;
         }
@@ -223,7 +224,8 @@ impl Node {
         // A process that started with a view that waited has acted in none, and still has the
         // grants of the process before.
         let has_old_grants = has.ship && !had.ship && has_old_grants(&self.pool);
-        if had.receive || has.receive || has_old_grants {
+        let keeps_grants = self.has(Mutant::GrantsOfBeforeKept);
+        if had.receive || has.receive || (has_old_grants && !keeps_grants) {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();
         }

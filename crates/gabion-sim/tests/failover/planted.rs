@@ -5,7 +5,7 @@
 use crate::options::options;
 use gabion_control::Mutant as Control;
 use gabion_node::Mutant;
-use gabion_sim::{ControlFaults, Options, World};
+use gabion_sim::{ControlFaults, Faults, Options, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds within which a defect must show.
@@ -77,7 +77,7 @@ fn a_view_that_is_complete_before_all_have_founded_it_is_caught() {
 fn a_paused_controller_that_judges_at_once_is_caught() {
     let planted = Planted::Control(Control::PauseIsSilence);
     let change: Change = |options, faults| {
-        options.faults = gabion_sim::Faults::default();
+        options.faults = Faults::default();
         *faults = ControlFaults { pause: 400, ..ControlFaults::default() };
     };
     is_caught(planted, change, &["left out for nothing"]);
@@ -111,4 +111,109 @@ fn a_target_that_is_answered_for_before_it_is_drained_is_caught_amid_changes_of_
         (faults.freeze, faults.set_back) = (800, 0);
     };
     is_caught(planted, change, &["landed in"]);
+}
+
+/// A controller does not hear members that are well, and they hear of the next view late: promises
+/// count then.
+fn hasty(options: &mut Options, faults: &mut ControlFaults) {
+    options.faults = Faults { one_way: 200, ..Faults::default() };
+    *faults = ControlFaults { deaf: 150, ..ControlFaults::default() };
+}
+
+/// As above, and processes start again while a promise of the one before holds.
+fn hasty_with_kills(options: &mut Options, faults: &mut ControlFaults) {
+    hasty(options, faults);
+    options.faults.kill = 200;
+}
+
+/// Heads sleep, and have records in memory by then that nobody else has.
+fn sleepy(options: &mut Options, faults: &mut ControlFaults) {
+    options.faults = Faults::default();
+    *faults = ControlFaults { freeze: 500, deaf: 500, ..ControlFaults::default() };
+}
+
+/// Ways in which a read shows that came from the past.
+const STALE: [&str; 2] = ["a newer one had acknowledged writes before", "no linearizable order"];
+
+/// docs/faults.md: R5
+#[test]
+fn a_view_that_takes_effect_under_a_promise_is_caught() {
+    is_caught(Planted::Node(Mutant::LeaseNotWaitedFor), hasty, &STALE);
+}
+
+/// docs/faults.md: R5
+#[test]
+fn a_promise_that_counts_from_when_it_came_is_caught() {
+    is_caught(Planted::Node(Mutant::LeaseFromReceipt), hasty, &STALE);
+}
+
+/// docs/faults.md: R5
+#[test]
+fn a_promise_that_is_given_after_a_newer_view_was_taken_is_caught() {
+    is_caught(Planted::Node(Mutant::PromiseAfterView), hasty, &STALE);
+}
+
+/// docs/faults.md: R5
+#[test]
+fn a_start_that_forgets_what_was_promised_before_is_caught() {
+    is_caught(Planted::Node(Mutant::RestartForgetsPromise), hasty_with_kills, &STALE);
+}
+
+/// docs/faults.md: R5
+#[test]
+fn reads_without_a_promise_are_caught() {
+    is_caught(Planted::Node(Mutant::ReadsWithoutPromise), hasty, &STALE);
+}
+
+/// docs/faults.md: R1
+#[test]
+fn phantoms_that_a_former_head_keeps_in_its_memtables_are_caught() {
+    let ways = ["no linearizable order", "has other records", "a gap or a repetition"];
+    is_caught(Planted::Node(Mutant::PhantomsKept), sleepy, &ways);
+}
+
+/// docs/faults.md: R8
+#[test]
+fn a_view_that_takes_effect_before_it_is_durable_is_caught() {
+    is_caught(Planted::Node(Mutant::ViewNotDurable), |_, _| {}, &["and did in"]);
+}
+
+/// docs/faults.md: R12
+#[test]
+fn edits_of_a_copy_that_are_applied_again_with_the_log_are_caught() {
+    let change: Change = |_, faults| (faults.set_back, faults.wipe) = (0, 400);
+    is_caught(Planted::Node(Mutant::CopiedEditsAgain), change, &["must not", "is not whole"]);
+}
+
+/// docs/faults.md: H4
+#[test]
+fn sessions_of_a_disk_that_was_set_back_and_that_nobody_corrects_are_caught() {
+    let change: Change = |_, faults| (faults.set_back, faults.older) = (0, 300);
+    let ways = ["slots are granted, the head knows of", "is not whole"];
+    is_caught(Planted::Node(Mutant::KnownSessionNotTold), change, &ways);
+}
+
+/// docs/faults.md: H4
+#[test]
+fn grants_of_before_a_start_that_stay_are_caught() {
+    let change: Change = |options, faults| {
+        (options.faults.hold, options.faults.link) = (60, 300);
+        (faults.freeze, faults.set_back) = (800, 0);
+    };
+    let ways = ["slots are granted, the head knows of"];
+    is_caught(Planted::Node(Mutant::GrantsOfBeforeKept), change, &ways);
+}
+
+/// docs/faults.md: R8
+#[test]
+fn a_newcomer_that_counts_before_it_is_filled_is_caught() {
+    let planted = Planted::Control(Control::NewcomerIsFull);
+    is_caught(planted, |_, _| {}, &["no linearizable order", "ended itself", "is not whole"]);
+}
+
+/// docs/faults.md: A1, R2
+#[test]
+fn an_acknowledgement_that_not_every_full_member_has_is_caught_amid_changes_of_members() {
+    let planted = Planted::Node(Mutant::AckWithoutMembers);
+    is_caught(planted, |_, _| {}, &["no linearizable order"]);
 }

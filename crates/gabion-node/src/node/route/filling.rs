@@ -171,7 +171,8 @@ impl Node {
     /// Installs a state whose files are all here.
     fn install_copy(&mut self, copied: CopiedState) {
         let CopiedState { term, begin, begin_ms, applied_to, spans, tree } = copied;
-        let copy = match applied_to > begin.position {
+        let is_behind = applied_to > begin.position && !self.has(Mutant::CopiedEditsAgain);
+        let copy = match is_behind {
             true => CopyMark::LogBehind(applied_to),
             false => CopyMark::None,
         };
