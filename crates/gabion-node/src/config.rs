@@ -284,13 +284,35 @@ pub struct NodeOptions {
     /// an error. Default 300,000 ms and 64 states of the tree. Jobs are not subject to it.
     pub pin_budget: PinBudget,
     /// Bytes of files per second that are fetched for a full copy of the group's state, while this
-    /// member is being filled. Files that it has itself do not count. 0 is no limit. Default
-    /// 200,000,000: a quarter of what a link of 10 GBit/s takes, so that the group's own traffic
-    /// goes on.
+    /// member is being filled and the group's log grows; where it does not, nothing holds fetches
+    /// back. Files that the member has itself do not count. [`Self::REBUILD_RATE_MIN`] or more, or
+    /// 0: never a limit. Default [`Self::REBUILD_RATE`].
     pub rebuild_bytes_per_s: u64,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
+}
+
+impl NodeOptions {
+    /// The default of `rebuild_bytes_per_s`: docs/benchmarks.md has the figures behind it.
+    pub const REBUILD_RATE: u64 = 200_000_000;
+    /// The least that can be asked for: below it the log outgrows its room before a copy of a few
+    /// gigabytes is whole, and each copy begins anew.
+    pub const REBUILD_RATE_MIN: u64 = 1 << 20;
+
+    /// Refuses a rate that is out of its limits.
+    ///
+    /// # Errors
+    /// Invalid input that names the option, the value and the limit.
+    pub fn check_rebuild_rate(bytes_per_s: u64) -> Result<()> {
+        if bytes_per_s == 0 || bytes_per_s >= Self::REBUILD_RATE_MIN {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "rebuild_bytes_per_s is {bytes_per_s}, possible are 0, for no limit, and {} or more",
+            Self::REBUILD_RATE_MIN
+        )))
+    }
 }
 
 impl Default for NodeOptions {
@@ -306,7 +328,7 @@ impl Default for NodeOptions {
             unshipped_bytes_max: 256 << 20,
             placement_wait_ms: 500,
             pin_budget: PinBudget::default(),
-            rebuild_bytes_per_s: 200_000_000,
+            rebuild_bytes_per_s: Self::REBUILD_RATE,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -162,6 +162,8 @@ pub struct Chain {
     peers: Vec<Peer>,
     leases: Leases,
     marks: Watermarks,
+    /// As the head said last, in whatever term.
+    heard_commit: Frontier,
     announced: Announced,
     is_readable: bool,
     /// The tail may answer reads when its log reaches this.
@@ -228,6 +230,7 @@ impl Chain {
             peers,
             leases: Leases::default(),
             marks: state.marks,
+            heard_commit: Frontier::ZERO,
             announced: Announced::Nothing,
             is_readable: false,
             read_target: None,
@@ -488,6 +491,10 @@ impl Protocol for Chain {
     fn is_connected(&self, id: ReplicaId) -> bool {
         let link = self.peer_index(id).and_then(|i| self.peers[i].link.as_ref());
         link.is_some_and(|l| !l.is_closing)
+    }
+
+    fn heard_commit(&self) -> Frontier {
+        self.heard_commit.join(self.marks.commit)
     }
 
     fn watermarks(&self) -> &Watermarks {

@@ -166,6 +166,12 @@ pub trait Protocol: Send {
         self.watermarks().commit
     }
 
+    /// The same as the writer said last, also where the current term does not run here: a member
+    /// that is being filled sees by it whether the group writes.
+    fn heard_commit(&self) -> Frontier {
+        self.commit()
+    }
+
     /// Every member has made the log below this durable.
     fn durable_commit(&self) -> Frontier {
         self.watermarks().durable

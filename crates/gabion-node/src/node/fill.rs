@@ -34,15 +34,17 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, FileId, FileKind, ReplicaId, Result, Term};
+use gabion_base::{Error, FileId, FileKind, Frontier, ReplicaId, Result, Term};
 use gabion_engine::FileMeta;
 use gabion_pool::{FilePlacement, Pool};
 
 /// Files that are read here and compared, at a time.
 const CHECKS_MAX: usize = 2;
-/// Files that the head was asked for and that have not come: one is read there while another is on
-/// its way. More would keep memory there for which compactions wait.
-const ASKED_MAX: usize = 3;
+/// Files that the head was asked for and that have not come: two are read there while two are on
+/// their way. More would keep memory there for which compactions wait.
+const ASKED_MAX: usize = 4;
+/// Fetches are held back until the group's log has not grown for so long.
+const QUIET_MS: u64 = 500;
 /// How long an answer about the state is waited for before the head is asked again.
 const ASK_AGAIN_MS: u64 = 1_000;
 /// How often the head hears that its state is still needed.
@@ -102,6 +104,17 @@ pub struct FillStatus {
     pub failure: Option<Error>,
 }
 
+impl FillStatus {
+    /// Seconds until all bytes are here, at the present rate; none where that is not known.
+    #[must_use]
+    pub const fn full_in_s(&self) -> Option<u64> {
+        if self.bytes == 0 || self.bytes_per_s == 0 {
+            return None;
+        }
+        Some(self.bytes.saturating_sub(self.bytes_done).div_ceil(self.bytes_per_s))
+    }
+}
+
 /// An order of the machine to the node, which has what it takes.
 pub(super) enum FillWish {
     /// Make the mark durable that says that this replica is being filled.
@@ -151,6 +164,7 @@ pub(super) struct Fill {
     /// Files that were compared in this process, of this state or an earlier one.
     whole: BTreeSet<FileId>,
     budget: Budget,
+    traffic: Traffic,
     begun_ms: u64,
     now_ms: u64,
     bytes: u64,
@@ -188,6 +202,27 @@ impl Budget {
 
     const fn spend(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub_unsigned(bytes);
+    }
+}
+
+/// Whether clients write, as far as a member knows that has no log yet.
+#[derive(Default)]
+struct Traffic {
+    /// As far as everything is committed, and when that was seen first.
+    commit: Frontier,
+    grown_ms: u64,
+}
+
+impl Traffic {
+    /// The writer said that everything is committed up to there.
+    fn hear(&mut self, commit: Frontier, now_ms: u64) {
+        if commit != self.commit {
+            (self.commit, self.grown_ms) = (commit, now_ms);
+        }
+    }
+
+    const fn is_quiet(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.grown_ms) >= QUIET_MS
     }
 }
 
@@ -258,7 +293,9 @@ impl Fill {
         let whole = core::mem::take(&mut self.whole);
         let (number, failure) = (self.number + 1, self.failure.take());
         let (ask_ms, moved_ms, step) = (now_ms, now_ms, Step::Asking);
-        *self = Self { step, number, ask_ms, moved_ms, now_ms, whole, failure, ..Self::default() };
+        let traffic = Traffic { grown_ms: now_ms, ..Traffic::default() };
+        let next = Self { step, number, ask_ms, moved_ms, now_ms, ..Self::default() };
+        *self = Self { whole, failure, traffic, ..next };
     }
 
     /// As [`Self::restart`] after a pause, for a reason that the next try may meet again.
@@ -405,6 +442,7 @@ impl Fill {
         pool: &Pool,
     ) -> Option<FillWish> {
         self.now_ms = facts.now_ms;
+        self.traffic.hear(facts.protocol.heard_commit(), facts.now_ms);
         match self.step {
             Step::Idle | Step::Installing => return None,
             Step::Offered => return Some(FillWish::Mark),
@@ -493,7 +531,13 @@ impl Fill {
     }
 
     fn fetch_next(&mut self, facts: &Facts, effects: &mut Effects, pool: &Pool) {
-        let (now_ms, rate) = (facts.now_ms, facts.options.rebuild_bytes_per_s);
+        let now_ms = facts.now_ms;
+        // Nobody is to be spared where nobody writes. Reads are answered by a member that has no
+        // part in a copy.
+        let rate = match self.traffic.is_quiet(now_ms) {
+            true => 0,
+            false => facts.options.rebuild_bytes_per_s,
+        };
         if !facts.can_reach(facts.writer()) || now_ms < self.fetch_ms {
             return;
         }
@@ -510,7 +554,10 @@ impl Fill {
             if self.asked.is_empty() {
                 self.moved_ms = now_ms;
             }
-            self.budget.spend(meta.rounded_len());
+            // What is fetched while nothing is held back is not owed later.
+            if rate > 0 {
+                self.budget.spend(meta.rounded_len());
+            }
             self.asked.insert(file);
             effects.tell_member(facts.writer(), NodeMessage::NeedFile { file });
         }

@@ -1,6 +1,7 @@
 //! Settings that may change while a replica runs.
 
 use super::Node;
+use crate::NodeOptions;
 use alloc::format;
 use gabion_base::Error;
 use gabion_base::units::MIB;
@@ -40,6 +41,23 @@ impl Node {
     #[must_use]
     pub const fn compactions_max(&self) -> usize {
         self.options.compactions_max
+    }
+
+    /// Changes how many bytes a second this member fetches while it is being filled and the group's
+    /// log grows.
+    ///
+    /// # Errors
+    /// Invalid input for a rate out of its limits; nothing has changed then.
+    pub fn set_rebuild_rate(&mut self, bytes_per_s: u64) -> gabion_base::Result<()> {
+        NodeOptions::check_rebuild_rate(bytes_per_s)?;
+        self.options.rebuild_bytes_per_s = bytes_per_s;
+        Ok(())
+    }
+
+    /// The rate of [`Self::set_rebuild_rate`].
+    #[must_use]
+    pub const fn rebuild_rate(&self) -> u64 {
+        self.options.rebuild_bytes_per_s
     }
 
     /// Changes the codecs of files that are made from now on by jobs of this member's; none: those

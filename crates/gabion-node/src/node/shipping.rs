@@ -38,6 +38,8 @@ use gabion_pool::{FilePlacement, Geometry, Placed};
 
 /// Shipments under way to one secondary: enough to fill its queue while another one flushes.
 const SHIPMENTS_MAX: usize = 2;
+/// Files that are read back for one secondary at a time: one is read while others are shipped.
+const READS_MAX: usize = 2;
 /// Built files that wait for a member that is being filled: nobody waits for it.
 const BESIDES_MAX: usize = 8;
 
@@ -332,24 +334,22 @@ impl Shipping {
 
     /// Orders the next shipment to a secondary, if there is one and room for it.
     fn ship_next(&mut self, facts: &Facts, effects: &mut Effects, to: ReplicaId) -> bool {
+        self.read_ahead(facts, effects, to);
         let Some(remote) = self.remotes.get_mut(&to) else { return false };
         let Some(geometry) = remote.geometry.clone() else { return false };
         if remote.in_flight.len() >= SHIPMENTS_MAX {
             return false;
         }
-        // One that is to be read back and has no place here yet waits for its job, and that may
+        // One that is to be read back may have no place here yet and wait for its job, and that may
         // wait until those behind it are shipped: they go first.
-        let may_go =
-            |file: &FileId| !self.files.is_to_be_read(*file) || facts.place(*file).is_some();
+        let may_go = |file: &FileId| !self.files.is_to_be_read(*file);
         let Some(at) = remote.queue.iter().position(may_go) else { return false };
         let file = remote.queue[at];
-        let Some(outgoing) = self.files.get(file) else {
+        let Some((outgoing, bytes)) =
+            self.files.get(file).and_then(|it| Some((it, it.bytes.clone()?)))
+        else {
             remote.queue.remove(at);
             return true;
-        };
-        let Some(bytes) = outgoing.bytes.clone() else {
-            self.read_back(facts, effects, file);
-            return false;
         };
         let wanted = (bytes.len() as u64).div_ceil(SLOT_LEN) as usize;
         if remote.granted.len() < wanted {
@@ -383,6 +383,16 @@ impl Shipping {
         remote.in_flight.insert(file, shipped);
         effects.begin(Order::Ship { to, session, file }, Work::Ship(Box::new(order)));
         true
+    }
+
+    /// Reads the next files here that a secondary is to get and that are not in memory.
+    fn read_ahead(&mut self, facts: &Facts, effects: &mut Effects, to: ReplicaId) {
+        let Some(remote) = self.remotes.get(&to).filter(|it| it.geometry.is_some()) else { return };
+        let is_readable =
+            |file: &&FileId| self.files.is_to_be_read(**file) && facts.place(**file).is_some();
+        let next = remote.queue.iter().filter(is_readable).take(READS_MAX).copied();
+        let next: Vec<FileId> = next.collect();
+        next.into_iter().for_each(|file| self.read_back(facts, effects, file));
     }
 
     /// Reads a file here, to be shipped, unless that is under way.
@@ -667,6 +677,28 @@ mod tests {
         assert_eq!(queue(&node), [1]);
         placed(&mut node, &first);
         assert!(matches!(work(&mut node), Some((_, Work::ReadFile(_)))));
+    }
+
+    /// One read after the other would leave device and link idle in turn.
+    #[test]
+    fn files_that_a_member_lacks_are_read_two_at_a_time_and_shipped_as_they_come() {
+        let mut node = primary(100);
+        let files: Vec<_> = (1..=3).map(|number| built_here(&mut node, number, 8_192)).collect();
+        for file in &files {
+            placed(&mut node, file);
+            node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
+        }
+        grant(&mut node, 1, 0..3);
+        let mut reads = Vec::new();
+        while let Some((id, Work::ReadFile(place))) = work(&mut node) {
+            reads.push((id, place.file));
+        }
+        let [(_, first), (id, second)] = reads[..] else { panic!("{reads:?}") };
+        assert_eq!([first, second], [files[0].meta.id, files[1].meta.id]);
+        node.handle_done(id, Done::ReadFile(Ok(files[1].bytes.clone())));
+        let Some((_, Work::ReadFile(place))) = work(&mut node) else { panic!("none is read") };
+        assert_eq!(place.file, files[2].meta.id);
+        assert_eq!(shipment(&mut node).1.placement.file, second, "it waits for none before it");
     }
 
     /// docs/faults.md: E17

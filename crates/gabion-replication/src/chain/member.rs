@@ -257,6 +257,9 @@ impl Chain {
     /// Head or predecessor say what holds at every member.
     pub(super) fn learn_marks(&mut self, i: usize, term: Term, marks: Watermarks) {
         let id = self.peers[i].id;
+        if id == self.head() {
+            self.heard_commit = self.heard_commit.join(marks.commit);
+        }
         let is_source = self.index != 0 && (id == self.head() || Some(id) == self.predecessor());
         if is_source && term == self.term && self.phase == Phase::Joined {
             self.marks = self.marks.join(marks);

@@ -171,6 +171,21 @@ fn files_are_fetched_at_the_rate_that_is_allowed_and_a_quarter_of_a_second_ahead
 }
 
 #[test]
+fn fetches_are_held_back_only_while_the_log_of_the_group_grows() {
+    let mut traffic = Traffic { grown_ms: 100, ..Traffic::default() };
+    assert!(!traffic.is_quiet(100 + QUIET_MS - 1), "nobody knows yet");
+    assert!(traffic.is_quiet(100 + QUIET_MS));
+    let at = |position| Frontier::of(LogPosition(position));
+    traffic.hear(at(4_096), 1_000);
+    traffic.hear(at(4_096), 1_400);
+    assert!(!traffic.is_quiet(1_000 + QUIET_MS - 1));
+    assert!(traffic.is_quiet(1_000 + QUIET_MS), "the same again is no write");
+    traffic.hear(at(4_104), 2_000);
+    assert!(!traffic.is_quiet(2_000));
+    assert!(!traffic.is_quiet(0), "a clock that goes back is no time that passed");
+}
+
+#[test]
 fn a_view_that_leaves_a_member_out_ends_its_copy() {
     let machine = Machine::new(TAIL);
     let (mut node, _) = to_be_filled(&machine);
