@@ -20,6 +20,7 @@
 
 use crate::cut::{self, Hearing, Unheard};
 use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
+use crate::filling::Filling;
 use crate::plan::{self, Change, Known, Plan};
 use crate::planted::{Mutant, Planted};
 use crate::record::GroupRecord;
@@ -65,6 +66,8 @@ pub struct Report {
     pub founded: ConfigNumber,
     /// Whether it has all that the group has, as a member that is being filled.
     pub is_filled: bool,
+    /// How far it is, as a member that is being filled; none at any other, and while it opens.
+    pub filling: Option<Filling>,
     /// Its probe write.
     pub probe: Probe,
     /// Members of the view in effect here that it has not heard for longer than members stay
@@ -118,6 +121,8 @@ pub struct ReplicaStatus {
     pub config: Option<ConfigNumber>,
     /// Whether it has all that the group has, as a member that is being filled.
     pub is_filled: bool,
+    /// How far it is, as a member that is being filled and said so.
+    pub filling: Option<Filling>,
     /// Whether it is to be no member, by an operator's word.
     pub is_leaving: bool,
 }
@@ -362,6 +367,7 @@ impl Controller {
                     .map(|_| replica.detector.verdict(&self.patience, now.now_ms)),
                 config: replica.report.as_ref().map(Report::config),
                 is_filled: replica.report.as_ref().is_some_and(|report| report.is_filled),
+                filling: replica.report.as_ref().and_then(|report| report.filling),
                 is_leaving: group.record.leaving.contains(id),
             }
         });

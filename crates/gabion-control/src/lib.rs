@@ -25,6 +25,7 @@ mod command;
 mod controller;
 mod cut;
 pub mod detector;
+mod filling;
 pub mod plan;
 mod planted;
 pub mod record;
@@ -36,6 +37,7 @@ pub mod wire;
 pub use command::Command;
 pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use detector::{Patience, Probe, Verdict};
+pub use filling::{Filling, FillingStep};
 #[cfg(feature = "planted")]
 pub use planted::Mutant;
 pub use record::{Event, GroupRecord};

@@ -2,21 +2,22 @@
 //! the replica's door for members. Its preamble names [`CONTROLLER`] as who connects.
 //!
 //! ```text
-//!   u32 bytes that follow | u16 version, 1 | u8 kind | u8 zero | body | u32 CRC32C of all before
+//!   u32 bytes that follow | u16 version, 2 | u8 kind | u8 zero | body | u32 CRC32C of all before
 //!
 //!   kind  name     body                                                          sent by
 //!      1  Tell     epoch | view                                                  the controller
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view
-//!                  | u16 members unheard, u32 each                              the replica
+//!                  | u16 members unheard, u32 each | filling                    the replica
 //!
 //!   epoch: number u64, id u64    view, member: u32 length (0: none), then gabion_replication::view
+//!   filling: u8 0: none, or its step from 1 | u64 bytes | u64 of these done | u64 bytes a second
 //! ```
 //!
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
 //! and at once when its view or its term has changed.
 
-use crate::{Epoch, Probe, Report};
+use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
@@ -29,7 +30,7 @@ pub const CONTROLLER: ReplicaId = ReplicaId(u32::MAX);
 /// addresses.
 pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const WHAT: &str = "message of a controller";
 const KIND_TELL: u8 = 1;
 const KIND_REPORT: u8 = 2;
@@ -174,6 +175,29 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
     put_view(out, report.view.as_ref());
     out.put_u16(report.unheard.len() as u16);
     report.unheard.iter().for_each(|replica| out.put_u32(replica.get()));
+    put_filling(out, report.filling);
+}
+
+fn put_filling(out: &mut Vec<u8>, filling: Option<Filling>) {
+    let of = |step| FillingStep::ALL.iter().position(|it| *it == step);
+    let step = filling.and_then(|filling| of(filling.step));
+    out.put_u8(step.map_or(0, |at| at as u8 + 1));
+    let Filling { bytes, bytes_done, bytes_per_s, .. } = filling.unwrap_or_default();
+    [bytes, bytes_done, bytes_per_s].into_iter().for_each(|number| out.put_u64(number));
+}
+
+fn read_filling(r: &mut Reader<'_>) -> Result<Option<Filling>> {
+    let step = r.u8()?;
+    let (bytes, bytes_done, bytes_per_s) = (r.u64()?, r.u64()?, r.u64()?);
+    if bytes_done > bytes {
+        return Err(Error::corruption(format!("{WHAT}: {bytes_done} of {bytes} bytes are filled")));
+    }
+    let Some(at) = step.checked_sub(1) else { return Ok(None) };
+    let step = FillingStep::ALL.get(usize::from(at)).ok_or_else(|| {
+        let most = FillingStep::ALL.len();
+        Error::corruption(format!("{WHAT}: step {step} of filling, {most} is the last"))
+    })?;
+    Ok(Some(Filling { step: *step, bytes, bytes_done, bytes_per_s }))
 }
 
 fn read_report(r: &mut Reader<'_>) -> Result<Report> {
@@ -207,8 +231,8 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
         )));
     }
     let unheard = (0..count).map(|_| r.u32().map(ReplicaId)).collect::<Result<_>>()?;
-    let is_filled = filled != 0;
-    Ok(Report { member, group, view, founded, is_filled, probe, unheard, epoch })
+    let (is_filled, filling) = (filled != 0, read_filling(r)?);
+    Ok(Report { member, group, view, founded, is_filled, filling, probe, unheard, epoch })
 }
 
 #[cfg(test)]
@@ -234,6 +258,7 @@ mod tests {
             view: Some(view()),
             founded: ConfigNumber(4),
             is_filled: true,
+            filling: None,
             probe: Probe::Running(250),
             unheard: alloc::vec![ReplicaId(1), ReplicaId(3)],
             epoch: Epoch { number: 3, id: 5 },
@@ -246,6 +271,10 @@ mod tests {
             ControlMessage::Report(report()),
             ControlMessage::Report(Report { view: None, ..report() }),
         ];
+        for step in FillingStep::ALL {
+            let filling = Some(Filling { step, bytes: 9 << 30, bytes_done: 1, bytes_per_s: 7 });
+            all.push(ControlMessage::Report(Report { filling, ..report() }));
+        }
         for probe in [Probe::Well, Probe::Refused, Probe::Full] {
             all.push(ControlMessage::Report(Report { probe, is_filled: false, ..report() }));
         }
@@ -280,12 +309,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_filling_that_cannot_be_is_refused() {
+        let filling = Some(Filling { bytes: 5, bytes_done: 6, ..Filling::default() });
+        let bytes = ControlMessage::Report(Report { filling, ..report() }).encode();
+        let error = ControlMessage::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("6 of 5 bytes"), "{error}");
+        let mut bytes = ControlMessage::Report(report()).encode();
+        let end = bytes.len() - CRC_LEN;
+        bytes[end - 25] = 5;
+        let sum = crc::crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+        let error = ControlMessage::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("step 5 of filling"), "{error}");
+    }
+
     proptest! {
         /// Bytes with a right checksum and nonsense within are an error or a message, no panic.
         #[test]
         fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..4) {
             let mut bytes = ((HEAD_LEN + body.len() + CRC_LEN) as u32).to_le_bytes().to_vec();
-            bytes.extend([1, 0, kind, 0]);
+            bytes.extend([2, 0, kind, 0]);
             bytes.extend(body);
             bytes.extend(crc::crc32c(&bytes).to_le_bytes());
             let _ = ControlMessage::decode(&bytes);

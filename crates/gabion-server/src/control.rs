@@ -14,8 +14,8 @@ use crate::server::{self, CONTROLS};
 use crate::service::Service;
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::wire::{ControlMessage, MESSAGE_LEN_MAX};
-use gabion_control::{Epoch, Patience, Probe, Report};
-use gabion_node::{Node, WriteGate};
+use gabion_control::{Epoch, Filling, FillingStep, Patience, Probe, Report};
+use gabion_node::{FillStatus, FillStep, Node, WriteGate};
 use gabion_pool::PoolId;
 use gabion_replication::{GroupView, Member};
 use mio::net::TcpStream;
@@ -143,9 +143,11 @@ impl Control {
         }
     }
 
-    fn report(&self, group: GroupId, probe: Probe, unheard: Vec<ReplicaId>) -> Report {
+    /// The report, as far as it is of facts that are kept here.
+    fn report(&self, group: GroupId, probe: Probe) -> Report {
         let Facts { member, view, founded, is_filled } = self.facts.clone();
-        Report { member, group, view, founded, is_filled, probe, unheard, epoch: self.epoch }
+        let (epoch, filling, unheard) = (self.epoch, None, Vec::new());
+        Report { member, group, view, founded, is_filled, filling, probe, unheard, epoch }
     }
 }
 
@@ -339,11 +341,13 @@ impl Service {
             Probe::Well if self.is_full(now_ms) => Probe::Full,
             probe => probe,
         };
-        let unheard = match self.is_open() {
-            true => self.replica.node.borrow().unheard(UNHEARD_MS),
-            false => Vec::new(),
-        };
-        ControlMessage::Report(self.control.report(self.group, probe, unheard)).encode()
+        let mut report = self.control.report(self.group, probe);
+        if self.is_open() {
+            let node = self.replica.node.borrow();
+            report.unheard = node.unheard(UNHEARD_MS);
+            report.filling = node.fill_status().as_ref().map(filling);
+        }
+        ControlMessage::Report(report).encode()
     }
 
     /// Whether it is this replica's pool that holds up writes.
@@ -360,6 +364,18 @@ impl Service {
         let is_refusing = matches!(node.write_gate(), WriteGate::Full { .. });
         is_refusing || now_ms.saturating_sub(since_ms) > SHORT_MAX_MS
     }
+}
+
+/// The progress of a filling as controllers hear it.
+fn filling(status: &FillStatus) -> Filling {
+    let step = match status.step {
+        FillStep::Asking => FillingStep::Asking,
+        FillStep::Copying => FillingStep::Copying,
+        FillStep::Installing => FillingStep::Installing,
+        FillStep::FollowingLog => FillingStep::FollowingLog,
+    };
+    let FillStatus { bytes, bytes_done, bytes_per_s, .. } = *status;
+    Filling { step, bytes, bytes_done, bytes_per_s }
 }
 
 /// Whether somebody who connects under this number is a controller.

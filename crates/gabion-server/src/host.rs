@@ -119,8 +119,8 @@ impl ServerHost {
         self.peers.iter().find(|peer| peer.replica == member).map(|peer| peer.resp)
     }
 
-    /// The head, where that is another replica, and at the head those that have joined it: nobody
-    /// else knows.
+    /// The head, where that is another replica, and at the head those that have joined it and
+    /// those that are being filled: nobody else knows.
     fn members(&self, node: &Node) -> (Option<MemberInfo>, Vec<MemberInfo>) {
         let (me, head) = (node.id(), node.view().writer());
         let is_full = |id| node.view().group().full().any(|member| member.replica == id);
@@ -131,8 +131,11 @@ impl ServerHost {
             let is_up = member.is_connected && has_joined;
             if member.id == head {
                 of_head = self.member(member, is_up, true);
-            } else if node.duties().append && member.is_joined {
-                joined.extend(self.member(member, true, is_full(member.id)));
+            } else if node.duties().append {
+                let is_full = is_full(member.id);
+                // One that is being filled has joined nothing yet.
+                let is_there = member.is_joined || member.is_connected && !is_full;
+                joined.extend(self.member(member, true, is_full).filter(|_| is_there));
             }
         }
         // A replica that is left out has no connection with it.
@@ -225,6 +228,7 @@ impl Host for ServerHost {
             (settings::OPEN_FILES_BYTES, settings.open_files_bytes.to_string()),
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
             (settings::READER_STATES, settings.readers.states_max.to_string()),
+            (settings::REBUILD_RATE, settings.rebuild_rate.to_string()),
         ];
         let fixed = settings::FIXED.into_iter().map(|(name, value)| (name, value.to_owned()));
         options.into_iter().chain(fixed).map(|(name, value)| (name.to_owned(), value)).collect()
@@ -287,7 +291,7 @@ impl Host for ServerHost {
             cpu_user_us: us(cpu.user),
             cpu_system_us: us(cpu.system),
             head,
-            is_filling: view.is_member() && !view.is_full(),
+            filling: node.fill_status().map(|status| (status.bytes, status.bytes_done)),
             replicas,
             log_position: node.log_end().bytes_since(&Frontier::ZERO),
             group: node.config().group.get(),

@@ -8,7 +8,7 @@ use gabion_base::number::{parse_i64, parse_u64};
 use gabion_engine::{Codecs, PinBudget, WriteLimits};
 use gabion_host::RunOptions;
 use gabion_host::cache::SharedCache;
-use gabion_node::Node;
+use gabion_node::{Node, NodeOptions};
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
@@ -21,6 +21,7 @@ pub(crate) const MEMTABLE_BYTES: &str = "gabion-memtable-bytes";
 pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
+pub(crate) const REBUILD_RATE: &str = "gabion-rebuild-rate";
 
 pub(crate) const CLIENTS_MAX: &str = "maxclients";
 pub(crate) const SLOWLOG_LEN: &str = "slowlog-max-len";
@@ -70,7 +71,7 @@ pub(crate) const FIXED: [(&str, &str); 37] = [
 ];
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 16] = [
+const SETTABLE: [&str; 17] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
     CLIENTS_MAX,
@@ -83,6 +84,7 @@ const SETTABLE: [&str; 16] = [
     OPEN_FILES_BYTES,
     READER_AGE_MS,
     READER_STATES,
+    REBUILD_RATE,
     SLOWLOG_LEN,
     SLOWLOG_SLOWER_THAN,
     TCP_KEEPALIVE,
@@ -102,6 +104,8 @@ const NO_CODEC: &str = "argument must be none, lz4, zstd or zstd:1 to zstd:19";
 const NO_LENGTH: &str = "argument must be 4kb to a sixteenth of the pool, and 1gb at most";
 const NO_RUNS: &str =
     "gabion-l0-trigger, gabion-l0-slowdown and gabion-l0-stop must not descend, from 1 to 1000";
+const NO_RATE: &str = "argument must be 0 or a memory value of at least 1mb";
+const _: () = assert!(NodeOptions::REBUILD_RATE_MIN == 1 << 20, "NO_RATE says so");
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
 
@@ -141,6 +145,8 @@ pub(crate) struct Settings {
     pub(crate) codecs: Codecs,
     /// When MemTables are sealed, and how many runs L0 may have.
     pub(crate) limits: WriteLimits,
+    /// Bytes a second that are fetched while this replica is being filled and clients write.
+    pub(crate) rebuild_rate: u64,
     /// What counts for connections.
     pub(crate) door: DoorSettings,
 }
@@ -155,6 +161,7 @@ impl Settings {
             readers: node.pin_budget(),
             codecs: node.tree().config().codecs(),
             limits: node.tree().config().write_limits(),
+            rebuild_rate: node.rebuild_rate(),
             door,
         }
     }
@@ -229,6 +236,11 @@ impl Settings {
             CLIENTS_MAX => self.door.clients_max = usize::try_from(integer?).unwrap_or(usize::MAX),
             TCP_KEEPALIVE => self.door.keepalive_s = seconds(integer?)?,
             TIMEOUT => self.door.timeout_s = seconds(integer?)?,
+            REBUILD_RATE => {
+                let rate =
+                    memory(value).filter(|rate| NodeOptions::check_rebuild_rate(*rate).is_ok());
+                self.rebuild_rate = rate.ok_or(NO_RATE)?;
+            }
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
             _ => {
@@ -274,6 +286,7 @@ impl Settings {
             node.close_files();
         }
         node.set_pin_budget(self.readers);
+        node.set_rebuild_rate(self.rebuild_rate).map_err(|_| refused(REBUILD_RATE, NO_RATE))?;
         Ok(())
     }
 }
@@ -315,6 +328,7 @@ mod tests {
         readers: PinBudget { age_ms_max: 5, states_max: 6 },
         codecs: Codecs { upper: Compression::None, bottom: None },
         limits: WriteLimits { memtable_len: 7, l0_trigger: 8, l0_slowdown: 9, l0_stop: 10 },
+        rebuild_rate: 13,
         door: DoorSettings {
             clients_max: 100,
             timeout_s: 0,
@@ -393,6 +407,13 @@ mod tests {
             [(COMPRESSION, SAME), (COMPRESSION, "gzip"), (BOTTOM_COMPRESSION, "zstd:20")]
         {
             assert_eq!(with(&[(option, text)]), refused(option, NO_CODEC), "{text}");
+        }
+        for text in ["1048575", "1k", "-1", "fast"] {
+            assert_eq!(with(&[(REBUILD_RATE, text)]), refused(REBUILD_RATE, NO_RATE), "{text}");
+        }
+        for (text, rate) in [("0", 0), ("1mb", 1 << 20), ("300m", 300_000_000)] {
+            let wanted = Settings { rebuild_rate: rate, ..BEFORE };
+            assert_eq!(with(&[(REBUILD_RATE, text)]), Ok(wanted), "{text}");
         }
         for text in ["0", "65", "18446744073709551615"] {
             assert_eq!(with(&[(COMPACTIONS_MAX, text)]), refused(COMPACTIONS_MAX, NO_COUNT));

@@ -39,6 +39,13 @@ fn replicas(view: &View) -> Vec<Value> {
 
 /// The status of this replica now.
 pub(crate) fn status(service: &Service) -> Value {
+    let mut status = always(service);
+    status["filling"] = filling(&service.replica.node.borrow());
+    status
+}
+
+/// The part that every replica has.
+fn always(service: &Service) -> Value {
     let node = service.replica.node.borrow();
     let host: &ServerHost = &service.host;
     let config = node.config();
@@ -153,6 +160,23 @@ fn ring(node: &Node) -> Value {
             "fate": loss.fate_word(),
             "source": source,
             "message": loss.to_string(),
+        })
+    })
+}
+
+/// How far this member is that is being filled; null at any other.
+fn filling(node: &Node) -> Value {
+    node.fill_status().map_or(Value::Null, |status| {
+        json!({
+            "step": status.step.as_str(),
+            "files": status.files,
+            "files_done": status.files_done,
+            "bytes": status.bytes,
+            "bytes_done": status.bytes_done,
+            "bytes_reused": status.bytes_reused,
+            "bytes_per_s": status.bytes_per_s,
+            "full_in_s": status.full_in_s(),
+            "failure": status.failure.map(|failure| failure.to_string()),
         })
     })
 }

@@ -37,6 +37,7 @@ mod control;
 mod db;
 mod destroy;
 mod engine;
+mod filling;
 mod lines;
 mod options;
 mod owned;

@@ -7,7 +7,7 @@ use gabion_bench::{parse_bytes, parse_codec};
 use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
-use gabion_node::{AckLevel, CompactionMode};
+use gabion_node::{AckLevel, CompactionMode, NodeOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Verify(VerifyOptions),
     /// Say what happened to the group: who was lost, when, and what was done about it.
     Events(EventsOptions),
-    /// Change who is a member of the group.
+    /// Say who is a member of the group and how far those are that are being filled, or change it.
     Group(GroupOptions),
     /// Have another member take writes, before work on the machine of the one that does.
     Failover(FailoverOptions),
@@ -104,6 +104,11 @@ pub(crate) struct ProcessOptions {
     /// warming of the cache stand back behind requests, and flushes by half as many
     #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
     pub(crate) jobs_nice: u8,
+    /// Bytes a second that a member fetches at most while it is being filled and clients write;
+    /// while nobody writes it fetches as fast as it can. More has it full sooner, and takes more
+    /// from the clients' requests meanwhile. 1MiB or more; 0: never held back
+    #[arg(long, value_name = "SIZE", value_parser = parse_rebuild_rate, default_value_t = NodeOptions::REBUILD_RATE)]
+    pub(crate) rebuild_rate: u64,
 }
 
 impl Default for ProcessOptions {
@@ -115,13 +120,14 @@ impl Default for ProcessOptions {
             open_files_bytes: run.open_files_len,
             compactions_max: run.compactions_max,
             jobs_nice: JOBS_NICE,
+            rebuild_rate: NodeOptions::REBUILD_RATE,
         }
     }
 }
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 10] {
+    pub(crate) fn words(&self) -> [String; 12] {
         [
             "--io".into(),
             self.io.as_str().into(),
@@ -133,6 +139,8 @@ impl ProcessOptions {
             self.compactions_max.to_string(),
             "--jobs-nice".into(),
             self.jobs_nice.to_string(),
+            "--rebuild-rate".into(),
+            self.rebuild_rate.to_string(),
         ]
     }
 }
@@ -223,14 +231,14 @@ pub(crate) struct EventsOptions {
 #[derive(Args, Debug)]
 pub(crate) struct GroupOptions {
     #[command(subcommand)]
-    pub(crate) command: GroupCommand,
+    pub(crate) command: Option<GroupCommand>,
     #[command(flatten)]
     pub(crate) place: WhereOptions,
 }
 
 /// A change of the members. Each returns when it is carried out, but for the filling of a new
 /// member, which `status` shows.
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Clone, Copy, Debug)]
 pub(crate) enum GroupCommand {
     /// One member more: a spare, or one that was removed
     Add {
@@ -592,6 +600,13 @@ fn parse_sst(text: &str) -> Result<FileId, String> {
     found.map(FileId::sst).ok_or_else(|| "no SST, which looks like 3-000012.sst or 3-12".to_owned())
 }
 
+/// Bytes a second for the filling of a member.
+fn parse_rebuild_rate(text: &str) -> Result<u64, String> {
+    let rate = parse_bytes(text)?;
+    NodeOptions::check_rebuild_rate(rate).map_err(|error| error.message().to_owned())?;
+    Ok(rate)
+}
+
 fn parse_memory(text: &str) -> Result<usize, String> {
     let len = parse_bytes(text)?;
     usize::try_from(len).map_err(|_| format!("`{text}` is more memory than there can be"))
@@ -651,6 +666,8 @@ mod tests {
             (&["gabion", "up", "--open-files-bytes", "-1"], "-1"),
             (&["gabion", "up", "--compactions-max", "65"], "1..=64"),
             (&["gabion", "up", "--jobs-nice", "20"], "0..=19"),
+            (&["gabion", "up", "--rebuild-rate", "1048575"], "1048576 or more"),
+            (&["gabion", "up", "--rebuild-rate", "1MiB/s"], "`1MiB/s` is no size"),
             (&["gabion", "up", "--compaction", "nobody"], "primary, every-replica"),
             (&["gabion", "up", "--compction", "primary"], "--compaction"),
             (&["gabion", "upp"], "up"),
@@ -748,13 +765,15 @@ mod tests {
         assert_eq!(up(&[]), ProcessOptions::default(), "also where nothing is said");
         let words = ["--io", "threads", "--block-cache-bytes", "0"];
         let more = ["--open-files-bytes", "2GiB", "--compactions-max", "4"];
-        let given = up(&[&words[..], &more, &["--jobs-nice", "19"]].concat());
+        let given =
+            up(&[&words[..], &more, &["--jobs-nice", "19", "--rebuild-rate", "0"]].concat());
         let wanted = ProcessOptions {
             io: Io::Threads,
             block_cache_bytes: 0,
             open_files_bytes: 2 << 30,
             compactions_max: 4,
             jobs_nice: 19,
+            rebuild_rate: 0,
         };
         assert_eq!(given, wanted);
         let words = given.words();

@@ -82,6 +82,7 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
     ));
     lines.extend(rows.iter().map(row));
     lines.extend(rows.iter().filter_map(slowed));
+    lines.extend(rows.iter().filter_map(filled));
     lines.extend(rows.iter().filter_map(ring_lost));
     lines.extend(rows.iter().filter_map(damaged));
     lines.extend(rows.iter().filter_map(set_apart));
@@ -94,6 +95,9 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     let mut line = String::new();
     for row in rows {
         let _ = match &row.status {
+            Some(status) if !status.filling.is_empty() => {
+                write!(line, "replica {} is being filled: {}; ", row.number, status.filling)
+            }
             Some(status) if status.is_ready => write!(
                 line,
                 "replica {} {} log {} files {}; ",
@@ -179,6 +183,12 @@ fn slowed(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.is_ready)?;
     let reason = Some(&status.reason).filter(|reason| !reason.is_empty())?;
     Some(format!("   replica {}: writes wait: {reason}", row.number))
+}
+
+/// How far a replica is that is being filled.
+fn filled(row: &Row) -> Option<String> {
+    let status = row.status.as_ref().filter(|status| !status.filling.is_empty())?;
+    Some(format!("   replica {} is being filled: {}", row.number, status.filling))
 }
 
 /// The possible loss with a replica's ring, in a line; `up` and the replica's log have the
@@ -511,6 +521,22 @@ mod tests {
         rows[0].status = Some(Status::from_json(&status));
         let shown = "   replica 1: 2 damaged files, repairing: 000007.sst: block at 0";
         assert!(lines(&rows, address()).iter().any(|line| line == shown));
+    }
+
+    #[test]
+    fn a_member_that_is_being_filled_is_shown_with_how_far_it_is() {
+        let mut rows = rows("primary", [1.0; 6], 2);
+        let filling = json!({
+            "step": "copying files", "bytes": 2 << 20, "bytes_done": 1 << 20, "bytes_per_s": 1024,
+            "full_in_s": 1024,
+        });
+        rows[1].status = Some(Status::from_json(&json!({"role": "filling", "filling": filling})));
+        let words = "replica 2 is being filled: copying files, 1.0 MiB of 2.0 MiB (50 %), \
+                     1.0 KiB/s, all there in about 17:04";
+        assert!(lines(&rows, address()).iter().any(|line| line.trim() == words));
+        assert!(summary(&rows).contains(&format!("; {words}; ")), "{}", summary(&rows));
+        rows[1].status = Some(Status::from_json(&json!({"role": "tail", "filling": null})));
+        assert!(!lines(&rows, address()).concat().contains("being filled"));
     }
 
     #[test]

@@ -39,7 +39,11 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         open_files_bytes: process.open_files_bytes,
         client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: process.jobs_nice,
-        node: NodeOptions { compactions_max: process.compactions_max, ..NodeOptions::default() },
+        node: NodeOptions {
+            compactions_max: process.compactions_max,
+            rebuild_bytes_per_s: process.rebuild_rate,
+            ..NodeOptions::default()
+        },
     };
     let result = gabion_server::run(config);
     match &result {

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses};
 use crate::control::{self, ask::group_of};
+use crate::filling;
 use crate::options::StatusOptions;
 use crate::screen::{self, Screen, put};
 use gabion_base::{Error, ErrorKind, Result};
@@ -61,6 +62,8 @@ pub(crate) struct Status {
     pub(crate) damaged_files: u64,
     /// The progress of the first one's repair.
     pub(crate) repair: String,
+    /// How far it is, as a member that is being filled; empty at any other.
+    pub(crate) filling: String,
     /// By how many milliseconds the system's clock is ahead of the replica's.
     pub(crate) clock_ahead_ms: i64,
     pub(crate) compaction: String,
@@ -97,6 +100,7 @@ impl Status {
             damage: text(&value["damage"]),
             damaged_files: value["damaged_files"].as_array().map_or(0, |files| files.len() as u64),
             repair: text(&value["damaged_files"][0]["state"]),
+            filling: filling::in_words(&value["filling"]).unwrap_or_default(),
             clock_ahead_ms: value["clock"]["system_ahead_ms"].as_i64().unwrap_or(0),
             compaction: text(&value["compaction"]),
             ack: text(&value["ack"]),

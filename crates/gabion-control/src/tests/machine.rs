@@ -50,6 +50,7 @@ impl Rig {
             view: Some(self.view.clone()),
             founded: self.view.config,
             is_filled: false,
+            filling: None,
             unheard: Vec::new(),
             probe: Probe::Well,
             epoch: EPOCH,

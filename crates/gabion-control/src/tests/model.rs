@@ -77,6 +77,7 @@ impl Replica {
             view: self.view.clone(),
             founded: self.founded,
             is_filled: self.is_filled,
+            filling: None,
             unheard: Vec::new(),
             probe: Probe::Well,
             epoch: self.epoch,

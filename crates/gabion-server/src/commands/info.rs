@@ -47,8 +47,9 @@ pub struct ServerInfo {
     pub cpu_system_us: u64,
     /// The head of the group, where that is another node.
     pub head: Option<MemberInfo>,
-    /// This node is a member that is being filled.
-    pub is_filling: bool,
+    /// Bytes that this node copies as a member that is being filled, and how many it has; none at
+    /// any other.
+    pub filling: Option<(u64, u64)>,
     /// The other replicas that take part now, as the head knows them; nobody elsewhere.
     pub replicas: Vec<MemberInfo>,
     /// The last position of the log at this node.
@@ -274,11 +275,21 @@ fn replication(info: &ServerInfo, is_head: bool, out: &mut Lines) {
     if let Some(head) = &info.head {
         out.line("master_host", head.address.ip());
         out.line("master_port", head.address.port());
-        out.line("master_link_status", if head.is_up { "up" } else { "down" });
+        // As in Redis, whose replicas that are synchronized have no link yet.
+        let is_up = head.is_up && info.filling.is_none();
+        out.line("master_link_status", if is_up { "up" } else { "down" });
         out.line("master_last_io_seconds_ago", head.silent_s);
-        out.line("master_sync_in_progress", u8::from(info.is_filling));
+        out.line("master_sync_in_progress", u8::from(info.filling.is_some()));
         out.line("slave_read_repl_offset", info.log_position);
         out.line("slave_repl_offset", info.log_position);
+        if let Some((bytes, done)) = info.filling {
+            let percent = done as f64 * 100.0 / bytes.max(1) as f64;
+            out.line("master_sync_total_bytes", bytes);
+            out.line("master_sync_read_bytes", done);
+            out.line("master_sync_left_bytes", bytes.saturating_sub(done));
+            out.line("master_sync_perc", format_args!("{percent:.2}"));
+            out.line("master_sync_last_io_seconds_ago", head.silent_s);
+        }
         out.line("slave_priority", 100);
         out.line("slave_read_only", 0);
         out.line("replica_announced", 1);

@@ -2,6 +2,7 @@
 
 use super::{events_at_rest, socket};
 use crate::cluster::{self, IS_UP_RUNNING, Lock, control_dir};
+use crate::filling;
 use crate::options::{EventsOptions, FailoverOptions, GroupCommand, GroupOptions, WhereOptions};
 use crate::screen::put;
 use crate::units::utc;
@@ -114,7 +115,10 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
             () => "",
         };
         let id = id.unwrap_or(0);
-        lines.push(format!("   replica {id}: {}{duty}{lost} ({})", text("state"), text("verdict")));
+        let filling = filling::in_words(&replica["filling"]);
+        let filling = filling.map_or_else(String::new, |words| format!(": {words}"));
+        let (state, verdict) = (text("state"), text("verdict"));
+        lines.push(format!("   replica {id}: {state}{duty}{lost} ({verdict}){filling}"));
     }
     if let Some(why) = group["writes_wait"].as_str() {
         lines.push(format!("   writes wait: {why}"));
@@ -125,14 +129,19 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
     lines
 }
 
-/// `gabion group`.
+/// `gabion group`: without a change it shows the group.
 pub(crate) fn group(options: &GroupOptions) -> Result<u8> {
     let data = data_with_controller(&options.place)?;
+    let Some(command) = options.command else {
+        let group = ask_status(&data).map_err(running)?;
+        put(&(lines(&group).join("\n") + "\n"));
+        return Ok(0);
+    };
     let is_member = |group: &Value, replica: u32| {
         let members = group["members"].as_array();
         members.is_some_and(|members| members.iter().any(|it| *it == replica))
     };
-    match options.command {
+    match command {
         GroupCommand::Add { replica } => {
             let question = json!({ "do": "add", "replica": replica });
             carry_out(&data, &question, |group| is_member(group, replica))?;
@@ -171,13 +180,17 @@ fn data_with_controller(place: &WhereOptions) -> Result<PathBuf> {
     Ok(data)
 }
 
+/// The error where nothing answers, with what may be done about it.
+fn running(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => error.within(IS_UP_RUNNING),
+        _ => error,
+    }
+}
+
 /// Asks for a change, waits until it is carried out, and prints the events meanwhile.
 fn carry_out(data: &Path, question: &Value, is_done: impl Fn(&Value) -> bool) -> Result<()> {
     let begun = Instant::now();
-    let running = |error: Error| match error.kind() {
-        ErrorKind::NotFound => error.within(IS_UP_RUNNING),
-        _ => error,
-    };
     let mut told = events_of(&ask_status(data).map_err(running)?);
     loop {
         match socket::ask(&control_dir(data), question) {

@@ -13,6 +13,7 @@
 use super::driver::{Handle, spawn};
 use super::socket_path;
 use crate::cluster::failed;
+use crate::filling;
 use crate::owned::{in_the_way, remove_socket};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::{Command, Controller, GroupStatus, Moment, ReplicaStatus};
@@ -150,6 +151,7 @@ fn replica(group: &GroupStatus, status: &ReplicaStatus) -> Value {
         "verdict": verdict,
         "lost": status.verdict.is_none_or(|verdict| verdict.is_failure()),
         "config": status.config.map(|config| config.get()),
+        "filling": filling::as_json(status.filling),
     })
 }
 

@@ -202,6 +202,7 @@ fn serve(
             member: member.clone(),
             group,
             is_filled: true,
+            filling: None,
             unheard: Vec::new(),
             view,
             founded,
