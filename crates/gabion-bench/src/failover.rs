@@ -11,6 +11,7 @@
 //! - [`args`]: options; [`group`]: the processes; [`cut`]: links.
 //! - [`client`]: the load; [`door`]: connections; [`ledger`]: which answers are right.
 //! - [`samples`]: figures of a round; [`tables`]: of all rounds.
+//! - [`rebuild`]: another benchmark of such a group: a replica that loses its disk.
 
 mod args;
 mod client;
@@ -18,6 +19,7 @@ mod cut;
 mod door;
 mod group;
 mod ledger;
+pub(crate) mod rebuild;
 mod samples;
 mod tables;
 
@@ -33,7 +35,7 @@ use cut::Cutter;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::Values;
 pub use group::UpProgram;
-use group::{Group, Member, Process, Stopped, has_changed, in_role, neighbour, obstacle};
+use group::{Group, Member, Process, Stopped, UpSpec, has_changed, in_role, neighbour, obstacle};
 use rustix::process::Signal;
 use samples::{Answer, Figures, Kind, Seen, Times, bins, merged};
 use std::io::Write;
@@ -88,7 +90,13 @@ fn failover_to(args: &FailoverArgs, up: &UpProgram, out: &mut dyn Write) -> Resu
     let interrupted = stop_on_signals()?;
     let sink = Sink::open(args.json.as_deref())?;
     let dir = ScratchDir::new(args.dir.as_deref().unwrap_or(&up.data_dir))?;
-    let group = Group::start(args, up, dir.path())?;
+    let spec = UpSpec {
+        replicas: args.replicas,
+        pool_size: args.pool_size,
+        ack: args.ack_level(),
+        words: Vec::new(),
+    };
+    let group = Group::start(&spec, up, dir.path())?;
     let values = Values::new(args.value_size as usize, 0.0, 1);
     let shared = Arc::new(Shared::new(group.addresses.clone(), values, args.timeout()));
     let pairs = (0..args.pairs()).map(|n| Arc::new(Pair::new(n, args.pairs(), args.records)));

@@ -15,6 +15,7 @@
 //!   and on Gabion in both ways of compacting, in one run.
 //! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`failover()`]: faults of a real `gabion up` under load, every answer checked.
+//! - [`rebuild()`]: a replica of one that loses its disk, idle and under load.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: the start of a cluster of its own; the command line implements it.
 #![allow(
@@ -50,6 +51,7 @@ pub use args::{
     AckChoice, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs, parse_codec,
 };
 pub use engines::{EngineArgs, Peer, Program, engines};
+pub use failover::rebuild::{LoadKind, RebuildArgs, rebuild};
 pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};

@@ -7,10 +7,10 @@ use crate::options::{BenchCommand, DataOption, FixedOptions, ProcessOptions};
 use crate::status::{self, Status};
 use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_bench::{ClusterSpec, FailoverArgs, Launcher, Program, RunningCluster, UpProgram};
+use gabion_bench::{ClusterSpec, Launcher, Program, RunningCluster, UpProgram};
 use rustix::process::Signal;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The search for first ports begins here, far from those of `up`.
@@ -27,7 +27,14 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
         BenchCommand::Engine(args) => {
             engine::exit_code(gabion_bench::engines(args, own_program()?, &Processes.data_dir()))
         }
-        BenchCommand::Failover(args) => gabion_bench::failover(args, &own_up(args)?),
+        BenchCommand::Failover(args) => gabion_bench::failover(
+            args,
+            &own_up(args.dir.as_deref(), args.replicas, args.pool_size)?,
+        ),
+        BenchCommand::Rebuild(args) => {
+            let up = own_up(args.dir.as_deref(), args.replicas, args.pool_size())?;
+            gabion_bench::rebuild(args, &up).map(|()| 0)
+        }
         BenchCommand::Report(args) => {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
         }
@@ -44,14 +51,14 @@ fn own_program() -> Result<Program> {
 }
 
 /// This program, and places for its `up`.
-fn own_up(args: &FailoverArgs) -> Result<UpProgram> {
+fn own_up(dir: Option<&Path>, replicas: u32, pool_size: u64) -> Result<UpProgram> {
     let program = own_program()?.path;
     let data_dir = Processes.data_dir();
-    let dir = args.dir.as_deref().unwrap_or(&data_dir);
+    let dir = dir.unwrap_or(&data_dir);
     let free = cluster::free_at(dir)?;
     let fixed = FixedOptions {
-        replicas: Some(args.replicas),
-        pool_size: Some(args.pool_size),
+        replicas: Some(replicas),
+        pool_size: Some(pool_size),
         ..FixedOptions::default()
     };
     let settings = Settings::new(&fixed, PORT_FROM, dir, free)?;

@@ -460,6 +460,8 @@ pub(crate) enum BenchCommand {
     Engine(gabion_bench::EngineArgs),
     /// Faults of replicas under load: every answer checked, and for how long there was none
     Failover(gabion_bench::FailoverArgs),
+    /// A replica that loses its disk, idle and under load: how long until it is full again
+    Rebuild(gabion_bench::RebuildArgs),
     /// One page with plots, and a summary in Markdown, of the JSON of runs
     Report(gabion_bench::ReportArgs),
     /// One run of one workload on this engine: what `engine` starts

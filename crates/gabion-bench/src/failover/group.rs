@@ -1,8 +1,9 @@
 //! The group under test: `gabion up` as a child process, and what its replicas say.
 
-use super::args::{FailoverArgs, Role};
+use super::args::Role;
 use super::door::Door;
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_node::AckLevel;
 use gabion_resp::{Reply, encode_request};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -33,6 +34,15 @@ pub struct UpProgram {
     pub port: u16,
 }
 
+/// The options that `up` is started with; everything else is its default.
+pub(super) struct UpSpec {
+    pub(super) replicas: u32,
+    pub(super) pool_size: u64,
+    pub(super) ack: AckLevel,
+    /// Further words of its command line.
+    pub(super) words: Vec<String>,
+}
+
 /// A replica's answer to `GABION STATUS`, as far as it matters here.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Member {
@@ -45,6 +55,10 @@ pub(super) struct Member {
     members: Vec<u64>,
     /// Members that are being filled.
     filling: Vec<u64>,
+    /// Bytes of the state that it copies itself, and how many of them are there.
+    pub(super) copied: Option<(u64, u64)>,
+    /// Flushes and compactions so far.
+    pub(super) jobs: u64,
     /// Ports where other replicas connect.
     pub(super) ports: [u64; 2],
 }
@@ -65,6 +79,11 @@ impl Member {
             config: number(&status["config"]),
             members: members.iter().map(number).collect(),
             filling: filling.map(|replica| number(&replica["replica"])).collect(),
+            copied: Some(["bytes", "bytes_done"].map(|name| number(&status["filling"][name])))
+                .filter(|[bytes, _]| *bytes > 0)
+                .map(|[bytes, done]| (bytes, done)),
+            jobs: number(&status["counters"]["flushes"])
+                + number(&status["counters"]["compactions"]),
             ports: ["peer", "target"].map(|door| number(&status["ports"][door])),
         })
     }
@@ -162,7 +181,7 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts it with its data in a directory.
-    pub(super) fn start(args: &FailoverArgs, up: &UpProgram, dir: &Path) -> Result<Self> {
+    pub(super) fn start(spec: &UpSpec, up: &UpProgram, dir: &Path) -> Result<Self> {
         let (data, log) = (dir.join("data"), dir.join("up.log"));
         let failed = |what: &Path, error| {
             Error::with_source(ErrorKind::Io, format!("{}: cannot be made", what.display()), error)
@@ -174,9 +193,10 @@ impl Group {
             .arg("--data")
             .arg(&data)
             .args(["--port", &up.port.to_string()])
-            .args(["--replicas", &args.replicas.to_string()])
-            .args(["--pool-size", &args.pool_size.to_string()])
-            .args(["--ack", args.ack_level().as_str()])
+            .args(["--replicas", &spec.replicas.to_string()])
+            .args(["--pool-size", &spec.pool_size.to_string()])
+            .args(["--ack", spec.ack.as_str()])
+            .args(&spec.words)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(errors)
@@ -184,7 +204,7 @@ impl Group {
             .process_group(0)
             .spawn()
             .map_err(|error| failed(&up.program, error))?;
-        let ports = up.port..up.port + args.replicas as u16;
+        let ports = up.port..up.port + spec.replicas as u16;
         let addresses: Vec<SocketAddr> =
             ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).collect();
         let doors = addresses.iter().map(|_| None).collect();
@@ -200,6 +220,11 @@ impl Group {
     pub(super) fn ask(&mut self) -> Vec<Option<Member>> {
         let doors = self.doors.iter_mut().zip(&self.addresses);
         doors.map(|(door, address)| ask(door, *address)).collect()
+    }
+
+    /// The directory of its data.
+    pub(super) fn data(&self) -> &Path {
+        &self.data
     }
 
     /// Fails once `up` has ended.

@@ -160,7 +160,8 @@ fn recovered(answers: &[Answer], rate: f64, fault_us: u64, ended_us: u64) -> Opt
     starts.into_iter().find(is_back).map(|start| start - fault_us)
 }
 
-fn percentiles<'a>(answers: impl Iterator<Item = &'a Answer>) -> Option<[u64; 2]> {
+/// Median and 99th percentile.
+pub(super) fn percentiles<'a>(answers: impl Iterator<Item = &'a Answer>) -> Option<[u64; 2]> {
     let mut latencies: Vec<u64> = answers.map(|answer| answer.latency_us).collect();
     latencies.sort_unstable();
     let last = latencies.len().checked_sub(1)?;
