@@ -6,6 +6,8 @@
 //!
 //!   kind  name     body                                                          sent by
 //!      1  Tell     epoch | view                                                  the controller
+//!      3  Ask      u64 number | u32 replica, the greatest number for none          the replica
+//!      4  Answer   u64 number | u8 refused | prefixed text, none where it is not  the controller
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view
 //!                  | u16 members unheard, u32 each | filling                    the replica
@@ -14,11 +16,15 @@
 //!   filling: u8 0: none, or its step from 1 | u64 bytes | u64 of these done | u64 bytes a second
 //! ```
 //!
+//! Ask is for a fail-over: to a member, or to the next one. Its number is the replica's, and the
+//! answer's: whether the controller carries it out.
+//!
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
 //! and at once when its view or its term has changed.
 
 use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result, crc};
@@ -34,6 +40,10 @@ const VERSION: u16 = 2;
 const WHAT: &str = "message of a controller";
 const KIND_TELL: u8 = 1;
 const KIND_REPORT: u8 = 2;
+const KIND_ASK: u8 = 3;
+const KIND_ANSWER: u8 = 4;
+/// Longest text of an answer in bytes; a longer one is cut.
+const TEXT_LEN_MAX: usize = 512;
 /// Bytes of the length.
 const LEN_LEN: usize = 4;
 const CRC_LEN: usize = 4;
@@ -41,6 +51,7 @@ const HEAD_LEN: usize = 4;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and most are the large ones")]
 pub enum ControlMessage {
     /// The newest view, and who is controller.
     Tell {
@@ -51,6 +62,20 @@ pub enum ControlMessage {
     },
     /// A replica's word on itself.
     Report(Report),
+    /// A client of the replica asks for a fail-over.
+    Ask {
+        /// The replica's number for the question.
+        number: u64,
+        /// The full member that is to take writes; none named: the next one.
+        to: Option<ReplicaId>,
+    },
+    /// Whether the controller does as it was asked.
+    Answer {
+        /// As it was asked.
+        number: u64,
+        /// Why not, in a sentence, if it does not.
+        refused: Option<String>,
+    },
 }
 
 impl ControlMessage {
@@ -69,6 +94,17 @@ impl ControlMessage {
             Self::Report(report) => {
                 out.put_u16(u16::from(KIND_REPORT));
                 put_report(&mut out, report);
+            }
+            Self::Ask { number, to } => {
+                out.put_u16(u16::from(KIND_ASK));
+                out.put_u64(*number);
+                out.put_u32(to.unwrap_or(CONTROLLER).get());
+            }
+            Self::Answer { number, refused } => {
+                out.put_u16(u16::from(KIND_ANSWER));
+                out.put_u64(*number);
+                out.put_u8(u8::from(refused.is_some()));
+                out.put_prefixed(cut(refused.as_deref().unwrap_or_default()).as_bytes());
             }
         }
         let len = (out.len() - LEN_LEN + CRC_LEN) as u32;
@@ -113,6 +149,16 @@ impl ControlMessage {
                 Self::Tell { epoch, view }
             }
             [KIND_REPORT, 0] => Self::Report(read_report(&mut r)?),
+            [KIND_ASK, 0] => {
+                let (number, to) = (r.u64()?, ReplicaId(r.u32()?));
+                Self::Ask { number, to: Some(to).filter(|to| *to != CONTROLLER) }
+            }
+            [KIND_ANSWER, 0] => {
+                let (number, is_refused) = (r.u64()?, r.u8()? != 0);
+                let text = core::str::from_utf8(r.prefixed(TEXT_LEN_MAX)?)
+                    .map_err(|_| Error::corruption(format!("{WHAT}: a text is not UTF-8")))?;
+                Self::Answer { number, refused: is_refused.then(|| text.to_string()) }
+            }
             kind => {
                 return Err(Error::unsupported(format!(
                     "{WHAT}: kind {} is unknown",
@@ -123,6 +169,15 @@ impl ControlMessage {
         r.finish()?;
         Ok(Some((message, whole.len())))
     }
+}
+
+/// As much of a text as an answer has room for.
+fn cut(text: &str) -> &str {
+    let mut len = text.len().min(TEXT_LEN_MAX);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    &text[..len]
 }
 
 fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
@@ -238,7 +293,6 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString;
     use proptest::prelude::*;
 
     fn view() -> GroupView {
@@ -271,6 +325,12 @@ mod tests {
             ControlMessage::Report(report()),
             ControlMessage::Report(Report { view: None, ..report() }),
         ];
+        for to in [None, Some(ReplicaId(2))] {
+            all.push(ControlMessage::Ask { number: 7, to });
+        }
+        for refused in [None, Some("replica 2 is not well".to_string())] {
+            all.push(ControlMessage::Answer { number: 7, refused });
+        }
         for step in FillingStep::ALL {
             let filling = Some(Filling { step, bytes: 9 << 30, bytes_done: 1, bytes_per_s: 7 });
             all.push(ControlMessage::Report(Report { filling, ..report() }));
@@ -310,6 +370,19 @@ mod tests {
     }
 
     #[test]
+    fn a_long_answer_is_cut_between_letters() {
+        let refused = Some("ä".repeat(TEXT_LEN_MAX));
+        let bytes = ControlMessage::Answer { number: 1, refused }.encode();
+        let Some((ControlMessage::Answer { refused, .. }, _)) =
+            ControlMessage::decode(&bytes).unwrap()
+        else {
+            panic!("an answer")
+        };
+        assert_eq!(refused.unwrap().len(), TEXT_LEN_MAX);
+        assert_eq!(cut(&format!("a{}", "ä".repeat(400))).len(), TEXT_LEN_MAX - 1);
+    }
+
+    #[test]
     fn a_filling_that_cannot_be_is_refused() {
         let filling = Some(Filling { bytes: 5, bytes_done: 6, ..Filling::default() });
         let bytes = ControlMessage::Report(Report { filling, ..report() }).encode();
@@ -327,7 +400,7 @@ mod tests {
     proptest! {
         /// Bytes with a right checksum and nonsense within are an error or a message, no panic.
         #[test]
-        fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..4) {
+        fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..6) {
             let mut bytes = ((HEAD_LEN + body.len() + CRC_LEN) as u32).to_le_bytes().to_vec();
             bytes.extend([2, 0, kind, 0]);
             bytes.extend(body);

@@ -4,6 +4,7 @@
 use crate::client::Presence;
 use crate::commands::errors;
 use crate::commands::keyspace::yield_now;
+use crate::failover::FailOver;
 use crate::store::{DoorTables, Places, SharedNode, engine_key};
 use bytes::Bytes;
 use gabion_base::units::CHUNK_LEN;
@@ -37,13 +38,18 @@ pub(crate) enum Question {
     Time,
     /// The system's clock is right: the primary's time goes on to it.
     AdoptTime,
+    /// Another member takes writes.
+    FailOver(FailOver),
 }
 
-/// The question in the words of a `GABION` command.
+/// The question in the words of a `GABION` command, or of FAILOVER.
 ///
 /// # Errors
 /// The error that the client gets.
 pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
+    if words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"failover")) {
+        return FailOver::of(words).map(Question::FailOver);
+    }
     let is = |name: &str| words.get(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
     match words.len() {
         2 if is("status") => Ok(Question::Status),

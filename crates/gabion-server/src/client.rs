@@ -253,6 +253,8 @@ pub(crate) struct Client {
     pub(crate) is_stalled: bool,
     /// In the list of those to look after.
     pub(crate) is_listed: bool,
+    /// A WAIT of it goes on: no further request begins.
+    pub(crate) is_waiting: bool,
     /// The turn for which it is in the list of those who wait.
     pub(crate) waits_for: u64,
 }
@@ -291,6 +293,7 @@ impl Client {
             is_ahead: false,
             is_stalled: false,
             is_listed: false,
+            is_waiting: false,
             waits_for: 0,
         }
     }
@@ -298,6 +301,7 @@ impl Client {
     /// Whether no further request may be taken now.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_closing
+            || self.is_waiting
             || self.held.is_some()
             || self.slots.len() >= SLOTS_MAX
             || self.output.len() - self.sent > OUTPUT_MAX
@@ -438,6 +442,11 @@ impl Client {
             is_muted,
         });
         self.first_slot + self.slots.len() as u64 - 1
+    }
+
+    /// Whether every reply before this place's is on its way.
+    pub(crate) fn is_front(&self, number: u64) -> bool {
+        self.first_slot == number
     }
 
     /// A reply that is there at once.

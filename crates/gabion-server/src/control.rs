@@ -3,6 +3,7 @@
 //! ```text
 //!   controller ─► door for members ─► link ── Tell(epoch, view) ──► Node::handle_view
 //!              ◄─────────────────────  │  ◄─ Report: every 100 ms, and at once when it is news
+//!              ◄─────────────────────  │  ◄─ Ask ── FAILOVER of a client, which Answer is told
 //! ```
 //!
 //! A link outlives the replica's node: while that is opened again, the last facts are reported as
@@ -50,6 +51,8 @@ struct Link {
     has_more: bool,
     /// When the next report is due; 0: at once.
     due_ms: u64,
+    /// The controller's own, from its last word.
+    epoch: Epoch,
 }
 
 /// The facts that a replica reports of its node.
@@ -222,6 +225,7 @@ impl Service {
             can_write: true,
             has_more: false,
             due_ms: 0,
+            epoch: Epoch::default(),
         });
         // Bytes that came with the preamble give no further event.
         self.read_control(place);
@@ -239,9 +243,15 @@ impl Service {
         let mut reads = READS_MAX;
         while let Some(link) = &mut self.control.links[place] {
             match link.next_message(&mut reads) {
-                Ok(Some(ControlMessage::Tell { epoch, view })) => self.take_tell(epoch, view),
-                Ok(Some(ControlMessage::Report(_))) => {
-                    self.end_control(place, "a controller sends no reports");
+                Ok(Some(ControlMessage::Tell { epoch, view })) => {
+                    link.epoch = epoch;
+                    self.take_tell(epoch, view);
+                }
+                Ok(Some(ControlMessage::Answer { number, refused })) => {
+                    self.take_answer(number, refused);
+                }
+                Ok(Some(ControlMessage::Report(_) | ControlMessage::Ask { .. })) => {
+                    self.end_control(place, "a controller sends no reports and asks nothing");
                 }
                 Ok(None) => return,
                 Err(error) => self.end_control(place, &error.to_string()),
@@ -269,6 +279,22 @@ impl Service {
         if let Err(error) = taken {
             self.control.complain(format!("its view is not taken: {error}"));
         }
+    }
+
+    /// Asks the controller, the last one of several, for a fail-over. Returns false where none is
+    /// connected.
+    pub(crate) fn ask_control(&mut self, number: u64, to: Option<ReplicaId>) -> bool {
+        let places = (0..CONTROLS_MAX).filter(|place| self.control.links[*place].is_some());
+        let epoch = |place: &usize| self.control.links[*place].as_ref().map(|link| link.epoch);
+        let Some(place) = places.max_by_key(epoch) else { return false };
+        let Some(link) = &mut self.control.links[place] else { return false };
+        link.out.0.drain(..link.out.1);
+        link.out.1 = 0;
+        link.out.0.extend(ControlMessage::Ask { number, to }.encode());
+        if let Err(error) = link.flush() {
+            self.end_control(place, &error.to_string());
+        }
+        true
     }
 
     /// The replica is closed, to be opened again: controllers are told at once.

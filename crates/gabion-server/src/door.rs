@@ -285,6 +285,7 @@ impl Service {
                 client.push(protocol, reply, 0);
                 self.mark(token, client);
             }
+            Step::Await(wait) => self.begin_wait(token, client, wait),
             Step::Wait(reply) => {
                 client.push_wait(protocol, reply);
                 self.mark(token, client);
@@ -602,6 +603,12 @@ impl Service {
                 match self.begin_digest_at(frontier, || origin(client)) {
                     Ok(()) => return,
                     Err(error) => errors::from_store(&error),
+                }
+            }
+            Ok(Question::FailOver(wanted)) => {
+                match self.begin_fail_over(&wanted, || origin(client)) {
+                    Ok(()) => return,
+                    Err(error) => error,
                 }
             }
             Ok(Question::Digest) => {

@@ -44,6 +44,7 @@ mod control;
 mod descriptors;
 mod door;
 mod events;
+mod failover;
 mod forward;
 mod host;
 #[cfg(test)]
@@ -69,6 +70,7 @@ mod start;
 mod status;
 mod stop;
 mod store;
+mod waits;
 mod warm;
 
 pub use admin::RecordDigest;

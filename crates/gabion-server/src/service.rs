@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::descriptors::Spare;
 use crate::door::Ahead;
 use crate::events::Event;
+use crate::failover::AskedList;
 use crate::forward::{self, Origin, Outcome};
 use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
@@ -26,6 +27,7 @@ use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
 use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
 use crate::shipping::ShipCommand;
+use crate::waits::Waiting;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, GroupId, ReplicaId};
@@ -131,6 +133,10 @@ pub(crate) struct Service {
     pub(crate) waiting_clients: VecDeque<(u64, usize)>,
     /// Connections that wait for the log to pass a frontier.
     pub(crate) marks: BTreeMap<MarkId, Origin>,
+    /// Connections that wait for more replicas than hold their writes.
+    pub(crate) waits: Vec<Waiting>,
+    /// Connections that wait for the controller's word.
+    pub(crate) asked: AskedList,
     pub(crate) scratch: Vec<u8>,
     pub(crate) shared_input: BytesMut,
     pub(crate) encoded: Vec<u8>,
@@ -216,6 +222,8 @@ impl Service {
         self.tick_lingering();
         self.tick_ahead();
         self.tick_marks();
+        self.tick_asked();
+        self.tick_waits();
         let commands = self.commands.calls_count();
         self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
         if self.now_ms >= self.next_second_ms {

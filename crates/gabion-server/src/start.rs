@@ -4,6 +4,7 @@ use crate::client::Sums;
 use crate::commands::Commands;
 use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
+use crate::failover::AskedList;
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
 use crate::peers::Peer;
@@ -199,6 +200,8 @@ fn open_service(
         held: Vec::new(),
         waiting_clients: VecDeque::new(),
         marks: BTreeMap::new(),
+        waits: Vec::new(),
+        asked: AskedList::default(),
         scratch: scratch(),
         shared_input: BytesMut::new(),
         encoded: Vec::new(),

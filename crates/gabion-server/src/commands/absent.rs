@@ -34,9 +34,6 @@ pub(crate) fn refused(spec: &Spec) -> Reply {
         "debug" => {
             "ERR DEBUG command not allowed. The enable-debug-command option is always \"no\""
         }
-        "failover" => {
-            "ERR FAILOVER is not supported: the order of the chain is chosen when the data is made"
-        }
         "shutdown" => {
             "ERR SHUTDOWN is not supported: `gabion up` would start the replica again; SIGTERM to `gabion up` ends all cleanly"
         }

@@ -1,6 +1,6 @@
 //! Commands that touch no data: where each is answered; and HELLO, ROLE, TIME, WAIT and WAITAOF.
 
-use super::session::Client;
+use super::session::{Client, WaitFor};
 use super::table::Id;
 use super::work::Call;
 use super::{Commands, Host, REDIS_VERSION, absent, acl, clients, describe, errors, subcommands};
@@ -109,6 +109,23 @@ fn hello(client: &Client, words: &[Bytes], is_head: bool) -> Result<Reply, Reply
         (Reply::bulk("role"), Reply::bulk(if is_head { "master" } else { "replica" })),
         (Reply::bulk("modules"), Reply::Array(Vec::new())),
     ]))
+}
+
+/// What a WAIT or WAITAOF has to wait for; nothing where its reply is known: an error, or as many
+/// as are asked for.
+pub(crate) fn wait_for(call: &Call, host: &impl Host) -> Option<WaitFor> {
+    let (args, is_aof) = (call.args(), call.spec().id == Id::WaitAof);
+    let checked = if is_aof { wait_aof(args, host) } else { wait(args, host) };
+    checked.ok()?;
+    let number = |at: usize| args.get(at).and_then(|word| parse_u64(word));
+    let (local, at) = if is_aof { (number(1)?, 2) } else { (0, 1) };
+    let replicas = number(at).unwrap_or(0);
+    let others = u64::from(host.replicas().saturating_sub(1));
+    let is_known = !is_aof || host.acknowledges_durable();
+    if is_known && replicas <= others {
+        return None;
+    }
+    Some(WaitFor { is_aof, local, replicas, timeout_ms: number(at + 1)? })
 }
 
 fn wait(args: &[Bytes], host: &impl Host) -> Result<Reply, Reply> {

@@ -59,7 +59,7 @@ pub(crate) mod tests;
 pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
 pub(crate) use session::held_by_nobody;
-pub use session::{Session, Step};
+pub use session::{Session, Step, WaitFor};
 pub(crate) use slowlog::Asker;
 pub(crate) use slowlog::ENTRIES_MAX as SLOWLOG_ENTRIES_MAX;
 pub use slowlog::SlowlogLimits;

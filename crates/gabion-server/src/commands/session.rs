@@ -2,6 +2,7 @@
 //! every command: look-up, checks, queueing, and answering what touches no data.
 
 use super::keyspace::ReplyRoom;
+use super::local;
 use super::table::{Id, TABLE, row_of};
 use super::watch::{self, KeyMemory, Watch, WatchId};
 use super::work::{Call, Transaction, Work};
@@ -27,6 +28,8 @@ pub enum Step {
     /// WAIT's: how many other replicas hold the connection's writes, unless the last of those before it is in
     /// doubt when they are answered: then none is known to.
     Wait(Reply),
+    /// WAIT's or WAITAOF's that may have to wait until there are as many.
+    Await(WaitFor),
     /// To be run where [`Work::route`] says; the reply comes from there.
     Run(Work),
     /// Answer, then close the connection.
@@ -35,6 +38,19 @@ pub enum Step {
     Drop,
     /// A question about the replica, which the process answers.
     Ask(Call),
+}
+
+/// What WAIT or WAITAOF waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitFor {
+    /// WAITAOF: writes are to be on devices.
+    pub is_aof: bool,
+    /// Of this replica: 1 or 0.
+    pub local: u64,
+    /// Other replicas.
+    pub replicas: u64,
+    /// For how long; 0: for ever.
+    pub timeout_ms: u64,
 }
 
 /// What CLIENT LIST shows of a connection.
@@ -328,13 +344,16 @@ impl Commands {
         self.stats.count_call(call.counters());
         match (spec.route, spec.id) {
             (Route::Local, Id::Quit) => Step::Close(Reply::OK),
-            (Route::Local, Id::Gabion) => Step::Ask(call),
+            (Route::Local, Id::Gabion | Id::Failover) => Step::Ask(call),
             (Route::Local, Id::Watch) => self.watch_keys(session, &call),
             (Route::Local, id) => {
                 let reply = self.answer(session, &call, host);
                 self.note_answer(&session.client, &call, host);
                 match id {
-                    Id::Wait | Id::WaitAof => Step::Wait(reply),
+                    Id::Wait | Id::WaitAof => match local::wait_for(&call, host) {
+                        Some(wait) => Step::Await(wait),
+                        None => Step::Wait(reply),
+                    },
                     _ if session.client.is_killed.get() => Step::Close(reply),
                     _ => Step::Reply(reply),
                 }

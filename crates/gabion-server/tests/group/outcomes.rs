@@ -56,6 +56,35 @@ fn a_door_whose_head_dies_between_append_and_reply_says_that_the_write_may_have_
 }
 
 #[test]
+fn a_client_waits_for_devices_and_for_more_replicas_than_there_are_as_long_as_it_says() {
+    let group = Group::start("outcomes-waits", 2, AckLevel::Replicated);
+    group.await_ready();
+    let mut head = group.client(1);
+    assert_eq!(head.text(&["SET", "key", "1"]), "+OK\r\n");
+    assert_eq!(head.call(&["WAIT", "1", "0"]), Reply::Integer(1));
+    let begun = Instant::now();
+    assert_eq!(head.call(&["WAIT", "2", "300"]), Reply::Integer(1));
+    assert!(begun.elapsed() >= Duration::from_millis(300), "it waits for a second one");
+    // Nothing else has an idle group flush its log.
+    let both = Reply::Array(vec![Reply::Integer(1); 2]);
+    assert_eq!(head.call(&["WAITAOF", "1", "1", "0"]), both);
+    let status = head.json(&["GABION", "STATUS"]);
+    assert!(status["log"]["durable"].as_u64().unwrap() > 0, "{status}");
+    // One that is gone waits for nothing, and its requests behind it are run.
+    head.send(&["WAIT", "9", "0"]);
+    drop(head);
+    let mut tail = group.client(2);
+    tail.send(&["WAIT", "9", "200"]);
+    tail.send(&["SET", "key", "2"]);
+    assert_eq!(tail.receive(), Reply::Integer(1));
+    assert_eq!(tail.receive(), Reply::OK);
+    let refused = tail.text(&["FAILOVER"]);
+    assert!(refused.starts_with("-ERR FAILOVER is not valid"), "{refused}");
+    let refused = group.client(1).text(&["FAILOVER"]);
+    assert!(refused.starts_with("-ERR FAILOVER needs a controller"), "{refused}");
+}
+
+#[test]
 fn a_door_whose_head_refuses_a_write_hands_on_the_refusal_and_nothing_is_in_doubt() {
     let mut group = Group::start("outcomes-not-made", 3, AckLevel::Replicated);
     group.await_ready();

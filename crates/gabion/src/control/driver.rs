@@ -1,7 +1,7 @@
 //! The thread that owns the controller's machine.
 //!
 //! ```text
-//!   links: Report ──┐                      ┌─► links: Tell
+//!   links: Report, Ask ┐                   ┌─► links: Tell, Answer
 //!   questions ──────┼─► inbox ─► Controller┼─► gabion-store: swap, read ─► inbox
 //!   every 20 ms ────┘                      └─► events, as they are stored
 //! ```
@@ -15,7 +15,7 @@ use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::record::Event;
 use gabion_control::store::{Swapped, Version, Versioned};
 use gabion_control::wire::ControlMessage;
-use gabion_control::{Controller, Epoch, GroupRecord, Moment, Output, Patience, Report};
+use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct Setup {
 }
 
 enum Input {
-    Report(Box<Report>),
+    Heard(ReplicaId, Box<ControlMessage>),
     Swapped(GroupId, Result<Swapped>),
     Read(GroupId, Result<Option<Versioned>>),
     Asked(Question),
@@ -102,8 +102,9 @@ impl Driver {
         for (replica, door) in &setup.doors {
             let target = Target { group: setup.group, replica: *replica, door: *door };
             let reports = handle.0.clone();
-            let heard = move |report| {
-                let _ = reports.send(Input::Report(Box::new(report)));
+            let from = *replica;
+            let heard = move |message| {
+                let _ = reports.send(Input::Heard(from, Box::new(message)));
             };
             links.insert(*replica, Link::start(target, stopped.clone(), heard)?);
         }
@@ -175,11 +176,27 @@ impl Machine {
 
     fn take(&mut self, input: Input, now: Moment) {
         match input {
-            Input::Report(report) => self.controller.handle_report(*report, now),
+            Input::Heard(from, message) => self.hear(from, *message, now),
             Input::Swapped(group, swapped) => self.controller.handle_swapped(group, swapped, now),
             Input::Read(group, read) => self.controller.handle_read(group, read, now),
             Input::Asked(question) => question(&mut self.controller, now),
             Input::Stop => {}
+        }
+    }
+
+    fn hear(&mut self, from: ReplicaId, message: ControlMessage, now: Moment) {
+        match message {
+            ControlMessage::Report(report) => self.controller.handle_report(report, now),
+            ControlMessage::Ask { number, to } => {
+                let command = Command::FailOver(to);
+                let asked = self.controller.handle_command(self.group, command, now);
+                let refused = asked.err().map(|error| error.message().to_owned());
+                if let Some(link) = self.links.get(&from) {
+                    link.tell(&ControlMessage::Answer { number, refused });
+                }
+            }
+            // The link refuses them.
+            ControlMessage::Tell { .. } | ControlMessage::Answer { .. } => {}
         }
     }
 

@@ -1,12 +1,11 @@
 //! The connection with the door for members of one replica: reports in, views out.
 //!
 //! ```text
-//!   connect ─► preamble ─┬─► reads: Report ─► heard          lost ─► 50 to 500 ms ─► connect
+//!   connect ─► preamble ─┬─► reads: Report, Ask ─► heard     lost ─► 50 to 500 ms ─► connect
 //!                        └─► gabion-tell: what is to be told ─► writes
 //! ```
 
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
-use gabion_control::Report;
 use gabion_control::wire::{CONTROLLER, ControlMessage};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -47,7 +46,7 @@ impl Link {
     pub(super) fn start(
         target: Target,
         stopped: Arc<AtomicBool>,
-        heard: impl Fn(Report) + Send + 'static,
+        heard: impl Fn(ControlMessage) + Send + 'static,
     ) -> Result<Self> {
         let tells = Tells::default();
         let link = Self { tells: tells.clone() };
@@ -56,9 +55,9 @@ impl Link {
             while !stopped.load(Ordering::Relaxed) {
                 let mut is_heard = false;
                 // The detector tells of a silent replica, and its log says why.
-                let _ = serve(target, &tells, &stopped, &mut |report| {
+                let _ = serve(target, &tells, &stopped, &mut |message| {
                     is_heard = true;
-                    heard(report);
+                    heard(message);
                 });
                 pause = if is_heard { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 std::thread::sleep(pause);
@@ -81,7 +80,7 @@ fn serve(
     target: Target,
     tells: &Tells,
     stopped: &AtomicBool,
-    heard: &mut dyn FnMut(Report),
+    heard: &mut dyn FnMut(ControlMessage),
 ) -> Result<()> {
     let failed = |error| Error::with_source(ErrorKind::Io, "a connection with a replica", error);
     let mut stream = TcpStream::connect_timeout(&target.door, CONNECT_MAX).map_err(failed)?;
@@ -121,7 +120,7 @@ fn read(
     stream: &mut TcpStream,
     target: Target,
     stopped: &AtomicBool,
-    heard: &mut dyn FnMut(Report),
+    heard: &mut dyn FnMut(ControlMessage),
 ) -> Result<()> {
     let (mut input, mut scratch) = (Vec::new(), [0; READ_LEN]);
     while !stopped.load(Ordering::Relaxed) {
@@ -136,8 +135,15 @@ fn read(
         input.extend_from_slice(&scratch[..len]);
         while let Some((message, len)) = ControlMessage::decode(&input)? {
             input.drain(..len);
-            let ControlMessage::Report(report) = message else {
-                return Err(Error::corruption("a replica talks like a controller"));
+            let report = match &message {
+                ControlMessage::Report(report) => report,
+                ControlMessage::Ask { .. } => {
+                    heard(message);
+                    continue;
+                }
+                ControlMessage::Tell { .. } | ControlMessage::Answer { .. } => {
+                    return Err(Error::corruption("a replica talks like a controller"));
+                }
             };
             if report.group != target.group || report.member.replica != target.replica {
                 return Err(Error::corruption(format!(
@@ -145,7 +151,7 @@ fn read(
                     report.member.replica, report.group, target.replica, target.group
                 )));
             }
-            heard(report);
+            heard(message);
         }
     }
     Ok(())

@@ -295,8 +295,38 @@ fn a_group_that_can_lose_nobody_says_so_and_one_that_compacts_everywhere_has_no_
     let _up = place.up(&["--compaction", "every-replica"]);
     assert!(place.group().is_null());
     assert!(!place.data.join("control").exists());
-    for words in [&["events"][..], &["failover"], &["group", "add", "4"]] {
+    for words in [&["events"][..], &["failover"], &["group", "add", "4"], &["group"]] {
         let refused = place.run(words);
         assert!(said(&refused).contains("no controller looks after this group"), "{words:?}");
     }
+    let refused = place.resp(0, "FAILOVER");
+    assert!(refused.starts_with("-ERR FAILOVER needs a controller"), "{refused}");
+}
+
+#[test]
+fn clients_ask_for_a_fail_over_as_they_do_of_redis() {
+    let place = Place::new("asked");
+    let up = place.up(&[]);
+    assert_eq!(place.resp(0, "SET colour green"), "+OK\r\n");
+    let target = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 5000", place.port + 2);
+    assert_eq!(place.resp(1, &target), "-ERR FAILOVER is not valid when server is a replica.\r\n");
+    assert_eq!(place.resp(0, "FAILOVER ABORT"), "-ERR No failover in progress.\r\n");
+    let elsewhere = place.resp(0, "FAILOVER TO 127.0.0.1 1");
+    assert_eq!(elsewhere, "-ERR FAILOVER target HOST and PORT is not a replica.\r\n");
+    // A busy machine may have it look unwell for a moment.
+    let begun = Instant::now();
+    loop {
+        let reply = place.resp(0, &target);
+        if reply == "+OK\r\n" {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE && reply.starts_with("-ERR replica 3 "), "{reply}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    up.wait_for("told to have replica 3 take writes");
+    place.is_whole();
+    assert_eq!(place.writer(), 3);
+    assert_eq!(place.resp(0, "GET colour"), "$5\r\ngreen\r\n");
+    let shown = said(&place.run(&["group"]));
+    assert!(shown.contains("replica 3: full, takes writes (well)"), "{shown}");
 }

@@ -37,7 +37,7 @@ fn converse(node: &Node, wire: &[u8], chunk: usize) -> Vec<u8> {
                 Step::Run(work) => {
                     block_on(node.commands.execute(&*node.store, &work)).encode(protocol, &mut out);
                 }
-                Step::Ask(_) => Reply::Null.encode(protocol, &mut out),
+                Step::Ask(_) | Step::Await(_) => Reply::Null.encode(protocol, &mut out),
                 Step::Close(reply) => {
                     reply.encode(protocol, &mut out);
                     return out;

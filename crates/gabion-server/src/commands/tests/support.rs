@@ -332,7 +332,7 @@ impl Client {
     pub(super) fn reply(&mut self, request: Request) -> Reply {
         match self.node.commands.handle(&mut self.session, request, &FixedHost) {
             Step::Reply(reply) | Step::Wait(reply) => reply,
-            Step::Ask(_) => Reply::Null,
+            Step::Ask(_) | Step::Await(_) => Reply::Null,
             Step::Drop => {
                 self.is_closed = true;
                 Reply::Null
