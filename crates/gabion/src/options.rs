@@ -107,7 +107,12 @@ pub(crate) struct ProcessOptions {
     /// Bytes a second that a member fetches at most while it is being filled and clients write;
     /// while nobody writes it fetches as fast as it can. More has it full sooner, and takes more
     /// from the clients' requests meanwhile. 1MiB or more; 0: never held back
-    #[arg(long, value_name = "SIZE", value_parser = parse_rebuild_rate, default_value_t = NodeOptions::REBUILD_RATE)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_rebuild_rate,
+        default_value_t = NodeOptions::REBUILD_RATE
+    )]
     pub(crate) rebuild_rate: u64,
 }
 

@@ -365,14 +365,17 @@ table! {
         "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS] [REV]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`. REV: the same keys in descending order, with LIMIT the last n of them; to go on, use the last key of the reply as `end`.";
     Wait "wait" 3 Local ["blocking"] (0 0 0) "3.0.0" "generic"
         "Waits until replicas hold the connection's writes."
-        "An acknowledged write is held by every full replica, so the number is theirs less one. More than there are is waited for, \
-         up to the timeout: a member may be filled meanwhile. 0 while the last write before it was answered `UNKNOWN`, until a later one of the connection is acknowledged. Inside MULTI: 0 without a command on data.";
+        "An acknowledged write is held by every full replica, so the number is theirs less \
+         one. More than there are is waited for, up to the timeout: a member may be filled \
+         meanwhile. 0 while the last write before it was answered `UNKNOWN`, until a later \
+         one of the connection is acknowledged. Inside MULTI: 0 without a command on data.";
     WaitAof "waitaof" 4 Local ["blocking"] (0 0 0) "7.2.0" "generic"
         "Waits until the connection's writes are on the devices of replicas."
-        "With `--ack durable`: 1, and the number of the full replicas less one. Else it says who has the log of the connection's last \
-         write on the device, this replica and others, which the head counts one by one and any other node once all have it. \
-         At the head it has all flush their logs, elsewhere that is \
-         waited for. It waits as WAIT does. Inside MULTI at once: two zeros without `--ack durable`. In doubt as WAIT.";
+        "With `--ack durable`: 1, and the number of the full replicas less one. Else who has \
+         the log of the connection's last write on the device: this replica and others, which \
+         the head counts one by one and any other node once all have it. At the head it has \
+         all flush their logs, elsewhere that is waited for. It waits as WAIT does. Inside \
+         MULTI at once: two zeros without `--ack durable`. In doubt as WAIT.";
     Move "move" 3 Local ["write" "fast"] (1 1 1) "1.0.0" "generic"
         "Moves a key to another database." "There is one, number 0: always an error.";
 
@@ -486,7 +489,11 @@ table! {
 
     Failover "failover" -1 Local ["admin" "noscript" "stale" "no_multi"] (0 0 0) "6.2.0" "server"
         "Makes a replica the master."
-        "`[TO host port [FORCE]] [TIMEOUT ms]`: the controller has that full member take writes, or the next one, as `gabion failover` does. `OK` once it is decided, the controller's reason where it refuses, an error where none is connected. A decided fail-over is carried out at once, so ABORT finds none, and TIMEOUT and FORCE change nothing.";
+        "`[TO host port [FORCE]] [TIMEOUT ms]`: the controller has that full member take \
+         writes, or the next one, as `gabion failover` does. `OK` once it is decided, the \
+         controller's reason where it refuses, an error where none is connected. A decided \
+         fail-over is carried out at once, so ABORT finds none, and TIMEOUT and FORCE change \
+         nothing.";
     Function "function" -2 Local [] (0 0 0) "7.0.0" "scripting"
         "Describes libraries of functions."
         "DELETE, DUMP, FLUSH, KILL, LIST, RESTORE, STATS, HELP, of no libraries; LOAD is refused.";
