@@ -27,7 +27,7 @@ use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
 use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
 use crate::shipping::ShipCommand;
-use crate::waits::Waiting;
+use crate::waits::Waiter;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
 use gabion_base::{Error, ErrorKind, Frontier, GroupId, ReplicaId};
@@ -134,7 +134,7 @@ pub(crate) struct Service {
     /// Connections that wait for the log to pass a frontier.
     pub(crate) marks: BTreeMap<MarkId, Origin>,
     /// Connections that wait for more replicas than hold their writes.
-    pub(crate) waits: Vec<Waiting>,
+    pub(crate) waits: Vec<Waiter>,
     /// Connections that wait for the controller's word.
     pub(crate) asked: AskedList,
     pub(crate) scratch: Vec<u8>,

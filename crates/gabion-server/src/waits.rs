@@ -8,7 +8,7 @@ use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::Reply;
 
 /// A connection that waits.
-pub(crate) struct Waiting {
+pub(crate) struct Waiter {
     token: usize,
     serial: u64,
     slot: u64,
@@ -27,7 +27,7 @@ impl Service {
         let until_ms = Some(wait.timeout_ms).filter(|ms| *ms > 0);
         let until_ms = until_ms.map(|ms| self.now_ms.saturating_add(ms));
         let serial = client.serial;
-        let waiting = Waiting { token, serial, slot, wait, until_ms, is_flushed: false };
+        let waiting = Waiter { token, serial, slot, wait, until_ms, is_flushed: false };
         if !self.end_wait(client, &waiting) {
             return self.waits.push(waiting);
         }
@@ -70,7 +70,7 @@ impl Service {
     }
 
     /// Replies if there is what is waited for, if time is over, or if nobody may listen any more.
-    fn end_wait(&self, client: &mut Client, waiting: &Waiting) -> bool {
+    fn end_wait(&self, client: &mut Client, waiting: &Waiter) -> bool {
         let wait = waiting.wait;
         // Before, it is not known up to where the connection's writes reach.
         let counts = client.is_front(waiting.slot).then(|| self.held(client, wait.is_aof));
