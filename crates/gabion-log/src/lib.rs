@@ -56,7 +56,7 @@ pub use record::{Header, Record, RecordBuilder, RecordFlags, RecordKind, decode_
 pub use recovery::{Ending, RecoveryInput, RecoveryReport, Rot, recover};
 pub use scan::{SegmentReader, SegmentSource};
 pub use seal::Seal;
-pub use session::{SessionWrite, SessionWrites};
+pub use session::{REPLY_LEN_MAX, SessionWrite, SessionWrites, WRITE_LEN_MAX};
 pub use span::{Anchor, Span};
 
 pub use gabion_base::LogKind;

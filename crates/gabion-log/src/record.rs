@@ -78,6 +78,8 @@ pub enum RecordKind {
     Pad = 4,
     /// The first record of a term.
     TermStart = 5,
+    /// The writes of sessions up to here: what a log that begins before it does not have any more.
+    Sessions = 6,
 }
 
 impl RecordKind {
@@ -88,6 +90,7 @@ impl RecordKind {
             3 => Some(Self::Edit),
             4 => Some(Self::Pad),
             5 => Some(Self::TermStart),
+            6 => Some(Self::Sessions),
             _ => None,
         }
     }

@@ -31,6 +31,8 @@ use gabion_base::{Error, Result};
 pub const REPLY_LEN_MAX: usize = 64;
 /// Bytes of a write without a reply.
 const WRITE_LEN_MIN: usize = 25;
+/// Bytes of a write with the longest reply.
+pub const WRITE_LEN_MAX: usize = WRITE_LEN_MIN + REPLY_LEN_MAX;
 
 /// One write of a session, in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

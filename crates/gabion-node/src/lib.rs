@@ -44,7 +44,7 @@ pub use node::Mutant;
 pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, FillStatus, FillStep, LoadGate, LoadId,
     LoadState, LogEra, MarkId, Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState,
-    Replaced, StopState, StoppedMs, WriteGate, WriteStop, check_memtable_len,
+    Replaced, StopState, StoppedMs, WriteFate, WriteGate, WriteStop, check_memtable_len,
 };
 pub use state::{CopyMark, ReplicaState, Snapshot, opaque};
 pub use view::{Duties, View};

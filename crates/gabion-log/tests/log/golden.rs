@@ -53,6 +53,7 @@ fn lines() -> Vec<String> {
     add(build(RecordKind::Seal, &payload), 3, RecordFlags::NONE);
     add(build(RecordKind::Batch, &[7; 3700]), 4, RecordFlags::NONE);
     add(build(RecordKind::Edit, &[0xed; 100]), 5, RecordFlags::NONE);
+    add(build(RecordKind::Sessions, &[0x5e; 6]), 6, RecordFlags::NONE);
 
     let mut lines: Vec<String> = all.iter().map(line).collect();
     let spans = [
@@ -112,6 +113,6 @@ fn the_bytes_of_every_kind_of_record_are_as_they_always_were() {
         assert_eq!(found, golden);
     }
     assert_eq!(lines.len(), GOLDEN.lines().count());
-    let kinds = ["TermStart", "Batch", "Seal", "Pad", "Edit"];
+    let kinds = ["TermStart", "Batch", "Seal", "Pad", "Edit", "Sessions"];
     assert!(kinds.iter().all(|kind| lines.iter().any(|line| line.starts_with(kind))));
 }

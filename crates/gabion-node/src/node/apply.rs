@@ -274,7 +274,8 @@ impl Applying {
                 self.queue(effects, tree, edit, encoded.to_vec(), record.end())
             }
             RecordKind::TermStart => check_term_start(facts, record),
-            RecordKind::Pad => Ok(()),
+            // The table of sessions is not of the tree.
+            RecordKind::Pad | RecordKind::Sessions => Ok(()),
         }
     }
 

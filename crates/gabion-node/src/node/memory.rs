@@ -13,7 +13,7 @@ pub struct NodeMemory {
     /// placement log.
     pub pool: u64,
     /// The record under way, records that came too early, blocks on their way to segments, and ends
-    /// of records.
+    /// of records; the writes of sessions.
     pub log: u64,
 }
 
@@ -24,7 +24,9 @@ impl Node {
         NodeMemory {
             tree: self.tree.memory(),
             pool: self.pool.memory_used() as u64 + self.files.memory_used() as u64,
-            log: self.log.memory_used() as u64 + self.writing.memory_used() as u64,
+            log: self.log.memory_used() as u64
+                + self.writing.memory_used() as u64
+                + self.sessions.memory_used() as u64,
         }
     }
 }

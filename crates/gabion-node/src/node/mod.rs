@@ -39,6 +39,7 @@ mod reopen;
 mod repair;
 mod room;
 mod route;
+mod sessions;
 mod settings;
 mod shipping;
 mod status;
@@ -86,6 +87,7 @@ pub use output::{Output, RemoteCommand, Replaced, WriteGate};
 pub use planted::Mutant;
 pub use ranges::RangeState;
 pub use repair::{DamagedFile, RepairState};
+pub use sessions::WriteFate;
 pub use settings::check_memtable_len;
 use steps::{Step, WorkList};
 pub use stop::StopState;
@@ -136,6 +138,7 @@ pub struct Node {
     next_work: u64,
     orders: BTreeMap<WorkId, Order>,
     writing: writes::Writing,
+    sessions: sessions::Sessions,
     held_writes: held::HeldWrites,
     apply: apply::Applying,
     jobs: jobs::Jobs,
@@ -178,6 +181,8 @@ impl Node {
     ) -> Self {
         let me = state.me;
         let view = View::new(config.compaction, state.view_in_effect(), me);
+        let has_all = state.trimmed.position == LogPosition::ZERO;
+        let sessions = sessions::Sessions::new(config.segment_len, has_all);
         Self {
             leasing: leasing::Leasing::begin(&state, view.is_full(), &options),
             keeps_turns: false,
@@ -211,6 +216,7 @@ impl Node {
             next_work: 0,
             orders: BTreeMap::new(),
             writing: writes::Writing::default(),
+            sessions,
             held_writes: held::HeldWrites::default(),
             jobs: jobs::Jobs::default(),
             loads: load::Loads::default(),

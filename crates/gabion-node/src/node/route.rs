@@ -146,6 +146,7 @@ impl Node {
             self.apply.invariants(self.tree.last_edit());
         }
         self.writing.invariants(&self.tree);
+        self.sessions.invariants();
         self.repairs.invariants();
         self.ship.invariants();
         self.grants.invariants(self.state.session);

@@ -20,11 +20,16 @@ use gabion_base::{Error, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
 use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Tree};
-use gabion_log::{RecordBuilder, RecordKind};
+use gabion_log::{REPLY_LEN_MAX, RecordBuilder, RecordKind, SessionWrite, WRITE_LEN_MAX};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header,
 /// extensions and padding.
 const RECORD_OVERHEAD: usize = 8192;
+
+/// Bytes of session writes above which a record takes no further one: all extensions together have
+/// 64 KiB.
+const CLAIMS_LEN_MAX: usize = 63 << 10;
+const _: () = assert!(CLAIMS_LEN_MAX + WRITE_LEN_MAX + 64 < u16::MAX as usize);
 
 /// A longer buffer is not kept for the next batch.
 const SPARE_LEN_MAX: usize = 1 << 20;
@@ -35,6 +40,8 @@ pub(super) struct Writing {
     batch: BatchBuilder,
     /// Bytes of the record before: about as many will be in the next.
     room: usize,
+    /// Whose operations the batch has.
+    claims: Claims,
     /// The sequence number of the batch's first operation.
     first: SequenceNumber,
     /// The key being written, with its keyspace.
@@ -51,6 +58,59 @@ pub(super) struct Writing {
     failed: Option<Error>,
     /// A term began here whose log has no record yet: the first one says its view.
     awaits_term_start: bool,
+}
+
+/// Which operations of the batch are whose write.
+#[derive(Default)]
+struct Claims {
+    list: Vec<Claim>,
+    replies: Vec<u8>,
+    /// Bytes that they take in the record.
+    len: usize,
+}
+
+struct Claim {
+    session: u64,
+    number: u64,
+    first: u32,
+    count: u32,
+    reply_len: usize,
+}
+
+impl Claims {
+    fn memory_used(&self) -> usize {
+        self.list.capacity() * size_of::<Claim>() + self.replies.capacity()
+    }
+
+    /// Whether the record may have no room for another one.
+    #[inline]
+    const fn is_full(&self) -> bool {
+        self.len > CLAIMS_LEN_MAX
+    }
+
+    #[inline]
+    fn push(&mut self, write: &SessionWrite<'_>) {
+        let SessionWrite { session, number, first, count, reply } = *write;
+        let reply_len = reply.len();
+        self.list.push(Claim { session, number, first, count, reply_len });
+        self.replies.extend_from_slice(reply);
+        self.len += WRITE_LEN_MAX - REPLY_LEN_MAX + reply_len;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = SessionWrite<'_>> {
+        let mut at = 0;
+        self.list.iter().map(move |&Claim { session, number, first, count, reply_len }| {
+            let reply = &self.replies[at..at + reply_len];
+            at += reply_len;
+            SessionWrite { session, number, first, count, reply }
+        })
+    }
+
+    fn clear(&mut self) {
+        self.list.clear();
+        self.replies.clear();
+        self.len = 0;
+    }
 }
 
 /// Sequence numbers of writes past the log.
@@ -86,7 +146,8 @@ impl Writing {
 
     /// Bytes of memory that the record under way takes.
     pub(super) fn memory_used(&self) -> usize {
-        self.batch.memory_used() + self.key.capacity() + self.spare.capacity()
+        let claims = self.claims.memory_used();
+        self.batch.memory_used() + self.key.capacity() + self.spare.capacity() + claims
     }
 
     /// Whether operations wait for the end of the turn to become a record.
@@ -103,13 +164,17 @@ impl Writing {
 
     /// Bytes that this turn's record can still take.
     pub(super) fn room_left(&self, config: &GroupConfig) -> usize {
-        batch_len_max(config).saturating_sub(self.batch.len())
+        match self.claims.is_full() {
+            true => 0,
+            false => batch_len_max(config).saturating_sub(self.batch.len() + self.claims.len),
+        }
     }
 
     /// Whether the turn is to end before another operation of so many bytes.
     #[inline]
     pub(super) fn is_full(&self, config: &GroupConfig, len: usize) -> bool {
-        let is_too_long = self.batch.len() + len + OPERATION_OVERHEAD_MAX > batch_len_max(config);
+        let len = self.batch.len() + self.claims.len + len + OPERATION_OVERHEAD_MAX;
+        let is_too_long = len > batch_len_max(config) || self.claims.is_full();
         (is_too_long || self.batch.count() + 1 > RECORD_OPS_MAX) && self.is_in_turn()
     }
 
@@ -279,9 +344,10 @@ impl Writing {
             tree.last_sequence().get() + 1,
             "the record has what the MemTable has"
         );
-        self.room = batch.len();
+        self.room = batch.len() + self.claims.len;
         let count = batch.count() as u32;
-        let builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish())?;
+        let mut builder = RecordBuilder::of_payload(RecordKind::Batch, batch.finish())?;
+        builder.sessions(self.claims.iter())?;
         Ok(Turn { builder, first, count })
     }
 
@@ -292,10 +358,36 @@ impl Writing {
         self.failed.get_or_insert(error);
     }
 
+    // ---- whose operations they are
+
+    /// The last `operations` of the batch are the write of a session.
+    #[inline]
+    pub(super) fn claim(&mut self, session: u64, number: u64, operations: usize, reply: &[u8]) {
+        let count = self.batch.count();
+        assert!(
+            operations > 0 && operations <= count,
+            "a command has {operations} operations of {count}"
+        );
+        let (first, count) = ((count - operations) as u32, operations as u32);
+        let reply = if reply.len() > REPLY_LEN_MAX { &[] } else { reply };
+        self.claims.push(&SessionWrite { session, number, first, count, reply });
+    }
+
+    /// The writes of sessions of the turn that has become a record.
+    pub(super) fn claims(&self) -> impl Iterator<Item = SessionWrite<'_>> {
+        self.claims.iter()
+    }
+
+    /// They are noted.
+    pub(super) fn forget_claims(&mut self) {
+        self.claims.clear();
+    }
+
     // ---- writes past the log
 
     /// Makes nothing of the batch but its sequence numbers.
     pub(super) fn skip_batch(&mut self) {
+        assert!(self.claims.list.is_empty(), "who writes past the log has no session");
         let batch = core::mem::take(&mut self.batch);
         let (first, count) = (self.first, batch.count() as u32);
         self.room = batch.len();

@@ -147,6 +147,7 @@ fn kind_name(kind: RecordKind) -> &'static str {
         RecordKind::Edit => "edit",
         RecordKind::Pad => "pad",
         RecordKind::TermStart => "term-start",
+        RecordKind::Sessions => "sessions",
     }
 }
 
@@ -194,7 +195,9 @@ fn payload(record: &Record, entries: bool, out: &mut Out) -> Told {
             out.item(1, "edit", edits::edit_fields(&edit))?;
             edits::details(&edit, 2, out)
         }
-        RecordKind::Batch | RecordKind::Pad | RecordKind::TermStart => Ok(()),
+        RecordKind::Batch | RecordKind::Pad | RecordKind::TermStart | RecordKind::Sessions => {
+            Ok(())
+        }
     }
 }
 

@@ -67,7 +67,10 @@ impl Node {
         let (facts, tree) = (facts!(self), &mut self.tree);
         let applied = self.apply.apply_record(&facts, &mut self.effects, tree, record);
         self.settle();
-        applied
+        applied.and_then(|()| match self.view.log_is_private() {
+            true => Ok(()),
+            false => self.sessions.apply(record),
+        })
     }
 
     // ---- edits

@@ -44,6 +44,9 @@ impl Node {
         self.writing.check()?;
         self.append_unlogged()?;
         let kind = builder.kind();
+        if !matches!(kind, RecordKind::TermStart | RecordKind::Sessions) {
+            self.append_sessions()?;
+        }
         // A clock that is behind the group's time, after a change of head say, makes time stand
         // still.
         let now_ms = self.now_ms.max(self.tree.now_ms());
@@ -69,6 +72,7 @@ impl Node {
         );
         if kind == RecordKind::Seal {
             self.apply.note_seal(record.anchor(), now_ms);
+            self.sessions.sealed();
         }
         self.tree.pass_time(now_ms);
         self.due.mark_all(&Step::APPENDED);
@@ -84,6 +88,19 @@ impl Node {
             self.writing.keep_unlogged(Unlogged { first, count });
         }
         let end = appended?;
+        self.pass_marks(end, self.log.last().crc);
+        Ok(())
+    }
+
+    /// Says behind a seal what the log up to there has of sessions, as it may begin there.
+    fn append_sessions(&mut self) -> Result<()> {
+        if !self.sessions.is_due() || self.view.log_is_private() {
+            return Ok(());
+        }
+        let (table, sequence) = (self.sessions.begin_record(), self.tree.last_sequence());
+        let flags = self.own_flags();
+        let end = self.append_record(RecordKind::Sessions, &table, sequence, 0, flags)?;
+        self.sessions.recorded();
         self.pass_marks(end, self.log.last().crc);
         Ok(())
     }
@@ -106,6 +123,8 @@ impl Node {
             Ok(()) => {
                 self.due.mark(Step::Jobs);
                 self.pass_marks(self.log.end(), self.log.last().crc);
+                // Without room for it, it comes before the next record.
+                let _ = self.append_sessions();
             }
             // Without room for it the MemTable grows a little more.
             Err(error) => self.failed(Failed::Append, error),

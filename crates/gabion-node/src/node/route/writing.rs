@@ -4,6 +4,7 @@ use crate::AckLevel;
 use crate::node::Node;
 use crate::node::facts::facts;
 use crate::node::planted::Mutant;
+use crate::node::sessions::WriteFate;
 use crate::node::writes::Turn;
 use gabion_base::{Failed, Frontier, Result};
 use gabion_engine::counter::OPERAND_LEN;
@@ -170,6 +171,7 @@ impl Node {
             self.failed(Failed::Apply, error.clone());
             return Err(error);
         }
+        self.note_claims();
         self.apply.note_clear(&self.tree, self.log.end());
         self.pass_marks(self.log.end(), self.log.last().crc);
         if level == AckLevel::Durable {
@@ -179,6 +181,41 @@ impl Node {
             self.append_seal();
         }
         Ok(self.log_end())
+    }
+
+    /// The last `operations` of this turn are all that a command has written. It has `number` in the
+    /// session of the door at which it came, and this reply: the record says so. One that is longer
+    /// than a record remembers is not kept. Of a log that no other member has nobody asks.
+    ///
+    /// # Durability
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// When the turn has fewer operations.
+    #[inline]
+    pub fn end_command(&mut self, session: u64, number: u64, operations: usize, reply: &[u8]) {
+        if !self.view.log_is_private() {
+            self.writing.claim(session, number, operations, reply);
+        }
+    }
+
+    /// What became of a write that a door has numbered, by the log up to the end of this turn,
+    /// which ends here.
+    ///
+    /// # Errors
+    /// As [`Self::end_turn`].
+    pub fn fate_of_write(&mut self, session: u64, number: u64) -> Result<WriteFate> {
+        self.end_turn()?;
+        Ok(self.sessions.look_up(session, number))
+    }
+
+    /// The log has the commands that ended in the turn.
+    fn note_claims(&mut self) {
+        let at = self.log.last().index;
+        for write in self.writing.claims() {
+            self.sessions.note(write.session, write.number, write.reply, at);
+        }
+        self.writing.forget_claims();
     }
 
     /// The flags of the record of a turn that is to be acknowledged at `level`.
