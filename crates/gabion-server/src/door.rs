@@ -359,6 +359,11 @@ impl Service {
         let (reply, turn) = match self.begin_in_view(item) {
             Begun::Done(reply, turn) => (reply, turn),
             Begun::Refused(reply) => (reply, 0),
+            // Of a write that came just now nobody has to be asked.
+            Begun::Forgotten(reply) => {
+                client.fill_in_doubt(slot, reply);
+                return self.mark(token, client);
+            }
             Begun::Later if is_read => return client.reads_out += 1,
             Begun::Later => return client.writes_out += 1,
         };
@@ -430,7 +435,7 @@ impl Service {
         if client.serial == serial {
             match outcome {
                 Outcome::Made | Outcome::NotMade => client.fill(slot, reply, turn),
-                Outcome::Unknown => client.fill_in_doubt(slot, reply),
+                Outcome::Unknown | Outcome::Forgotten => client.fill_in_doubt(slot, reply),
             }
             if is_read {
                 client.reads_out -= 1;

@@ -3,16 +3,18 @@
 //! ```text
 //!  Forward.bytes, ForwardReply.bytes:   0 u8  1: more parts follow, 0: the last part
 //!                                       1     the part
-//!  command (its parts joined)           0 u8  version, 3
+//!  command (its parts joined)           0 u8  version, 4
 //!                                       1 u8  0 one command, 1 a transaction, 2 WATCH (no command)
 //!                                       2 u8  version of RESP for the reply: 2 or 3
 //!                                       3 u8  1 with watched keys, else 0
 //!                                       4 frontier: the log that the connection has seen
-//!                                      14 u32 commands, then for each
+//!                                      14 u64 session of the door, 22 u64 its number there
+//!                                      30 u8  1: it may have been made before
+//!                                      31 u32 commands, then for each
 //!                                             u32 words, then for each u32 length and bytes
 //!                                      with watched keys then: u64, u64, the id of the watch,
 //!                                             u32 keys, then for each u32 length and bytes
-//!  reply (its parts joined)             0 u8  outcome: 1 made, 2 not made, 3 unknown
+//!  reply (its parts joined)             0 u8  outcome: 1 made, 2 not made, 3 unknown, 4 forgotten
 //!                                       1     RESP
 //! ```
 //!
@@ -28,7 +30,7 @@ use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Args, Protocol, Reply, Request};
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Longest part, in bytes: under the limit of a frame.
 const PART_LEN_MAX: usize = 4 << 20;
 /// Longest command with its bookkeeping: two requests of the largest size, as a transaction may be.
@@ -71,16 +73,18 @@ pub(crate) fn join(joined: &mut Vec<u8>, part: &Bytes, len_max: usize) -> Result
 
 /// What became of a command, as the member says that was to run it.
 ///
-/// A door tells its client an error in each case but the first, and never makes a write again by
-/// itself.
+/// A door tells its client an error in each case but the first and the third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It ran, and what it saw and wrote is acknowledged: the reply is its own.
     Made = 1,
     /// It was refused before anything was written: the client may make it again.
     NotMade = 2,
-    /// A record of it may be in the log, and nobody knows whether that commits.
+    /// A record of it may be in the log, and nobody knows yet whether that commits. Whoever takes
+    /// writes then tells, by its number.
     Unknown = 3,
+    /// It was made and its reply is lost, or nobody can tell any more whether it was.
+    Forgotten = 4,
 }
 
 /// The body of a reply.
@@ -99,9 +103,10 @@ pub(crate) fn decode_reply(body: &Bytes) -> Result<(Outcome, Bytes)> {
         Some(1) => Outcome::Made,
         Some(2) => Outcome::NotMade,
         Some(3) => Outcome::Unknown,
+        Some(4) => Outcome::Forgotten,
         Some(n) => {
             return Err(Error::unsupported(format!(
-                "forwarded reply: outcome {n}; this build knows 1 to 3"
+                "forwarded reply: outcome {n}; this build knows 1 to 4"
             )));
         }
         None => return Err(Error::corruption("forwarded reply: it is empty")),
@@ -134,6 +139,15 @@ pub(crate) enum Origin {
     Probe,
 }
 
+/// By which a write is known, however often it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WriteId {
+    /// The session of the door at which it came.
+    pub(crate) session: u64,
+    /// Its number there.
+    pub(crate) number: u64,
+}
+
 /// A command as another node forwarded it.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -141,10 +155,19 @@ pub(crate) struct Command {
     pub(crate) protocol: Protocol,
     /// Reads show at least the log up to here.
     pub(crate) frontier: Frontier,
+    pub(crate) id: WriteId,
+    /// It may have been made before.
+    pub(crate) is_again: bool,
 }
 
 /// A command in bytes.
-pub(crate) fn encode(work: &Work, protocol: Protocol, frontier: Frontier) -> Vec<u8> {
+pub(crate) fn encode(
+    work: &Work,
+    protocol: Protocol,
+    frontier: Frontier,
+    id: WriteId,
+    is_again: bool,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     let (kind, calls, watch) = match work {
         Work::Call(call) => (0, std::slice::from_ref(call), None),
@@ -156,6 +179,9 @@ pub(crate) fn encode(work: &Work, protocol: Protocol, frontier: Frontier) -> Vec
     out.put_u8(if protocol == Protocol::Resp3 { 3 } else { 2 });
     out.put_u8(u8::from(watch.is_some()));
     frontier.encode(&mut out);
+    out.put_u64(id.session);
+    out.put_u64(id.number);
+    out.put_u8(u8::from(is_again));
     out.put_u32(calls.len() as u32);
     for call in calls {
         out.put_u32(call.args().len() as u32);
@@ -201,6 +227,11 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
         n => return Err(Error::unsupported(format!("forwarded command: RESP{n} is unknown"))),
     };
     let frontier = Frontier::decode(&mut r, "forwarded command")?;
+    let (id, again) = (WriteId { session: r.u64()?, number: r.u64()? }, r.u8()?);
+    if again > 1 {
+        return Err(Error::unsupported(format!("forwarded command: byte {again} for again")));
+    }
+    let is_again = again == 1;
     let count = r.u32()? as usize;
     if count > RECORD_OPS_MAX || (kind == 0 && count != 1) || (kind == 2 && count != 0) {
         return Err(Error::corruption(format!("forwarded command: {count} commands")));
@@ -229,7 +260,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
             Work::Transaction(Transaction { watch, ..Transaction::of(calls) })
         }
     };
-    Ok(Command { work, protocol, frontier })
+    Ok(Command { work, protocol, frontier, id, is_again })
 }
 
 fn decode_watch(bytes: &Bytes, r: &mut Reader<'_>) -> Result<Watch> {
@@ -262,6 +293,8 @@ mod tests {
     use super::*;
     use gabion_base::{ErrorKind, LogPosition};
 
+    const ID: WriteId = WriteId { session: 1 << 32 | 9, number: 12 };
+
     fn seen(position: u64) -> Frontier {
         Frontier::of(LogPosition(position))
     }
@@ -289,50 +322,54 @@ mod tests {
             (Work::Transaction(watched), Protocol::Resp2),
             (Work::Watch(watch), Protocol::Resp3),
         ] {
-            let body = encode(&work, protocol, seen(77));
+            let body = encode(&work, protocol, seen(77), ID, protocol == Protocol::Resp3);
             let mut joined = Vec::new();
             let mut whole = None;
             for part in parts(&body) {
                 whole = join(&mut joined, &part, COMMAND_LEN_MAX).unwrap();
             }
             let read = decode(&whole.unwrap()).unwrap();
-            assert_eq!((read.protocol, read.frontier), (protocol, seen(77)));
-            assert_eq!(encode(&read.work, protocol, seen(77)), body);
+            assert_eq!((read.protocol, read.frontier, read.id), (protocol, seen(77), ID));
+            assert_eq!(read.is_again, protocol == Protocol::Resp3);
+            assert_eq!(encode(&read.work, protocol, seen(77), ID, read.is_again), body);
         }
     }
 
     #[test]
     fn commands_of_other_versions_are_refused_by_name() {
-        let body = encode(&Work::Call(call(&["get", "key"])), Protocol::Resp2, seen(77));
+        let get = Work::Call(call(&["get", "key"]));
+        let body = encode(&get, Protocol::Resp2, seen(77), ID, false);
         let refused = |place: usize, byte: u8| {
             let mut body = body.clone();
             body[place] = byte;
             decode(&Bytes::from(body)).unwrap_err().to_string()
         };
-        for version in [1, 2, VERSION + 1] {
+        for version in [1, 2, 3, VERSION + 1] {
             let text = refused(0, version);
             assert!(
-                text.contains(&format!("version {version}; this build knows version 3")),
+                text.contains(&format!("version {version}; this build knows version 4")),
                 "{text}"
             );
         }
         // A call does not watch.
         assert!(refused(3, 1).contains("kind 0 with byte 1"));
         assert!(refused(4, 2).contains("a frontier of 2 shards"));
+        assert!(refused(30, 2).contains("byte 2 for again"));
     }
 
     #[test]
     fn a_reply_says_what_became_of_its_command_and_an_unknown_outcome_is_refused() {
-        for outcome in [Outcome::Made, Outcome::NotMade, Outcome::Unknown] {
+        let known = [Outcome::Made, Outcome::NotMade, Outcome::Unknown, Outcome::Forgotten];
+        for outcome in known {
             let body = Bytes::from(encode_reply(outcome, &Reply::OK, Protocol::Resp2));
             assert_eq!(decode_reply(&body).unwrap(), (outcome, Bytes::from_static(b"+OK\r\n")));
         }
         let refused = |body: &'static [u8]| decode_reply(&Bytes::from_static(body)).unwrap_err();
         assert_eq!(refused(b"").kind(), ErrorKind::Corruption);
-        for body in [&b"\0+OK\r\n"[..], b"\x04+OK\r\n", b"+OK\r\n"] {
+        for body in [&b"\0+OK\r\n"[..], b"\x05+OK\r\n", b"+OK\r\n"] {
             let error = refused(body);
             assert_eq!(error.kind(), ErrorKind::Unsupported);
-            let expected = format!("outcome {}; this build knows 1 to 3", body[0]);
+            let expected = format!("outcome {}; this build knows 1 to 4", body[0]);
             assert!(error.to_string().contains(&expected), "{error}");
         }
     }
@@ -356,7 +393,7 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>, at: proptest::sample::Index, bit in 0u8..8) {
             let _ = decode(&Bytes::from(bytes));
             let work = Work::Call(call(&["mset", "key", "value", "k2", "v2"]));
-            let mut body = encode(&work, Protocol::Resp3, seen(1));
+            let mut body = encode(&work, Protocol::Resp3, seen(1), ID, true);
             let at = at.index(body.len());
             body[at] ^= 1 << bit;
             let _ = decode(&Bytes::from(body.clone()));

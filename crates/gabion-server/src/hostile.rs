@@ -5,7 +5,7 @@
 
 use crate::commands::watch::{Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
-use crate::forward::{self, Outcome};
+use crate::forward::{self, Outcome, WriteId};
 use crate::peers::{PREAMBLE_LEN, Preamble};
 use bytes::Bytes;
 use gabion_base::{Error, Frontier, GroupId, LogPosition, ReplicaId, Result, crc};
@@ -38,6 +38,7 @@ fn commands() -> Vec<Vec<u8>> {
         keys: ["a", "", "key"].map(|key| Bytes::from_static(key.as_bytes())).to_vec(),
     };
     let calls = vec![call(&["incr", "a"])];
+    let id = WriteId { session: 3 << 32 | 9, number: 0x0708 };
     let watched = Transaction { watch: Some(watch.clone()), ..Transaction::of(calls) };
     [
         (Work::Call(call(&["set", "key", "value", "px", "1000"])), Protocol::Resp2),
@@ -46,13 +47,14 @@ fn commands() -> Vec<Vec<u8>> {
         (Work::Transaction(watched), Protocol::Resp2),
         (Work::Watch(watch), Protocol::Resp2),
     ]
-    .map(|(work, protocol)| forward::encode(&work, protocol, at(0x0102_0304_0500)))
+    .map(|(work, protocol)| forward::encode(&work, protocol, at(0x0102_0304_0500), id, false))
     .to_vec()
 }
 
 fn read_command(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let command = forward::decode(&Bytes::copy_from_slice(bytes))?;
-    Ok(Some(forward::encode(&command.work, command.protocol, command.frontier)))
+    let forward::Command { work, protocol, frontier, id, is_again } = command;
+    Ok(Some(forward::encode(&work, protocol, frontier, id, is_again)))
 }
 
 fn read_reply(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -113,7 +115,7 @@ fn nothing_that_members_say_beside_frames_panics_or_reserves_much() {
         Format::new("forwarded command", commands(), read_command),
         Format::new(
             "reply to a forwarded command",
-            [Outcome::Made, Outcome::NotMade, Outcome::Unknown]
+            [Outcome::Made, Outcome::NotMade, Outcome::Unknown, Outcome::Forgotten]
                 .map(|outcome| forward::encode_reply(outcome, &Reply::OK, Protocol::Resp3))
                 .to_vec(),
             read_reply,

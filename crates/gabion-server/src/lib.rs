@@ -58,6 +58,7 @@ mod process;
 mod reopen;
 mod replica;
 mod replies;
+mod retries;
 #[cfg(test)]
 mod rig;
 mod routing;

@@ -9,13 +9,14 @@
 //!
 //! A command that finds no connection with the member waits for the next one, for as long as a
 //! group that recovers takes. So does a read whose connection is lost: it changes nothing and may
-//! be made again. A write may have been made when its connection is lost, and only its client can
-//! know what to do about that.
+//! be made again. A write may have been made when its connection is lost: it is asked for again
+//! ([`crate::retries`]).
 
 use crate::commands::{Call, Transaction, Work};
 use crate::forward::{self, Origin, Outcome};
 use crate::peers::{Peer, Reads};
 use crate::replies::FORWARDED_MAX;
+use crate::retries::{KEPT_MAX, WRITE_LOST};
 use crate::run::{Begun, Ended, Item, NOT_HERE, WAIT_MAX_MS, Waiting};
 use crate::service::Service;
 use bytes::{Bytes, BytesMut};
@@ -26,10 +27,6 @@ use std::collections::BTreeMap;
 
 /// Commands of members that may be in the middle of their parts.
 const INCOMING_MAX: usize = 1024;
-
-const WRITE_LOST: Reply = Reply::error(
-    "UNKNOWN the connection to the head of the chain was lost: the write may have been made or not",
-);
 
 /// A command that another member runs for us.
 pub(crate) struct Forwarded {
@@ -43,27 +40,33 @@ pub(crate) struct Forwarded {
 enum Kept {
     /// All of it, to make it again.
     Read(Item),
-    /// Who asked; of a transaction also the replies that were made here, to be put in.
-    Write(Origin, Option<Transaction>),
+    /// All of it, to ask for it again.
+    Write(Item),
+    /// Too much is kept: of a write who asked, and of a transaction the replies that were made
+    /// here, to be put in.
+    Rest(Origin, Option<Transaction>),
 }
 
 /// Commands that other members run for us, by our numbers for them.
 #[derive(Default)]
 pub(crate) struct ForwardedList {
     all: BTreeMap<u64, Forwarded>,
-    /// Bytes of the reads among them.
+    /// Bytes of the reads among them, and of writes that are kept.
     read_bytes: usize,
+    write_bytes: usize,
 }
 
 impl ForwardedList {
     fn insert(&mut self, number: u64, forwarded: Forwarded) {
         self.read_bytes += forwarded.command.read_bytes();
+        self.write_bytes += forwarded.command.write_bytes();
         self.all.insert(number, forwarded);
     }
 
     fn remove(&mut self, number: u64) -> Option<Forwarded> {
         let forwarded = self.all.remove(&number)?;
         self.read_bytes -= forwarded.command.read_bytes();
+        self.write_bytes -= forwarded.command.write_bytes();
         Some(forwarded)
     }
 
@@ -75,6 +78,7 @@ impl ForwardedList {
         self.all = kept.into_iter().collect();
         let lost: Vec<_> = lost.into_iter().map(|(_, forwarded)| forwarded).collect();
         self.read_bytes -= lost.iter().map(|it| it.command.read_bytes()).sum::<usize>();
+        self.write_bytes -= lost.iter().map(|it| it.command.write_bytes()).sum::<usize>();
         lost
     }
 
@@ -94,15 +98,27 @@ impl Kept {
     fn read_bytes(&self) -> usize {
         match self {
             Self::Read(item) => item.footprint(),
-            Self::Write(..) => 0,
+            Self::Write(_) | Self::Rest(..) => 0,
         }
     }
 
-    fn of(item: Item) -> Self {
+    /// Bytes of a write that is kept.
+    fn write_bytes(&self) -> usize {
+        match self {
+            Self::Write(item) => item.footprint(),
+            Self::Read(_) | Self::Rest(..) => 0,
+        }
+    }
+
+    /// With room for so many bytes of writes.
+    fn of(item: Item, room: usize) -> Self {
         if item.is_read() {
             return Self::Read(item);
         }
-        Self::Write(
+        if item.footprint() <= room {
+            return Self::Write(item);
+        }
+        Self::Rest(
             item.origin,
             match item.work {
                 // One without such replies needs nothing put in.
@@ -144,14 +160,15 @@ impl Service {
     /// Has another member run a command.
     pub(crate) fn forward(&mut self, to: ReplicaId, item: Item) -> Begun {
         // Behind the writes before it.
-        if !item.is_read() && !self.unsent.writes.is_empty() {
+        if !item.is_read() && !item.is_again && !self.unsent.writes.is_empty() {
             return self.await_connection(to, item);
         }
         let link = self.peer(to).and_then(Peer::greeted);
         let Some(connection) = link.map(|link| link.connection) else {
             return self.await_connection(to, item);
         };
-        let body = forward::encode(&item.work, item.protocol, item.frontier);
+        let (frontier, is_again) = (item.frontier, item.is_again);
+        let body = forward::encode(&item.work, item.protocol, frontier, item.id, is_again);
         if body.len() > forward::COMMAND_LEN_MAX {
             return Begun::Refused(Reply::error_from(format!(
                 "ERR the command takes {} bytes, the limit between members is {}",
@@ -166,15 +183,21 @@ impl Service {
                 return self.await_connection(to, item);
             }
         }
-        let (command, reply) = (Kept::of(item), Vec::new());
+        let room = KEPT_MAX.saturating_sub(self.forwarded.write_bytes + self.retries.bytes());
+        let (command, reply) = (Kept::of(item, room), Vec::new());
         self.forwarded.insert(number, Forwarded { to, connection, command, reply });
         Begun::Later
     }
 
     // ---- commands that wait for a connection
 
-    /// A command waits for a connection that is likely to come soon; otherwise it is refused.
+    /// A command waits for a connection that is likely to come soon; otherwise it is refused. A
+    /// write that may have been made is asked for later.
     fn await_connection(&mut self, to: ReplicaId, item: Item) -> Begun {
+        if item.is_again {
+            self.ask_again(item);
+            return Begun::Later;
+        }
         if self.is_hopeless(to, &item) {
             return Begun::Refused(unreachable_member(to, item.is_read()));
         }
@@ -310,6 +333,7 @@ impl Service {
         let protocol = command.protocol;
         self.commands.begin_batch(&self.host);
         let item = self.item(origin.clone(), command.work, protocol, command.frontier);
+        let item = Item { id: command.id, is_again: command.is_again, ..item };
         let is_read = item.is_read();
         let place = if is_read { self.reader() } else { self.writer() };
         let begun = match place == self.me && self.is_member() {
@@ -349,7 +373,18 @@ impl Service {
     fn end_forwarded(&mut self, command: Kept, outcome: Outcome, reply: Bytes, frontier: Frontier) {
         let (origin, is_read, (outcome, reply)) = match command {
             Kept::Read(item) => (item.origin, true, (outcome, Reply::Encoded(reply))),
-            Kept::Write(origin, transaction) => {
+            Kept::Write(item) if outcome == Outcome::Unknown => return self.ask_later(item),
+            // This head has not made it; whether another one has, it does not say.
+            Kept::Write(item) if outcome == Outcome::NotMade && item.is_again => {
+                return self.ask_later(item);
+            }
+            Kept::Write(Item { origin, work: Work::Transaction(transaction), .. })
+                if !transaction.ready.is_empty() =>
+            {
+                (origin, false, reply_to_write(Some(&transaction), outcome, reply))
+            }
+            Kept::Write(item) => (item.origin, false, reply_to_write(None, outcome, reply)),
+            Kept::Rest(origin, transaction) => {
                 (origin, false, reply_to_write(transaction.as_ref(), outcome, reply))
             }
         };
@@ -380,9 +415,10 @@ impl Service {
                     let begun = self.unsent.push(item);
                     self.complete(&origin, protocol, true, begun);
                 }
-                write @ Kept::Write(..) => {
+                Kept::Write(item) => self.ask_again(item),
+                rest @ Kept::Rest(..) => {
                     let reply = encoded(&WRITE_LOST);
-                    self.end_forwarded(write, Outcome::Unknown, reply, Frontier::ZERO);
+                    self.end_forwarded(rest, Outcome::Forgotten, reply, Frontier::ZERO);
                 }
             }
         }
@@ -408,7 +444,7 @@ fn join_reply(
         Ok(Some(body)) => forward::decode_reply(&body)?,
         Err(error) if error.kind() == ErrorKind::LimitExceeded => {
             let is_read = matches!(waiting.command, Kept::Read(_));
-            (Outcome::Unknown, encoded(&unusable_reply(is_read, &error)))
+            (Outcome::Forgotten, encoded(&unusable_reply(is_read, &error)))
         }
         Err(error) => return Err(error),
     };
@@ -432,7 +468,7 @@ fn reply_to_write(
         None => (outcome, Reply::Encoded(reply)),
         Some(transaction) => match merge(transaction, &reply) {
             Ok(reply) => (outcome, reply),
-            Err(error) => (Outcome::Unknown, unusable_reply(false, &error)),
+            Err(error) => (Outcome::Forgotten, unusable_reply(false, &error)),
         },
     }
 }
@@ -475,21 +511,36 @@ fn unreachable_member(to: ReplicaId, is_read: bool) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forward::WriteId;
 
     fn call(words: &[&str]) -> Call {
         let args = words.iter().map(|word| Bytes::from(word.to_string())).collect();
         Call::new(Request { args }).unwrap()
     }
 
-    fn kept(work: Work) -> Kept {
+    fn kept(work: Work, room: usize) -> Kept {
         let (protocol, frontier) = (Protocol::Resp2, Frontier::ZERO);
         let origin = Origin::Probe;
         let (since_ms, begun_ns, len) = (0, 0, 0);
-        Kept::of(Item { number: 0, origin, work, protocol, frontier, since_ms, begun_ns, len })
+        let (id, is_again) = (WriteId { session: 1, number: 0 }, false);
+        let item = Item {
+            number: 0,
+            origin,
+            work,
+            protocol,
+            frontier,
+            since_ms,
+            begun_ns,
+            len,
+            id,
+            is_again,
+        };
+        Kept::of(item, room)
     }
 
     fn forwarded(work: Work) -> Forwarded {
-        Forwarded { to: ReplicaId(1), connection: 1, command: kept(work), reply: Vec::new() }
+        let command = kept(work, KEPT_MAX);
+        Forwarded { to: ReplicaId(1), connection: 1, command, reply: Vec::new() }
     }
 
     #[test]
@@ -534,7 +585,7 @@ mod tests {
         assert!(list.lose(ReplicaId(1), 2).is_empty(), "of another connection");
         let count = list.all.len();
         assert_eq!(list.lose(ReplicaId(1), 1).len(), count);
-        assert_eq!((list.read_bytes, list.all.len()), (0, 0));
+        assert_eq!((list.read_bytes, list.write_bytes, list.all.len()), (0, 0, 0));
     }
 
     #[test]
@@ -552,7 +603,7 @@ mod tests {
     fn replies_made_here_stand_in_no_error_of_the_head() {
         let mut transaction = Transaction::of(vec![call(&["INCR", "k"])]);
         transaction.ready.push((0, Reply::simple("PONG")));
-        for outcome in [Outcome::NotMade, Outcome::Unknown] {
+        for outcome in [Outcome::NotMade, Outcome::Unknown, Outcome::Forgotten] {
             let error = Bytes::from_static(b"-UNKNOWN x\r\n");
             let ended = reply_to_write(Some(&transaction), outcome, error.clone());
             assert_eq!(ended, (outcome, Reply::Encoded(error)));
@@ -563,17 +614,17 @@ mod tests {
     #[test]
     fn a_long_list_in_a_transaction_is_handed_on_or_costs_that_transaction_alone() {
         let mut transaction = Transaction::of(vec![call(&["RANGE", "-", "+"])]);
-        let of_data = kept(Work::Transaction(transaction.clone()));
-        assert!(matches!(of_data, Kept::Write(_, None)), "handed on as it is");
+        let of_data = kept(Work::Transaction(transaction.clone()), 0);
+        assert!(matches!(of_data, Kept::Rest(_, None)), "handed on as it is");
         transaction.ready.push((0, Reply::simple("PONG")));
-        let mixed = kept(Work::Transaction(transaction.clone()));
-        assert!(matches!(mixed, Kept::Write(_, Some(_))));
+        let mixed = kept(Work::Transaction(transaction.clone()), 0);
+        assert!(matches!(mixed, Kept::Rest(_, Some(_))));
         let ended = |reply: &'static [u8]| {
             reply_to_write(Some(&transaction), Outcome::Made, Bytes::from_static(reply))
         };
         let (outcome, reply) = ended(b"*1\r\n*1200000\r\n");
         let Reply::Error(text) = reply else { panic!("{reply:?}") };
-        assert_eq!(outcome, Outcome::Unknown);
+        assert_eq!(outcome, Outcome::Forgotten);
         let text = String::from_utf8_lossy(&text);
         assert!(text.starts_with("UNKNOWN ") && text.contains("1200000 elements"), "{text}");
         let merged = Reply::Array(vec![Reply::simple("PONG"), Reply::Array(Vec::new())]);

@@ -2,7 +2,7 @@
 //! the queues of those that may not run yet.
 
 use crate::commands::{Asker, Route, Work};
-use crate::forward::{self, Origin, Outcome};
+use crate::forward::{self, Origin, Outcome, WriteId};
 use crate::replies::Replies;
 use crate::service::Service;
 use crate::store::{Entry, Wish, entry, write_gate};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// How long a command waits, at each node on its way, for what a group that recovers will soon
 /// have: a connection with the head or the tail, a term that has begun, a tail that has joined, the
@@ -45,7 +45,7 @@ const TOO_FAR_BEHIND: Reply = Reply::error(
 );
 const TOO_MANY_READS: Reply =
     Reply::error("TRYAGAIN too many reads wait for the tail of the chain to come back");
-const TOO_MUCH_WAITS: Reply =
+pub(crate) const TOO_MUCH_WAITS: Reply =
     Reply::error("TRYAGAIN too many writes wait for the head of the chain");
 
 /// A command to be run here.
@@ -61,6 +61,10 @@ pub(crate) struct Item {
     /// The same by the clock for the time of commands.
     pub(crate) begun_ns: u64,
     pub(crate) len: usize,
+    /// By which a write is known at every head.
+    pub(crate) id: WriteId,
+    /// It may have been made before.
+    pub(crate) is_again: bool,
 }
 
 impl Item {
@@ -182,6 +186,8 @@ pub(crate) enum Begun {
     Done(Reply, u64),
     /// It was refused before it saw or wrote anything: the error.
     Refused(Reply),
+    /// A write whose reply is lost, or that may have been made or not: the error.
+    Forgotten(Reply),
     /// The reply comes later.
     Later,
 }
@@ -199,13 +205,17 @@ impl Service {
         self.next_item += 1;
         let len = work.memory();
         let (since_ms, begun_ns) = (self.now_ms, self.commands.next_begins_ns());
-        Item { number, origin, work, protocol, frontier, since_ms, begun_ns, len }
+        let (id, is_again) = (WriteId { session: self.session, number }, false);
+        Item { number, origin, work, protocol, frontier, since_ms, begun_ns, len, id, is_again }
     }
 
     /// Begins a command where the view says.
     pub(crate) fn begin_in_view(&mut self, item: Item) -> Begun {
         if !self.is_member() {
             return Begun::Refused(LEFT_OUT);
+        }
+        if !item.is_read() && !(self.retries.is_empty() && self.lost.is_empty()) {
+            return self.queue_behind_retries(item);
         }
         let place = if item.is_read() { self.reader() } else { self.writer() };
         match place == self.me {
@@ -226,7 +236,9 @@ impl Service {
         match gate {
             WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
-            WriteGate::Refuse(reason) => Begun::Refused(refused("TRYAGAIN", &reason)),
+            // What became of it is told later, before what its door sends behind it.
+            WriteGate::Refuse(_) if item.is_again => self.gate(item),
+            WriteGate::Refuse(reason) => self.refuse(item, refused("TRYAGAIN", &reason)),
         }
     }
 
@@ -311,7 +323,7 @@ impl Service {
 
     fn gate(&mut self, item: Item) -> Begun {
         if self.gated_bytes + item.len > GATED_BYTES_MAX {
-            return Begun::Refused(TOO_MUCH_WAITS);
+            return self.refuse(item, TOO_MUCH_WAITS);
         }
         self.replica.node.borrow_mut().hold_write(self.now_ms);
         self.gated_bytes += item.len;
@@ -332,6 +344,10 @@ impl Service {
     /// finds all in memory ends there. Otherwise it becomes a task and begins anew; nothing was
     /// done by then, as every command writes last.
     fn run_item(&mut self, item: Item) -> Begun {
+        let item = match self.judge_again(item) {
+            Ok(item) => item,
+            Err(begun) => return begun,
+        };
         let (number, is_read) = (item.number, item.is_read());
         self.replica.store.run_as(number);
         self.replica.store.probe(true);
@@ -343,6 +359,7 @@ impl Service {
         match outcome {
             Poll::Ready(_) if self.replica.store.take_hit_gate() => self.gate(item),
             Poll::Ready(reply) => {
+                self.replica.store.end_command(item.id, &reply, item.protocol);
                 self.note_time(&item);
                 Begun::Done(reply, self.reply_turn(is_read))
             }
@@ -354,27 +371,43 @@ impl Service {
                     },
                     _ => item,
                 };
-                let (commands, store) = (self.commands.clone(), self.replica.store.clone());
-                let owed = Owed::command(&self.finished, item);
-                let task = self.replica.executor.spawn(async move {
-                    let reply = {
-                        let Some(item) = owed.item() else { return };
-                        let mut execution = pin!(commands.execute(&store, &item.work));
-                        let run = poll_fn(|cx| {
-                            store.run_as(number);
-                            execution.as_mut().poll(cx)
-                        });
-                        run.await
-                    };
-                    let hit_gate = store.take_hit_gate();
-                    owed.pay(reply, hit_gate);
-                });
-                // At once, so that it is in the queues of its keys before any command that comes
-                // later.
-                self.replica.executor.run_one(task);
+                self.run_as_task(item);
                 Begun::Later
             }
         }
+    }
+
+    /// Runs a command that has to wait. A write that finds another view is cut off: whoever takes
+    /// writes then may have been asked for it.
+    fn run_as_task(&mut self, item: Item) {
+        let (number, is_read) = (item.number, item.is_read());
+        if !is_read {
+            self.writes_in_tasks.insert(item.id);
+        }
+        let (commands, store) = (self.commands.clone(), self.replica.store.clone());
+        let owed = Owed::command(&self.finished, item);
+        let config = store.config();
+        let task = self.replica.executor.spawn(async move {
+            let reply = {
+                let Some(item) = owed.item() else { return };
+                let mut execution = pin!(commands.execute(&store, &item.work));
+                let run = poll_fn(|cx| {
+                    if !is_read && store.config() != config {
+                        return Poll::Ready(None);
+                    }
+                    store.run_as(number);
+                    let reply = ready!(execution.as_mut().poll(cx));
+                    store.end_command(item.id, &reply, item.protocol);
+                    Poll::Ready(Some(reply))
+                });
+                run.await
+            };
+            let Some(reply) = reply else { return };
+            let hit_gate = store.take_hit_gate();
+            owed.pay(reply, hit_gate);
+        });
+        // At once, so that it is in the queues of its keys before any command that comes later.
+        self.replica.executor.run_one(task);
     }
 
     /// A command has ended here: how long it took since it came.
@@ -390,7 +423,7 @@ impl Service {
 
     /// The turn that must be acknowledged before a reply made now is shown. What the tail of a
     /// chain has applied, every member has in its ring; only the level `durable` asks for more.
-    fn reply_turn(&mut self, is_read: bool) -> u64 {
+    pub(crate) fn reply_turn(&mut self, is_read: bool) -> u64 {
         let is_acknowledged = is_read
             && self.me != self.writer()
             && self.replica.node.borrow().config().ack == AckLevel::Replicated;
@@ -406,6 +439,9 @@ impl Service {
         let finished = self.finished.take();
         let count = finished.len();
         for ended in finished {
+            if let Finished::Command { item, .. } | Finished::CutOff { item } = &ended {
+                self.writes_in_tasks.remove(&item.id);
+            }
             match ended {
                 Finished::Command { item, hit_gate: true, .. } => {
                     let (origin, protocol, is_read) =
@@ -441,7 +477,7 @@ impl Service {
     fn begin_anew(&mut self, item: Item) {
         let (origin, protocol, is_read) = (item.origin.clone(), item.protocol, item.is_read());
         let begun = match origin {
-            Origin::Client { .. } if !self.is_member() => Begun::Refused(LEFT_OUT),
+            Origin::Client { .. } if !self.is_member() => self.refuse(item, LEFT_OUT),
             // In its place before all that came later.
             Origin::Client { .. } if !is_read && self.writer() == self.me => self.gate(item),
             Origin::Client { .. } => self.begin_in_view(item),
@@ -478,16 +514,26 @@ impl Service {
                 self.replica.node.borrow_mut().hold_write(self.now_ms);
                 break;
             }
+            if matches!(gate, WriteGate::Refuse(_)) && self.first_gated_may_be_made() {
+                break;
+            }
             let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
-                WriteGate::Refuse(reason) => Begun::Refused(refused("TRYAGAIN", &reason)),
+                WriteGate::Refuse(reason) => self.refuse(item, refused("TRYAGAIN", &reason)),
                 _ => self.run_item(item),
             };
             count += 1;
             self.complete(&origin, protocol, false, begun);
         }
         count
+    }
+
+    /// Whether the first write at the gate may have been made, and has not waited for long.
+    fn first_gated_may_be_made(&self) -> bool {
+        let first = self.gated.first_key_value().map(|(_, item)| item);
+        let waited_ms = |item: &Item| self.now_ms.saturating_sub(item.since_ms);
+        first.is_some_and(|item| item.is_again && waited_ms(item) <= WAIT_MAX_MS)
     }
 
     /// Runs or forwards what waited for the tail or for a connection, where that is possible now.
@@ -548,6 +594,7 @@ impl Service {
         let (reply, outcome, turn) = match begun {
             Begun::Done(reply, turn) => (reply, Outcome::Made, turn),
             Begun::Refused(reply) => (reply, Outcome::NotMade, 0),
+            Begun::Forgotten(reply) => (reply, Outcome::Forgotten, 0),
             Begun::Later => return,
         };
         match origin {

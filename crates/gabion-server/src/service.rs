@@ -17,11 +17,12 @@ use crate::descriptors::Spare;
 use crate::door::Ahead;
 use crate::events::Event;
 use crate::failover::AskedList;
-use crate::forward::{self, Origin, Outcome};
+use crate::forward::{self, Origin, Outcome, WriteId};
 use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
 use crate::replica::{OpenTurn, Replica, WhileOpen};
+use crate::retries::Retries;
 use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
@@ -39,7 +40,7 @@ use gabion_resp::{Protocol, Reply};
 use mio::Registry;
 use mio::net::TcpListener;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +94,12 @@ pub(crate) struct Service {
     pub(crate) next_connection: u64,
     pub(crate) forwarded: ForwardedList,
     pub(crate) next_forward: u64,
+    /// The session of this start of the door, of which its writes have numbers.
+    pub(crate) session: u64,
+    /// Writes that may have been made, and those behind them.
+    pub(crate) retries: Retries,
+    /// Writes that run as tasks.
+    pub(crate) writes_in_tasks: BTreeSet<WriteId>,
     /// Those whose connection is gone; answered in the next turn.
     pub(crate) lost: Vec<Forwarded>,
     /// Parts of commands that members forward to us.
@@ -321,7 +328,10 @@ impl Service {
         for _ in 0..ROUNDS_MAX {
             let ran = self.run_tasks(&mut until_us);
             let ended = self.take_finished();
-            let begun = self.retry_gated() + self.retry_waiting_commands() + self.retry_held();
+            let begun = self.retry_gated()
+                + self.retry_writes()
+                + self.retry_waiting_commands()
+                + self.retry_held();
             let has_record = self.end_turn();
             let has_outputs = self.carry_on();
             let is_over = self.to_reopen.is_some()
@@ -334,6 +344,7 @@ impl Service {
             return self.close_replica(&why);
         }
         self.answer_lost();
+        self.retry_writes();
         self.retry_unsent();
         self.acknowledge();
         self.close_killed();

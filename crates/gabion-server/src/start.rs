@@ -10,6 +10,7 @@ use crate::listen::{listen, listen_to_clients};
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
+use crate::retries::Retries;
 use crate::routing::ForwardedList;
 use crate::routing::Unsent;
 use crate::run::Waiting;
@@ -27,7 +28,7 @@ use gabion_node::{GroupConfig, View};
 use mio::net::UnixStream;
 use mio::{Interest, Poll, Registry, Waker};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -180,6 +181,9 @@ fn open_service(
         next_connection: 0,
         forwarded: ForwardedList::default(),
         next_forward: 0,
+        session: session_of(me, &seed),
+        retries: Retries::default(),
+        writes_in_tasks: BTreeSet::new(),
         lost: Vec::new(),
         incoming: BTreeMap::new(),
         peer_replies: VecDeque::new(),
@@ -219,6 +223,12 @@ fn open_service(
     service.watch_medium()?;
     announce(&service);
     Ok(service)
+}
+
+/// The session of this start of a replica's door: the replica, and what tells its starts apart.
+fn session_of(me: ReplicaId, seed: &[u8]) -> u64 {
+    let start = seed.last_chunk().map_or(0, |end| u32::from_le_bytes(*end));
+    u64::from(me.get()) << 32 | u64::from(start)
 }
 
 /// The other replicas of the group, members or not, and where they are reached.

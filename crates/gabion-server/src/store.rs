@@ -2,16 +2,18 @@
 //! record of the turn. At the tail the same reads serve clients.
 
 use crate::commands::{Op, Order, Page, PageBuilder, PageQuery, Store};
+use crate::forward::WriteId;
 use crate::run::WAIT_MAX_MS;
 use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
-use gabion_base::{Error, ErrorKind, FileId, Result};
+use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, Result};
 use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
 use gabion_host::cache::SharedCache;
 use gabion_host::clock::Clock;
 use gabion_node::{Locate, Node, PoolSource, WriteGate};
 use gabion_pool::FilePlacement;
+use gabion_resp::{Protocol, Reply};
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::rc::Rc;
@@ -21,6 +23,9 @@ use std::sync::Arc;
 /// what was deleted stays until a compaction drops it, and millions of such entries may lie in
 /// memory in a row. At about 0.1 µs a step it takes 2 ms.
 const PAGE_STEPS_MAX: u64 = 16_384;
+
+/// A reply that takes more memory is longer than a record remembers.
+const SHORT_REPLY_MEMORY: usize = 2048;
 
 /// The node, shared by the loop and its tasks; borrowed for the length of a call, never across a
 /// wait.
@@ -83,6 +88,10 @@ struct Inner {
     /// order in which they came.
     running: Cell<u64>,
     first_gated: Cell<u64>,
+    /// Operations that the command that is being polled has written, all in one record.
+    command_ops: Cell<usize>,
+    /// Room for its reply in bytes.
+    reply: RefCell<Vec<u8>>,
     /// The log took no record: what was written is nowhere.
     failure: RefCell<Option<Error>>,
 }
@@ -102,6 +111,8 @@ impl NodeStore {
             hit_gate: Cell::new(false),
             running: Cell::new(0),
             first_gated: Cell::new(u64::MAX),
+            command_ops: Cell::new(0),
+            reply: RefCell::default(),
             failure: RefCell::new(None),
         }))
     }
@@ -129,6 +140,35 @@ impl NodeStore {
     /// Says which command is polled next.
     pub(crate) fn run_as(&self, command: u64) {
         self.0.running.set(command);
+        self.0.command_ops.set(0);
+    }
+
+    /// The command that was polled has ended with this reply. The record of what it has written, if
+    /// anything, says so, for whoever asks again: commands write last, so it is that of the turn.
+    #[inline]
+    pub(crate) fn end_command(&self, id: WriteId, reply: &Reply, protocol: Protocol) {
+        let operations = self.0.command_ops.take();
+        if operations == 0 {
+            return;
+        }
+        let mut bytes = self.0.reply.borrow_mut();
+        bytes.clear();
+        // A longer one is not kept.
+        if reply.memory() <= SHORT_REPLY_MEMORY {
+            reply.encode(protocol, &mut bytes);
+        }
+        self.0.node.borrow_mut().end_command(id.session, id.number, operations, &bytes);
+    }
+
+    /// The configuration in which the group runs.
+    pub(crate) fn config(&self) -> ConfigNumber {
+        self.0.node.borrow().view().group().config
+    }
+
+    fn wrote(&self, operations: usize) {
+        self.0.turn_ops.set(self.0.turn_ops.get() + operations);
+        self.0.command_ops.set(self.0.command_ops.get() + operations);
+        self.0.has_written.set(true);
     }
 
     /// Commands that came after this one, which waits for the gate, meet a closed gate too: one
@@ -328,8 +368,7 @@ impl Store for NodeStore {
         let mut node = self.0.node.borrow_mut();
         self.check_gate(&node, Wish::Put)?;
         self.judge(node.put(Keyspace::User, key, value))?;
-        self.0.turn_ops.set(self.0.turn_ops.get() + 1);
-        self.0.has_written.set(true);
+        self.wrote(1);
         Ok(())
     }
 
@@ -360,8 +399,7 @@ impl Store for NodeStore {
             };
             self.judge(result)?;
         }
-        self.0.turn_ops.set(self.0.turn_ops.get() + ops.len());
-        self.0.has_written.set(true);
+        self.wrote(ops.len());
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Replicas whose controllers are the test's own.
 
 mod fail_over;
+mod retries;
 
 use super::*;
 use crate::rig::{ControllerEnd, PATIENCE, Rig, group};

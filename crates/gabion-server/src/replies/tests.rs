@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::commands::{Call, Work};
-use crate::forward::{self, Origin};
+use crate::forward::{self, Origin, WriteId};
 use crate::peers::Link;
 use bytes::Bytes;
 use gabion_base::{ConfigNumber, Frontier, GroupId, ReplicaId, ShardId, Term};
@@ -26,7 +26,19 @@ fn read(id: u64) -> Item {
     let origin = Origin::Peer { replica: ReplicaId(1), connection: 1, id };
     let (protocol, frontier) = (Protocol::Resp2, Frontier::ZERO);
     let len = work.memory();
-    Item { number: id, origin, work, protocol, frontier, since_ms: 0, begun_ns: 0, len }
+    let write = WriteId { session: 1, number: id };
+    Item {
+        number: id,
+        origin,
+        work,
+        protocol,
+        frontier,
+        since_ms: 0,
+        begun_ns: 0,
+        len,
+        id: write,
+        is_again: false,
+    }
 }
 
 fn id_of(item: &Item) -> u64 {
@@ -77,7 +89,9 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
         match link.replies.admit(read(id)) {
             Ok(item) => answer(&mut link, id_of(&item), &reply),
             Err(Begun::Later) => {}
-            Err(Begun::Done(reply, _) | Begun::Refused(reply)) => panic!("{reply:?}"),
+            Err(Begun::Done(reply, _) | Begun::Refused(reply) | Begun::Forgotten(reply)) => {
+                panic!("{reply:?}")
+            }
         }
         assert!(link.replies.bytes() <= bound, "{} bytes wait", link.replies.bytes());
     }
@@ -182,7 +196,7 @@ fn reads_that_wait_are_bounded_and_one_too_many_is_told_so() {
             Ok(_) => panic!("nothing was sent"),
             Err(Begun::Later) => count += 1,
             Err(Begun::Refused(reply)) => break reply,
-            Err(Begun::Done(..)) => panic!("it did not run"),
+            Err(Begun::Done(..) | Begun::Forgotten(_)) => panic!("it did not run"),
         }
     };
     assert!(count as usize * read(0).footprint() <= WAITING_MAX && count > 100_000, "{count}");

@@ -12,24 +12,28 @@ const THIRD: ConfigNumber = ConfigNumber(3);
 
 /// Three replicas: the first one's process, and that of the others. A client and a controller of
 /// each, in the same order.
-struct Three {
-    head: Rig,
-    others: Rig,
-    clients: [Client; 3],
+pub(super) struct Three {
+    pub(super) head: Rig,
+    pub(super) others: Rig,
+    pub(super) clients: [Client; 3],
     controllers: [ControllerEnd; 3],
     /// The head's process stands still.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
 }
 
 impl Three {
-    fn start(name: &str) -> Self {
+    pub(super) fn start(name: &str) -> Self {
         let [head, others] = Rig::apart(name, group(7, 3, AckLevel::Replicated), 0);
         let clients = [head.client(0), others.client(0), others.client(1)];
         let controllers = [head.controller(0), others.controller(0), others.controller(1)];
         Self { head, others, clients, controllers, is_stopped: false }
     }
 
-    fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
+    pub(super) fn until<T>(
+        &mut self,
+        what: &str,
+        mut found: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
         let begun = Instant::now();
         loop {
             if let Some(found) = found(self) {
@@ -44,7 +48,7 @@ impl Three {
     }
 
     /// Waits until these replicas report so.
-    fn reported(&mut self, at: &[usize], what: &str, is_so: impl Fn(&Report) -> bool) {
+    pub(super) fn reported(&mut self, at: &[usize], what: &str, is_so: impl Fn(&Report) -> bool) {
         for &at in at {
             self.until(what, |three| {
                 let controller = &mut three.controllers[at];
@@ -54,11 +58,11 @@ impl Three {
         }
     }
 
-    fn report(&self, at: usize) -> &Report {
+    pub(super) fn report(&self, at: usize) -> &Report {
         self.controllers[at].last.as_ref().unwrap()
     }
 
-    fn tell(&mut self, at: &[usize], view: &GroupView) {
+    pub(super) fn tell(&mut self, at: &[usize], view: &GroupView) {
         at.iter().for_each(|at| self.controllers[*at].tell(epoch(1, 1), view));
     }
 
@@ -72,7 +76,7 @@ impl Three {
     }
 
     /// Repeats a command until it gives no error.
-    fn insist(&mut self, at: usize, words: &[&str]) -> String {
+    pub(super) fn insist(&mut self, at: usize, words: &[&str]) -> String {
         let begun = Instant::now();
         loop {
             let text = self.text(at, words);

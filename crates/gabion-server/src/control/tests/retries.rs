@@ -1,0 +1,115 @@
+//! Writes of doors that live while their head goes: each is made once, and gets its own reply.
+
+use super::fail_over::Three;
+use super::{FIRST, SECOND, next_view};
+use crate::rig::text;
+use gabion_base::ReplicaId;
+
+/// How many writes a client has on their way.
+const PIPELINE: usize = 8;
+
+/// A client that counts up, some commands at a time, and what it has heard.
+struct Counter {
+    /// Its place among the clients.
+    at: usize,
+    key: String,
+    sent: usize,
+    heard: usize,
+    /// How many of those were not made, as their door had no head.
+    refused: usize,
+}
+
+impl Counter {
+    fn of(at: usize) -> Self {
+        Self { at, key: format!("counter-{at}"), sent: 0, heard: 0, refused: 0 }
+    }
+
+    fn send(&mut self, three: &mut Three) {
+        three.clients[self.at].send(&["INCR", &self.key]);
+        self.sent += 1;
+    }
+
+    /// Takes what came; each reply is one more than the one before, but for writes that were never
+    /// sent to a head.
+    fn hear(&mut self, three: &mut Three) {
+        while let Some(reply) = three.clients[self.at].poll() {
+            let (text, made) = (text(&reply), self.heard - self.refused + 1);
+            self.heard += 1;
+            match text.starts_with("-TRYAGAIN the head of the chain, replica 1, is not connected") {
+                true => self.refused += 1,
+                false => assert_eq!(text, format!(":{made}\r\n"), "of {}", self.key),
+            }
+        }
+    }
+
+    /// Hears so many in all, with new ones on their way all the time.
+    fn count_to(&mut self, three: &mut Three, heard: usize) {
+        three.until("it counts on", |three| {
+            while self.sent < self.heard + PIPELINE {
+                self.send(three);
+            }
+            self.hear(three);
+            (self.heard >= heard).then_some(())
+        });
+    }
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_door_that_lives_counts_on_while_its_head_dies_and_no_write_is_made_twice() {
+    let mut three = Three::start("retries-head");
+    three.insist(1, &["SET", "counter-1", "0"]);
+    let mut counter = Counter::of(1);
+    counter.count_to(&mut three, 50);
+    three.reported(&[1, 2], "the group runs", |report| report.founded == FIRST);
+    let before = three.report(1).clone();
+
+    // Some of what is on its way is in logs, some in the head's alone, some nowhere.
+    while counter.sent < counter.heard + 2 * PIPELINE {
+        counter.send(&mut three);
+        three.others.turn();
+        three.head.turn();
+    }
+    three.is_stopped = true;
+    (0..2 * PIPELINE).for_each(|_| counter.send(&mut three));
+    (0..20).for_each(|_| three.others.turn());
+    for place in [0, 1] {
+        three.others.service(place).disconnect(ReplicaId(1), None, "a test cuts it");
+    }
+    let mut without = next_view(&before);
+    without.members.remove(0);
+    without.members_min = 1;
+    three.tell(&[1, 2], &without);
+    let sent = counter.sent;
+    counter.count_to(&mut three, sent + 100);
+    let sent = counter.sent;
+    three.until("all are heard", |three| {
+        counter.hear(three);
+        (counter.heard == sent).then_some(())
+    });
+    assert_eq!(counter.refused, 0, "later writes wait behind those that are asked for again");
+    three.reported(&[1, 2], "they go on", |report| report.founded == SECOND);
+    assert_eq!(
+        three.insist(2, &["GET", "counter-1"]),
+        format!("${}\r\n{sent}\r\n", sent.to_string().len())
+    );
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_write_whose_reply_was_lost_with_the_link_gets_it_over_the_next_one() {
+    let mut three = Three::start("retries-link");
+    three.insist(1, &["SET", "counter-2", "0"]);
+    let mut counter = Counter::of(2);
+    for round in 1..=6 {
+        counter.count_to(&mut three, round * 50);
+        // In the head's record and table, or on the way there.
+        (0..round % 5).for_each(|_| three.head.turn());
+        three.others.service(1).disconnect(ReplicaId(1), None, "a test cuts it");
+    }
+    let sent = counter.sent;
+    three.until("all are heard", |three| {
+        counter.hear(three);
+        (counter.heard == sent).then_some(())
+    });
+}

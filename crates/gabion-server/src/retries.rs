@@ -1,0 +1,216 @@
+//! Writes whose answer was lost: each is asked for again under its number, and is made once.
+//!
+//! ```text
+//!   forwarded ──┬─ reply ─────────────────────────────────────────► client
+//!               ├─ link lost, outcome unknown ─► Retries ──┬─ link with the head ─► forwarded again
+//!   own door ───┴─ given up with its turn ─────►    ▲      ├─ head here ──────────► judge_again
+//!                                                   │      └─ 10 s ───────────────► UNKNOWN
+//!   later writes, while any waits ──────────────────┘
+//! ```
+//!
+//! How a head tells what became of one is in docs/replication.md, "Retried writes".
+
+use crate::forward::{Origin, Outcome, WriteId};
+use crate::peers::Peer;
+use crate::run::{Begun, Ended, Item, LEFT_OUT, TOO_MUCH_WAITS};
+use crate::service::Service;
+use crate::store::write_gate;
+use gabion_base::Frontier;
+use gabion_node::{WriteFate, WriteGate};
+use gabion_resp::Reply;
+use std::collections::BTreeMap;
+
+/// How long a write is asked for after it came, in ms: a group that can heal takes less.
+const ASKED_MAX_MS: u64 = 10_000;
+/// Before a head that could not tell is asked again, in ms.
+const PAUSE_MS: u64 = 10;
+/// Bytes of writes that a door keeps until they are answered.
+pub(crate) const KEPT_MAX: usize = 64 << 20;
+
+pub(crate) const WRITE_LOST: Reply = Reply::error(
+    "UNKNOWN the connection to the head of the chain was lost: the write may have been made or not",
+);
+const NOT_TOLD: Reply = Reply::error(
+    "UNKNOWN no head has told for 10 s what became of the write: it may have been made or not",
+);
+const NOT_SENT: Reply = Reply::error(
+    "TRYAGAIN writes before this one have waited for 10 s for a head that takes them: it was not run",
+);
+const LEFT_OUT_AGAIN: Reply = Reply::error(
+    "UNKNOWN this replica is no member of its group any more: the write may have been made or not",
+);
+const REPLY_NOT_KEPT: Reply =
+    Reply::error("UNKNOWN the write was made, and its reply was too long to be kept");
+const FORGOTTEN: Reply =
+    Reply::error("UNKNOWN too many writes were made since: this one may have been made or not");
+const STILL_RUNS: Reply = Reply::error("TRYAGAIN the write runs still");
+
+/// Writes that wait to be asked for, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Retries {
+    items: BTreeMap<u64, Item>,
+    bytes: usize,
+    not_before_ms: u64,
+}
+
+impl Retries {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, item: Item) {
+        self.bytes += item.footprint();
+        let before = self.items.insert(item.number, item);
+        assert!(before.is_none(), "a write waits once");
+    }
+
+    fn take(&mut self) -> BTreeMap<u64, Item> {
+        self.bytes = 0;
+        std::mem::take(&mut self.items)
+    }
+
+    /// Takes out those that came at or before `since_ms`.
+    fn take_late(&mut self, since_ms: u64) -> Vec<Item> {
+        let (late, left): (Vec<_>, _) =
+            self.take().into_values().partition(|item| item.since_ms <= since_ms);
+        left.into_iter().for_each(|item: Item| self.push(item));
+        late
+    }
+}
+
+impl Service {
+    // ---- at the door
+
+    /// A write may have been made, and is asked for again.
+    pub(crate) fn ask_again(&mut self, mut item: Item) {
+        item.is_again = true;
+        self.retries.push(item);
+    }
+
+    /// The same, after a pause: nobody could tell.
+    pub(crate) fn ask_later(&mut self, item: Item) {
+        self.retries.not_before_ms = self.now_ms + PAUSE_MS;
+        self.ask_again(item);
+    }
+
+    /// A write that comes while others wait is made after them.
+    pub(crate) fn queue_behind_retries(&mut self, item: Item) -> Begun {
+        if self.retries.bytes + item.footprint() > KEPT_MAX {
+            return Begun::Refused(TOO_MUCH_WAITS);
+        }
+        self.retries.push(item);
+        Begun::Later
+    }
+
+    /// Ends a write of this door that cannot be run now, unless it may have been made before: then
+    /// it is asked for later.
+    pub(crate) fn refuse(&mut self, item: Item, error: Reply) -> Begun {
+        if !item.is_again || !matches!(item.origin, Origin::Client { .. }) {
+            return Begun::Refused(error);
+        }
+        self.ask_later(item);
+        Begun::Later
+    }
+
+    /// Asks for the writes that wait, where somebody takes writes. Returns how many.
+    pub(crate) fn retry_writes(&mut self) -> usize {
+        if self.retries.is_empty() {
+            return 0;
+        }
+        if !self.is_member() {
+            return self.end_retries();
+        }
+        let late = self.now_ms.checked_sub(ASKED_MAX_MS).map(|at| self.retries.take_late(at));
+        for item in late.into_iter().flatten() {
+            let error = if item.is_again { NOT_TOLD } else { NOT_SENT };
+            self.end_retry(&item, error);
+        }
+        if self.now_ms < self.retries.not_before_ms || !self.has_head() {
+            return 0;
+        }
+        let items = self.retries.take();
+        let count = items.len();
+        for item in items.into_values() {
+            if !self.is_awaited(&item.origin) {
+                continue;
+            }
+            let (origin, protocol, writer) = (item.origin.clone(), item.protocol, self.writer());
+            let begun = match writer == self.me {
+                true => self.begin(item),
+                false => self.forward(writer, item),
+            };
+            self.complete(&origin, protocol, false, begun);
+        }
+        count
+    }
+
+    /// Whether the member that takes writes can be asked.
+    fn has_head(&self) -> bool {
+        let writer = self.writer();
+        if writer == self.me {
+            let gate = write_gate(&self.replica.node.borrow());
+            return !matches!(gate, WriteGate::Refuse(_));
+        }
+        self.peers.iter().any(|peer| peer.id == writer && Peer::greeted(peer).is_some())
+    }
+
+    /// Whether the client of a write is there. One that is gone gets no answer, and what it wanted
+    /// is not asked for.
+    fn is_awaited(&self, origin: &Origin) -> bool {
+        let Origin::Client { token, serial, .. } = *origin else { return false };
+        let client = self.clients.get(token).and_then(Option::as_ref);
+        client.is_some_and(|client| client.serial == serial)
+    }
+
+    /// A replica that is no member can ask nobody.
+    fn end_retries(&mut self) -> usize {
+        let items = self.retries.take();
+        let count = items.len();
+        for item in items.into_values() {
+            self.end_retry(&item, if item.is_again { LEFT_OUT_AGAIN } else { LEFT_OUT });
+        }
+        count
+    }
+
+    fn end_retry(&mut self, item: &Item, reply: Reply) {
+        let Origin::Client { token, serial, slot } = item.origin else { return };
+        let outcome = if item.is_again { Outcome::Forgotten } else { Outcome::NotMade };
+        let ended = Ended { reply, outcome, turn: 0, frontier: Frontier::ZERO };
+        self.complete_client(token, serial, slot, false, ended);
+    }
+
+    // ---- at the head
+
+    /// Lets a write go on that was not made. One that may have been is looked up in the log, and
+    /// ends here if it was.
+    pub(crate) fn judge_again(&mut self, item: Item) -> Result<Item, Begun> {
+        if !item.is_again || item.is_read() {
+            return Ok(item);
+        }
+        if self.is_under_way(item.id) {
+            return Err(self.refuse(item, STILL_RUNS));
+        }
+        let WriteId { session, number } = item.id;
+        let fate = self.replica.node.borrow_mut().fate_of_write(session, number);
+        match fate {
+            Ok(WriteFate::NotMade) => Ok(item),
+            Ok(WriteFate::Made(Some(reply))) => {
+                let turn = self.reply_turn(false);
+                Err(Begun::Done(Reply::Encoded(reply.into()), turn))
+            }
+            Ok(WriteFate::Made(None)) => Err(Begun::Forgotten(REPLY_NOT_KEPT)),
+            Ok(WriteFate::Unknown) => Err(Begun::Forgotten(FORGOTTEN)),
+            // The process ends.
+            Err(error) => Err(self.refuse(item, Reply::error_from(format!("TRYAGAIN {error}")))),
+        }
+    }
+
+    /// Whether a task runs the write, or it waits for the gate, since it was sent before.
+    fn is_under_way(&self, id: WriteId) -> bool {
+        self.writes_in_tasks.contains(&id) || self.gated.values().any(|item| item.id == id)
+    }
+}
