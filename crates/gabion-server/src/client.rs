@@ -491,6 +491,20 @@ impl Client {
         }
     }
 
+    /// Takes back the reply for a place, which was not shown: another one comes. Returns whether
+    /// there was one.
+    pub(crate) fn recall(&mut self, number: u64) -> bool {
+        let index = number.checked_sub(self.first_slot).map(|index| index as usize);
+        let slot = index.and_then(|index| self.slots.get_mut(index));
+        let Some(slot) = slot.filter(|slot| slot.reply.is_some()) else { return false };
+        slot.reply = None;
+        self.unread.remove(std::mem::take(&mut slot.bytes));
+        if slot.may_be_long {
+            self.unread.begin();
+        }
+        true
+    }
+
     /// As [`Self::fill`], with the error of a write that may have been made or not.
     pub(crate) fn fill_in_doubt(&mut self, number: u64, error: Reply) {
         self.fill(number, error, 0);

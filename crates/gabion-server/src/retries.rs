@@ -18,7 +18,7 @@ use crate::store::write_gate;
 use gabion_base::Frontier;
 use gabion_node::{WriteFate, WriteGate};
 use gabion_resp::Reply;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// How long a write is asked for after it came, in ms: a group that can heal takes less.
 const ASKED_MAX_MS: u64 = 10_000;
@@ -79,6 +79,29 @@ impl Retries {
             self.take().into_values().partition(|item| item.since_ms <= since_ms);
         left.into_iter().for_each(|item: Item| self.push(item));
         late
+    }
+}
+
+/// Writes of this node's own clients that it has made as the head, until they are acknowledged, in
+/// the order of their turns.
+#[derive(Default)]
+pub(crate) struct OwnWrites {
+    items: VecDeque<(u64, Item)>,
+    bytes: usize,
+}
+
+impl OwnWrites {
+    /// The oldest, if its turn is one up to `last`.
+    fn pop(&mut self, last: u64) -> Option<Item> {
+        self.items.front().filter(|(turn, _)| *turn <= last)?;
+        let (_, item) = self.items.pop_front()?;
+        self.bytes -= item.footprint();
+        Some(item)
+    }
+
+    /// Turns up to `last` are acknowledged.
+    pub(crate) fn acknowledge(&mut self, last: u64) {
+        while self.pop(last).is_some() {}
     }
 }
 
@@ -185,6 +208,35 @@ impl Service {
 
     // ---- at the head
 
+    /// A command has ended here in a turn. A write of this node's own client is kept until that is
+    /// acknowledged: another head may have to be asked for it.
+    #[inline]
+    pub(crate) fn keep_own(&mut self, item: Item, turn: u64) {
+        let is_kept = !item.is_read()
+            && matches!(item.origin, Origin::Client { .. })
+            && self.own_writes.bytes + item.footprint() <= KEPT_MAX
+            && self.writer() != self.reader();
+        if is_kept {
+            self.own_writes.bytes += item.footprint();
+            self.own_writes.items.push_back((turn, item));
+        }
+    }
+
+    /// Takes back the replies of own writes in turns up to `last`, which may not come to be
+    /// acknowledged here, and asks for these writes again.
+    pub(crate) fn recall_own(&mut self, last: u64) {
+        while let Some(item) = self.own_writes.pop(last) {
+            let Origin::Client { token, serial, slot } = item.origin else { continue };
+            let client = self.clients.get_mut(token).and_then(Option::as_mut);
+            if let Some(client) = client.filter(|client| client.serial == serial)
+                && client.recall(slot)
+            {
+                client.writes_out += 1;
+                self.ask_again(item);
+            }
+        }
+    }
+
     /// Lets a write go on that was not made. One that may have been is looked up in the log, and
     /// ends here if it was.
     pub(crate) fn judge_again(&mut self, item: Item) -> Result<Item, Begun> {
@@ -200,6 +252,7 @@ impl Service {
             Ok(WriteFate::NotMade) => Ok(item),
             Ok(WriteFate::Made(Some(reply))) => {
                 let turn = self.reply_turn(false);
+                self.keep_own(item, turn);
                 Err(Begun::Done(Reply::Encoded(reply.into()), turn))
             }
             Ok(WriteFate::Made(None)) => Err(Begun::Forgotten(REPLY_NOT_KEPT)),

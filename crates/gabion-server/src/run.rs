@@ -361,7 +361,9 @@ impl Service {
             Poll::Ready(reply) => {
                 self.replica.store.end_command(item.id, &reply, item.protocol);
                 self.note_time(&item);
-                Begun::Done(reply, self.reply_turn(is_read))
+                let turn = self.reply_turn(is_read);
+                self.keep_own(item, turn);
+                Begun::Done(reply, turn)
             }
             Poll::Pending => {
                 let item = match self.replies_to(&item.origin) {
@@ -455,8 +457,10 @@ impl Service {
                     if is_read && let Some(replies) = self.replies_to(&item.origin) {
                         replies.end();
                     }
-                    let begun = Begun::Done(reply, self.reply_turn(is_read));
-                    self.complete(&item.origin, item.protocol, is_read, begun);
+                    let turn = self.reply_turn(is_read);
+                    let (origin, protocol) = (item.origin.clone(), item.protocol);
+                    self.keep_own(item, turn);
+                    self.complete(&origin, protocol, is_read, Begun::Done(reply, turn));
                 }
                 Finished::CutOff { item } => self.begin_cut_off(item),
                 Finished::Answer { origin, reply } => self.answer(&origin, reply),

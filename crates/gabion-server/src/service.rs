@@ -22,7 +22,7 @@ use crate::host::ServerHost;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
 use crate::replica::{OpenTurn, Replica, WhileOpen};
-use crate::retries::Retries;
+use crate::retries::{OwnWrites, Retries};
 use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
@@ -98,6 +98,8 @@ pub(crate) struct Service {
     pub(crate) session: u64,
     /// Writes that may have been made, and those behind them.
     pub(crate) retries: Retries,
+    /// Writes that were made here for own clients.
+    pub(crate) own_writes: OwnWrites,
     /// Writes that run as tasks.
     pub(crate) writes_in_tasks: BTreeSet<WriteId>,
     /// Those whose connection is gone; answered in the next turn.
@@ -459,6 +461,7 @@ impl Service {
         let shown = turns.shown(acknowledged, is_current);
         if let Some(last) = turns.open.drain(..shown).next_back() {
             (turns.acknowledged, turns.acknowledged_at) = (last.number, last.end);
+            self.own_writes.acknowledge(last.number);
         }
         while let Some((origin, reply)) = self.pop_peer_reply(self.replica.turns.acknowledged) {
             self.send_reply(&origin, self.replica.turns.acknowledged_at, &reply);
@@ -491,7 +494,7 @@ impl Service {
         let Some(last) = late.map(|turn| turn.number) else { return };
         let gate = self.replica.node.borrow().write_gate();
         if matches!(gate, WriteGate::Refuse(_) | WriteGate::Full { .. }) {
-            self.give_up_turns(last, &UNACKNOWLEDGED);
+            self.give_up_turns(last, Outcome::Forgotten, &UNACKNOWLEDGED);
         }
     }
 
@@ -500,7 +503,9 @@ impl Service {
     pub(crate) fn give_up_view(&mut self) {
         // First what was acknowledged by then.
         self.acknowledge();
-        self.give_up_turns(self.replica.turns.current - 1, &VIEW_CHANGED);
+        let last = self.replica.turns.current - 1;
+        self.recall_own(last);
+        self.give_up_turns(last, Outcome::Unknown, &VIEW_CHANGED);
         self.replica.turns.open.clear();
     }
 
@@ -508,13 +513,17 @@ impl Service {
     /// filled with it: the log that is read then may lack what no other member has.
     pub(crate) fn give_up_log(&mut self) {
         self.acknowledge();
-        self.give_up_turns(self.replica.turns.current, &VIEW_CHANGED);
+        let last = self.replica.turns.current;
+        self.recall_own(last);
+        self.give_up_turns(last, Outcome::Unknown, &VIEW_CHANGED);
     }
 
-    /// Answers what waits for turns up to `last`: nobody knows whether they commit.
-    fn give_up_turns(&mut self, last: u64, error: &Reply) {
+    /// Answers what waits for turns up to `last`: nobody knows whether they commit. With
+    /// [`Outcome::Unknown`] members ask again.
+    fn give_up_turns(&mut self, last: u64, outcome: Outcome, error: &Reply) {
+        self.own_writes.acknowledge(last);
         while let Some((origin, _)) = self.pop_peer_reply(last) {
-            let bytes = forward::encode_reply(Outcome::Unknown, error, Protocol::Resp3);
+            let bytes = forward::encode_reply(outcome, error, Protocol::Resp3);
             self.send_reply(&origin, Frontier::ZERO, &bytes);
         }
         let acknowledged = self.replica.turns.acknowledged;

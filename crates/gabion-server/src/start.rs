@@ -10,7 +10,7 @@ use crate::listen::{listen, listen_to_clients};
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
-use crate::retries::Retries;
+use crate::retries::{OwnWrites, Retries};
 use crate::routing::ForwardedList;
 use crate::routing::Unsent;
 use crate::run::Waiting;
@@ -183,6 +183,7 @@ fn open_service(
         next_forward: 0,
         session: session_of(me, &seed),
         retries: Retries::default(),
+        own_writes: OwnWrites::default(),
         writes_in_tasks: BTreeSet::new(),
         lost: Vec::new(),
         incoming: BTreeMap::new(),

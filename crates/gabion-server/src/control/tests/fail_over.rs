@@ -16,7 +16,7 @@ pub(super) struct Three {
     pub(super) head: Rig,
     pub(super) others: Rig,
     pub(super) clients: [Client; 3],
-    controllers: [ControllerEnd; 3],
+    pub(super) controllers: [ControllerEnd; 3],
     /// The head's process stands still.
     pub(super) is_stopped: bool,
 }
@@ -153,7 +153,7 @@ fn a_head_that_stood_still_is_left_out_and_comes_back_without_what_nobody_else_h
     let knows = |report: &Report| report.view.as_ref().is_some_and(|view| view.config == SECOND);
     three.reported(&[0], "it knows", knows);
     let reply = three.receive(0);
-    assert!(reply.starts_with("-UNKNOWN another configuration began"), "{reply}");
+    assert!(reply.starts_with("-UNKNOWN this replica is no member of its group"), "{reply}");
     door_is_left_out(&mut three);
 
     // It comes back behind the others.
