@@ -120,6 +120,11 @@ impl Service {
         self.ask_again(item);
     }
 
+    /// Whether writes are to be asked for again.
+    pub(crate) fn has_retries(&self) -> bool {
+        !self.retries.is_empty() || !self.lost.is_empty()
+    }
+
     /// A write that comes while others wait is made after them.
     pub(crate) fn queue_behind_retries(&mut self, item: Item) -> Begun {
         if self.retries.bytes + item.footprint() > KEPT_MAX {
