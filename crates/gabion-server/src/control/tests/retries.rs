@@ -2,8 +2,9 @@
 
 use super::fail_over::Three;
 use super::{FIRST, SECOND, next_view};
-use crate::rig::{Rig, text};
-use gabion_base::{ConfigNumber, ReplicaId};
+use crate::rig::{Rig, group, text};
+use gabion_base::{ConfigNumber, Frontier, ReplicaId};
+use gabion_node::{AckLevel, WriteFate};
 
 /// How many writes a client has on their way.
 const PIPELINE: usize = 8;
@@ -152,4 +153,36 @@ fn doors_count_on_while_the_duty_to_write_moves_from_one_member_to_another() {
             (counter.heard == sent).then_some(())
         });
     }
+}
+
+/// docs/faults.md: R1
+#[test]
+fn what_a_log_without_its_beginning_has_of_a_door_is_known_after_a_start() {
+    let mut rig = Rig::new("retries-trimmed", &[group(7, 2, AckLevel::Replicated)]);
+    let mut client = rig.client(1);
+    assert_eq!(rig.insist(&mut client, &["INCR", "counter"]), ":1\r\n");
+    let door = rig.service(1);
+    let (session, numbers) = (door.session, 0..door.next_item);
+    let head = rig.service(0).replica.node.clone();
+    let made = WriteFate::Made(Some(b":1\r\n".to_vec()));
+    let is_made = |number: &u64| head.borrow_mut().fate_of_write(session, *number).unwrap() == made;
+    let number = numbers.into_iter().find(is_made).unwrap();
+    let logged = head.borrow().log_end();
+    drop(head);
+    rig.until("the log begins behind it", |rig| {
+        rig.fill(&mut client);
+        let begins = |place: usize| {
+            Frontier::of(rig.server.services[place].replica.node.borrow().state().trimmed.position)
+        };
+        [0, 1].map(begins).iter().all(|at| at.covers(&logged))
+    });
+    for place in [0, 1] {
+        rig.reopen(place);
+        rig.await_open(place);
+        let node = rig.service(place).replica.node.clone();
+        let fate = |number| node.borrow_mut().fate_of_write(session, number).unwrap();
+        assert_eq!(fate(number), made);
+        assert_eq!(fate(u64::MAX), WriteFate::NotMade);
+    }
+    assert_eq!(rig.insist(&mut client, &["INCR", "counter"]), ":2\r\n");
 }
