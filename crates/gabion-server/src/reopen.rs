@@ -3,15 +3,15 @@
 //! ```text
 //!   reopen ─► what waits is given up or kept ─► Replica::close ─► gabion-open ─► finish_reopening
 //!               │                                                                  │
-//!   clients     ├─ writes in the log: UNKNOWN              requests are held ◄─────┤
+//!   clients     ├─ writes in the log: asked for again      requests are held ◄─────┤
 //!               ├─ commands in tasks, or that wait: run again, as they did nothing ┤
-//!   members     └─ connections end: commands both ways are UNKNOWN ─► connect anew ┘
+//!   members     └─ connections end: commands both ways are asked for again ────────┘
 //! ```
 //!
 //! Nobody may rely on what the log held beyond what was acknowledged, since it may be cut before it
-//! is read again. So each reply that is held back for it says that nobody knows, and no connection
-//! waits for a position that the log no longer has. Watched keys are forgotten, as a writer begins
-//! a term. Caches go, as a number that was given to a file may be given again to another.
+//! is read again. So no reply that is held back for it is shown, and no connection waits for a
+//! position that the log no longer has. Watched keys are forgotten, as a writer begins a term.
+//! Caches go, as a number that was given to a file may be given again to another.
 
 use crate::ExitReason;
 use crate::replica::{Contents, Held, Reopening, Replica, Turns};
