@@ -1,10 +1,10 @@
 //! Writes whose answer was lost: each is asked for again under its number, and is made once.
 //!
 //! ```text
-//!   forwarded ──┬─ reply ─────────────────────────────────────────► client
-//!               ├─ link lost, outcome unknown ─► Retries ──┬─ link with the head ─► forwarded again
-//!   own door ───┴─ given up with its turn ─────►    ▲      ├─ head here ──────────► judge_again
-//!                                                   │      └─ 10 s ───────────────► UNKNOWN
+//!   forwarded ──┬─ reply ───────────────────────────────────────► client
+//!               ├─ link lost, outcome unknown ─► Retries ─┬─ link with the head ─► forwarded
+//!   own door ───┴─ given up with its turn ─────►    ▲     ├─ head here ──────────► judge_again
+//!                                                   │     └─ 10 s ───────────────► UNKNOWN
 //!   later writes, while any waits ──────────────────┘
 //! ```
 //!
@@ -34,7 +34,8 @@ const NOT_TOLD: Reply = Reply::error(
     "UNKNOWN no head has told for 10 s what became of the write: it may have been made or not",
 );
 const NOT_SENT: Reply = Reply::error(
-    "TRYAGAIN writes before this one have waited for 10 s for a head that takes them: it was not run",
+    "TRYAGAIN writes before this one have waited for 10 s for a head that takes them: it was not \
+     run",
 );
 const LEFT_OUT_AGAIN: Reply = Reply::error(
     "UNKNOWN this replica is no member of its group any more: the write may have been made or not",

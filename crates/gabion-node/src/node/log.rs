@@ -29,7 +29,10 @@ impl Node {
     /// Whether writes wait for room in the ring.
     pub(super) fn ring_is_full(&self) -> bool {
         let rules = self.ring_rules();
-        rules.room(&self.log) < rules.reserve
+        // The table of sessions comes before the next record.
+        let awaits_table = self.sessions.is_due() && !self.view.log_is_private();
+        let table = if awaits_table { self.config.segment_len / 2 } else { 0 };
+        rules.room(&self.log) < rules.len.min(rules.reserve + table)
     }
 
     pub(super) fn schedule_drains(&mut self) {

@@ -251,7 +251,7 @@ fn run_with_rot(seed: u64) -> Outcome {
 /// began no jobs. These seeds met one each, before the protocol's steps changed.
 #[test]
 fn a_repair_whose_file_is_removed_meanwhile_keeps_neither_slots_nor_bytes() {
-    for seed in [31, 19] {
+    for seed in [6, 19] {
         assert!(run_with_rot(seed).repaired_files > 0);
     }
 }

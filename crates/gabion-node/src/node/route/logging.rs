@@ -124,7 +124,9 @@ impl Node {
                 self.due.mark(Step::Jobs);
                 self.pass_marks(self.log.end(), self.log.last().crc);
                 // Without room for it, it comes before the next record.
-                let _ = self.append_sessions();
+                if let Err(error) = self.append_sessions() {
+                    self.failed(Failed::Append, error);
+                }
             }
             // Without room for it the MemTable grows a little more.
             Err(error) => self.failed(Failed::Append, error),

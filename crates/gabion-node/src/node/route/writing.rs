@@ -183,9 +183,9 @@ impl Node {
         Ok(self.log_end())
     }
 
-    /// The last `operations` of this turn are all that a command has written. It has `number` in the
-    /// session of the door at which it came, and this reply: the record says so. One that is longer
-    /// than a record remembers is not kept. Of a log that no other member has nobody asks.
+    /// The last `operations` of this turn are all that a command has written. It has `number` in
+    /// the session of the door at which it came, and this reply: the record says so. One that is
+    /// longer than a record remembers is not kept. Of a log that no other member has nobody asks.
     ///
     /// # Durability
     /// As [`Self::put`].
