@@ -150,6 +150,9 @@ impl Chain {
             self.last_crc = 0;
         }
         self.phase = Phase::Adopting { term };
+        // The node gives up a copy that it has begun, as the log may be followed now.
+        let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
+        link.into_iter().for_each(|link| link.asked_for_copy = false);
         self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: keep });
     }
 

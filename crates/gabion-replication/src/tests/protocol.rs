@@ -470,6 +470,37 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     assert_eq!((status[0].refused.is_some(), status[1].refused.is_some()), (false, true));
 }
 
+/// Whoever gives up a copy as a new term may have its log followed is told again that it cannot be.
+/// docs/faults.md: R12
+#[test]
+fn a_member_that_is_filled_asks_for_a_copy_once_in_each_term_that_it_cannot_follow() {
+    let mut config = config(3);
+    config.view.members[2].is_full = false;
+    let progress = Progress { end: at(100), ..Progress::default() };
+    let spans = spans(&[(1, 0, OPEN.get())]);
+    let state = LocalState { term: Term(1), spans, progress, ..LocalState::default() };
+    let mut chain = Chain::new(config, state, 0).unwrap();
+    for (peer, connection) in [(1, 9), (2, 8)] {
+        chain.handle_connected(ReplicaId(peer), connection, 0);
+        let hello = frame(peer, 3, 1, Message::Hello(hello()));
+        chain.handle_message(ReplicaId(peer), connection, hello, 0).unwrap();
+    }
+    let lists = [&[(1, 0, 100), (2, 4096, OPEN.get())][..], &[(1, 0, 100), (3, 4096, OPEN.get())]];
+    for (term, list) in [2, 3].into_iter().zip(lists) {
+        let begins = frame(1, 3, term, new_term(4096, 0, list));
+        chain.handle_message(ReplicaId(1), 9, begins, 0).unwrap();
+        chain.handle_term_adopted(ShardId::ZERO, Term(term));
+        actions(&mut chain);
+        let asked = [true, false].map(|_| {
+            let refused = Message::Refused { reason: "its log is trimmed".into() };
+            chain.handle_message(ReplicaId(2), 8, frame(2, 3, term, refused), 0).unwrap();
+            let all = actions(&mut chain);
+            all.iter().filter(|action| matches!(action, Action::NeedsCopy { .. })).count()
+        });
+        assert_eq!(asked, [1, 0], "term {term}");
+    }
+}
+
 /// A head that learns of a longer log or a later term stops taking writes at once.
 #[test]
 fn a_head_that_learns_of_more_log_starts_over() {
