@@ -20,7 +20,7 @@ use super::facts::{Facts, MetaOf};
 use super::names::host_name;
 use super::orders::Order;
 use super::outgoing::{Outgoing, OutgoingFiles};
-use super::{Counters, Mutant, Output, RemoteCommand};
+use super::{Counters, Output, RemoteCommand};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::view::View;
 use crate::work::{BuiltFile, ShipOrder, Shipped, Work};
@@ -268,7 +268,7 @@ impl Shipping {
         let is_late =
             session < remote.session || (session == remote.session && remote.geometry.is_none());
         if is_late && !is_other_pool {
-            if remote.geometry.is_none() && !facts.has(Mutant::KnownSessionNotTold) {
+            if remote.geometry.is_none() {
                 // Its disk may be an older one, which has it count from there.
                 let session = remote.session;
                 effects.tell_member(from, NodeMessage::KnownSession { session });

@@ -85,8 +85,8 @@ pub struct ControlFaults {
     pub full: u64,
     /// The way between two machines, or a machine and a controller, is cut again and again.
     pub flap: u64,
-    /// A controller hears a machine, or a machine hears a controller, for up to 1.5 s no more, and
-    /// the members hear each other.
+    /// A controller or a machine does not hear the other for up to 1.5 s, or neither does. The
+    /// members hear each other.
     pub deaf: u64,
     /// Machines and controllers are in two parts, of which one or none hears the other.
     pub split: u64,

@@ -160,9 +160,10 @@ impl Control {
         if happens(&mut self.random, faults.deaf) {
             let at = machines + self.random.below(self.seats.len() as u64) as usize;
             let index = self.random.below(machines as u64) as usize;
-            let ms = self.random.below(1_500);
-            let (from, to) = if self.random.once_in(2) { (index, at) } else { (at, index) };
-            world.cut_one_way(from, to, ms);
+            let (ms, ways) = (self.random.below(1_500), self.random.below(3));
+            let both = [(index, at), (at, index)];
+            let cut = both.into_iter().enumerate().filter(|(way, _)| *way as u64 != ways);
+            cut.for_each(|(_, (from, to))| world.cut_one_way(from, to, ms));
         }
         if happens(&mut self.random, faults.split) {
             let side = self.random.below(1 << places);
