@@ -283,6 +283,11 @@ impl Pending {
         self.config.filter(|_| matches!(self.waits, Waits::Read(_) | Waits::Seen(..)))
     }
 
+    /// The configurations in which it wrote, and in which it read, if that began late.
+    fn ended_in(&self, is_late: bool) -> (Option<ConfigNumber>, Option<ConfigNumber>) {
+        (self.written_in(), self.read_in().filter(|_| is_late))
+    }
+
     /// Whether the server lives, in the same view: in the log of another one the positions of this
     /// one may be other records.
     fn is_of(&self, process: &Process) -> bool {
@@ -503,8 +508,7 @@ impl Client {
             }
         };
         if let Some(actions) = done {
-            self.acknowledged_in = pending.written_in();
-            self.answered_late_in = pending.read_in().filter(|_| self.reads_late);
+            (self.acknowledged_in, self.answered_late_in) = pending.ended_in(self.reads_late);
             history.extend(ended(pending.called, actions, Some(now)));
             self.pending = None;
         }
