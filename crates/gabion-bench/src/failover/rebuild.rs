@@ -24,7 +24,7 @@ use crate::sink::{Sink, print};
 use crate::text::Style;
 pub use args::{LoadKind, RebuildArgs};
 use gabion_base::{Error, ErrorKind, Result};
-use load::{Load, Pace};
+use load::{Clients, Load, Pace};
 use peers::Peers;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,10 +53,11 @@ struct Round {
     /// Answers a second of the clients with nothing held back, and as they were paced.
     full_rate: f64,
     paced_rate: f64,
-    /// Median and 99th percentile of writes and reads, in µs: before the loss and until whole.
+    /// Median and 99th percentile of writes and reads, in µs: before the loss, and from the begin
+    /// of the copy until whole.
     before_us: [Option<[u64; 2]>; 2],
     during_us: [Option<[u64; 2]>; 2],
-    /// Requests that failed meanwhile.
+    /// Requests that failed from the loss on.
     failed: u64,
 }
 
@@ -188,18 +189,19 @@ impl Run<'_> {
                 Some(clients)
             }
         };
-        self.lose_disk(&mut round)?;
+        self.lose_disk(&mut round, clients.as_ref())?;
         if let Some(clients) = clients {
             let seen = clients.take();
             round.during_us = seen.kinds().map(figures);
-            round.failed = seen.failed;
+            round.failed += seen.failed;
             clients.stop()?;
         }
         Ok(round)
     }
 
-    /// Removes a replica's directory and waits until the group is whole.
-    fn lose_disk(&mut self, round: &mut Round) -> Result<()> {
+    /// Removes a replica's directory and waits until the group is whole. Latencies count from when
+    /// the copy begins: before, a replica fails, and that is measured elsewhere.
+    fn lose_disk(&mut self, round: &mut Round, clients: Option<&Clients>) -> Result<()> {
         let answers: Vec<_> = self.group.ask().into_iter().flatten().collect();
         let replica = in_role(&answers, self.args.role, 0)?.replica;
         let dir: PathBuf = self.group.data().join(format!("replica-{replica}"));
@@ -215,7 +217,9 @@ impl Run<'_> {
             let filled = answers.iter().flatten().find(|member| member.replica == replica);
             if let Some((bytes, done)) = filled.and_then(|member| member.copied) {
                 round.bytes = round.bytes.max(bytes);
-                copy_begun.get_or_insert(now);
+                if copy_begun.replace(copy_begun.unwrap_or(now)).is_none() {
+                    round.failed += clients.map_or(0, |clients| clients.take().failed);
+                }
                 if done == bytes {
                     copy_ended.get_or_insert(now);
                 }
