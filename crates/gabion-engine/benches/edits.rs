@@ -66,6 +66,7 @@ fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -
         term: Term(1),
         removed,
         added,
+        values: Vec::new(),
         flushed: (kind == JobKind::Flush).then_some(flushed),
         next_file: 1 << 40,
         floor: None,

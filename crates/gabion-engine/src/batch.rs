@@ -15,7 +15,7 @@
 //!   ExpiringPut 5:  key ≥ 1 byte, value that begins with `expiry_ms u64`, which the value length counts
 //!   RangeDelete 8:  the first key that is gone; as the value the key, with its keyspace byte, that ends the range
 //!                   and is not gone itself. At most 1,024 in a batch (see `range_delete`)
-//!   2, 6, 7:        reserved
+//!   2, 6, 7, 9:     reserved, or in files alone
 //! ```
 //!
 //! A batch without operations, and so without a sequence number of its own, carries time: the record's `now_ms`. One whose
@@ -438,7 +438,9 @@ mod tests {
     #[test]
     fn reserved_and_malformed_operations_are_refused() {
         let kind = |bytes: &[u8]| BatchReader::new(bytes).next().unwrap().unwrap_err().kind();
-        assert_eq!(kind(b"\x06\x02\x01k"), gabion_base::ErrorKind::Unsupported);
+        for pointer in [b"\x06\x02\x01k", b"\x09\x02\x01k"] {
+            assert_eq!(kind(pointer), gabion_base::ErrorKind::Unsupported);
+        }
         let other = BatchReader::new(b"\x04\x02\x01k\x02\x07\x01").next().unwrap().unwrap_err();
         assert_eq!(other.kind(), gabion_base::ErrorKind::Unsupported);
         assert!(format!("{other}").contains("merge operator 7 in version 1"), "{other}");
@@ -448,7 +450,7 @@ mod tests {
             "batch: expiring put at byte 0 has 7 bytes, its expiry alone has 8"
         );
         for bytes in [
-            &b"\x09\x01\x01"[..],
+            &b"\x0a\x01\x01"[..],
             b"\x00\x00",
             b"\x00\x01\x02",
             b"\x03\x02\x01k",

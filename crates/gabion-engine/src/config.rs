@@ -11,17 +11,20 @@
 //! 48 SstOptions, after its length (varint)
 //!  … version 2: codec of the bottom (version u16, level u16, name), after its length (varint)
 //!  … version 3: u32 filter bits of files above the bottom besides, then as version 2, the length 0 without a codec
+//!  … version 4: u32 large_values, then as version 3
 //! ```
 //!
 //! Each option is written by the first version that knows it: 1 where the bottom has no codec of its own and filters have
-//! as many bits everywhere, as all had before version 3; 2 where only the former is not so.
+//! as many bits everywhere, as all had before version 3; 2 where only the former is not so;
+//! 4 where large values go apart.
 
 use crate::recipe::JobKind;
 use crate::sst::{Compression, FILTER_BITS_MAX, SstOptions};
+use crate::values::LARGE_VALUES_MIN;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::units::{GIB, KIB, MIB};
+use gabion_base::units::{GIB, KIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
 
 /// Version of the encoding of [`TreeConfig`].
@@ -30,6 +33,8 @@ const VERSION: u16 = 1;
 const VERSION_BOTTOM: u16 = 2;
 /// With filters that have more bits above the bottom.
 const VERSION_FILTERS: u16 = 3;
+/// With values that go apart.
+const VERSION_VALUES: u16 = 4;
 /// Longest encoded codec.
 const CODEC_LEN_MAX: usize = 64;
 const WHAT: &str = "tree options";
@@ -88,6 +93,13 @@ pub struct TreeConfig {
     /// 24, default 6, so 16 in all. No filter has more than 32, and where those at the bottom have none, none has. See
     /// [`TreeConfig::sst_of_job`].
     pub upper_filter_bits_extra: u32,
+    /// Values of so many bytes, or more, lie in values files apart from the tree, which has
+    /// pointers to them; 64 to 8 MiB, default 0: none does. Such a value is written to a file once,
+    /// and again when half of its file is dead, in place of once for each level: for values of
+    /// 1,000 bytes that are written once, a fifth of the bytes. A read that is not in the cache
+    /// takes a read more, and a scan one for each pair; values of less than a few hundred bytes are
+    /// not worth that.
+    pub large_values: u32,
 }
 
 /// Which codec a file is made with. A tree begins with those of its [`TreeConfig`] and may go on with others
@@ -183,6 +195,7 @@ impl Default for TreeConfig {
             sst: SstOptions::default(),
             bottom_compression: None,
             upper_filter_bits_extra: 6,
+            large_values: 0,
         }
     }
 }
@@ -192,6 +205,18 @@ fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("tree option {name} is {value}, allowed are {min} to {max}")))
+}
+
+/// Checks from which length on values go apart, or that none does.
+///
+/// # Errors
+/// Invalid input that names the option, its value and its limits.
+pub fn check_large_values(large_values: u32) -> Result<()> {
+    if large_values == 0 {
+        return Ok(());
+    }
+    let (least, most) = (u64::from(LARGE_VALUES_MIN), VALUE_LEN_MAX as u64);
+    in_range("large_values", u64::from(large_values), least, most)
 }
 
 impl TreeConfig {
@@ -208,6 +233,7 @@ impl TreeConfig {
         in_range("levels", u64::from(self.levels), 2, u64::from(LEVELS_MAX))?;
         let extra = u64::from(self.upper_filter_bits_extra);
         in_range("upper_filter_bits_extra", extra, 0, FILTER_BITS_EXTRA_MAX)?;
+        check_large_values(self.large_values)?;
         self.sst.check()?;
         self.codecs().check()
     }
@@ -278,7 +304,10 @@ impl TreeConfig {
         let mut sst = Vec::new();
         self.sst.encode(&mut sst);
         out.put_prefixed(&sst);
-        if version == VERSION_FILTERS {
+        if version == VERSION_VALUES {
+            out.put_u32(self.large_values);
+        }
+        if version >= VERSION_FILTERS {
             out.put_u32(self.upper_filter_bits_extra);
         }
         if version != VERSION {
@@ -290,6 +319,7 @@ impl TreeConfig {
     /// The version of the encoding that knows all that is said.
     const fn version(&self) -> u16 {
         match (self.upper_filter_bits_extra, self.bottom_compression) {
+            _ if self.large_values > 0 => VERSION_VALUES,
             (0, None) => VERSION,
             (0, Some(_)) => VERSION_BOTTOM,
             _ => VERSION_FILTERS,
@@ -302,9 +332,10 @@ impl TreeConfig {
     /// Corruption, an unknown version, or an option out of its range.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let version = reader.u16()?;
-        if !(VERSION..=VERSION_FILTERS).contains(&version) {
+        if !(VERSION..=VERSION_VALUES).contains(&version) {
             return Err(Error::unsupported(format!(
-                "tree options have version {version}, this build knows {VERSION} to {VERSION_FILTERS}"
+                "tree options have version {version}, \
+                 this build knows {VERSION} to {VERSION_VALUES}"
             )));
         }
         let levels = reader.u8()?;
@@ -324,8 +355,12 @@ impl TreeConfig {
             sst: SstOptions::decode(reader.prefixed(SST_OPTIONS_LEN_MAX)?)?,
             bottom_compression: None,
             upper_filter_bits_extra: 0,
+            large_values: 0,
         };
-        if version == VERSION_FILTERS {
+        if version == VERSION_VALUES {
+            config.large_values = reader.u32()?;
+        }
+        if version >= VERSION_FILTERS {
             config.upper_filter_bits_extra = reader.u32()?;
         }
         if version != VERSION {
@@ -352,7 +387,8 @@ mod tests {
         let bottom_compression = Some(Compression::ZSTD);
         let two = TreeConfig { bottom_compression, ..one.clone() };
         let both = TreeConfig { bottom_compression, ..default.clone() };
-        for (config, version) in [(one, 1), (two, 2), (default, 3), (both, 3)] {
+        let large = TreeConfig { large_values: 512, ..both.clone() };
+        for (config, version) in [(one, 1), (two, 2), (default, 3), (both, 3), (large, 4)] {
             let mut bytes = Vec::new();
             config.encode(&mut bytes);
             assert_eq!(bytes[0], version);
@@ -370,8 +406,8 @@ mod tests {
         let mut bytes = Vec::new();
         config.encode(&mut bytes);
         let changes: [(usize, u8, &str); 4] = [
-            (0, 4, "tree options have version 4, this build knows 1 to 3"),
-            (0, 0, "tree options have version 0, this build knows 1 to 3"),
+            (0, 5, "tree options have version 5, this build knows 1 to 4"),
+            (0, 0, "tree options have version 0, this build knows 1 to 4"),
             (bytes.len() - 6, 20, "codec zstd in version 1 at level 20"),
             (bytes.len() - 1, b'u', "codec zstu in version 1 at level 3"),
         ];
@@ -402,6 +438,7 @@ mod tests {
     fn an_option_out_of_range_is_refused_by_name() {
         let bottom = |level| Some(Compression::Zstd { level });
         let broken = [
+            (TreeConfig { large_values: 63, ..TreeConfig::default() }, "large_values is 63"),
             (TreeConfig { levels: 1, ..TreeConfig::default() }, "levels is 1"),
             (TreeConfig { l0_trigger: 0, ..TreeConfig::default() }, "l0_trigger is 0"),
             (TreeConfig { l0_stop: 5, ..TreeConfig::default() }, "l0_stop is 5"),

@@ -246,6 +246,10 @@ impl Base {
             return Ok(Self::Absent);
         }
         let (expires_ms, value_at) = expiry_of(trailer, stored)?;
+        if trailer.kind().is_pointer() {
+            // Only what is longer than any number lies apart.
+            return Ok(Self::Other { expires_ms });
+        }
         Ok(match parse_i64(&stored[value_at..]) {
             Some(number) => Self::Number { number, expires_ms },
             None => Self::Other { expires_ms },

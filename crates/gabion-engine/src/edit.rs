@@ -5,13 +5,17 @@
 //! ```text
 //!  0 u16 version = 2 | u8 kind | u8 zero | u32 zero
 //!  8 u64 number   16 u64 term   24 u64 next_file
-//! 32 fields (gabion_base::codec), all critical, tags ascending, each at most once but `added`:
+//! 32 fields (gabion_base::codec), all critical, tags ascending, each at most once but 2 and 6:
 //!      1 removed   u8 level, u8 file kind, varint file number each
 //!      2 added     u8 level, FileMeta; one field per file
 //!      3 flushed   u64 MemTable, Frontier, u64 sequence number
 //!      4 floor     u64
 //!      5 recipe
+//!      6 values    FileMeta; one field per values file: each is referenced by an added file
 //! ```
+//!
+//! No edit says that a values file goes: that follows from the files of the tree. It goes with the
+//! last that references it.
 //!
 //! Numbers count by one. A gap means that an edit was lost, and is corruption: installing what
 //! follows would give this replica a tree of its own. RocksDB-Cloud numbers its edits likewise
@@ -36,6 +40,7 @@ const FIELD_ADDED: u16 = 2;
 const FIELD_FLUSHED: u16 = 3;
 const FIELD_FLOOR: u16 = 4;
 const FIELD_RECIPE: u16 = 5;
+const FIELD_VALUES: u16 = 6;
 /// Tag, flags and length.
 const FIELD_HEADER_LEN: usize = 2 + 2 + 4;
 const FLUSHED_LEN: usize = 8 + Frontier::ENCODED_LEN + 8;
@@ -65,6 +70,8 @@ pub struct Edit {
     pub removed: Vec<(u8, FileId)>,
     /// Files that enter the tree (or a level), with the level.
     pub added: Vec<(u8, FileMeta)>,
+    /// Values files that come with these, ascending.
+    pub values: Vec<FileMeta>,
     /// What has been flushed, when this edit is a flush's.
     pub flushed: Option<Flushed>,
     /// File numbers below this one are used up. It is of the edit's term, or of an earlier one.
@@ -136,6 +143,9 @@ impl Edit {
         if let Some(recipe) = &self.recipe {
             put(FIELD_RECIPE, &|payload| recipe.encode(payload));
         }
+        for meta in &self.values {
+            put(FIELD_VALUES, &|payload| meta.encode(payload));
+        }
         if out.len() > EDIT_LEN_MAX {
             return Err(Error::limit(format!(
                 "edit {} is {} bytes long, the limit is {EDIT_LEN_MAX}",
@@ -164,7 +174,8 @@ impl Edit {
         let mut fields = Fields::new(rest, "edit");
         let mut last_tag = 0;
         while let Some(field) = fields.next_field()? {
-            let again = field.tag == last_tag && field.tag == FIELD_ADDED;
+            let may_repeat = matches!(field.tag, FIELD_ADDED | FIELD_VALUES);
+            let again = field.tag == last_tag && may_repeat;
             if field.tag <= last_tag && !again {
                 return Err(Error::corruption(format!("edit: field {} out of order", field.tag)));
             }
@@ -176,7 +187,7 @@ impl Edit {
     }
 
     fn take_field(&mut self, field: &Field<'_>) -> Result<()> {
-        if (FIELD_REMOVED..=FIELD_RECIPE).contains(&field.tag) && !field.critical {
+        if (FIELD_REMOVED..=FIELD_VALUES).contains(&field.tag) && !field.critical {
             return Err(Error::corruption(format!("edit: field {} not critical", field.tag)));
         }
         let mut reader = Reader::new(field.payload, "edit");
@@ -205,6 +216,9 @@ impl Edit {
             FIELD_RECIPE => {
                 let bytes = reader.bytes(reader.remaining())?;
                 self.recipe = Some(Recipe::decode(bytes)?);
+            }
+            FIELD_VALUES => {
+                self.values.push(FileMeta::decode(reader.bytes(reader.remaining())?)?);
             }
             _ => return field.skip_unknown("edit"),
         }
@@ -262,7 +276,37 @@ impl Edit {
         for (_, meta) in &self.added {
             meta.check_references().map_err(|e| e.within(format!("edit {}", self.number)))?;
         }
+        self.validate_values()?;
         self.validate_recipe()
+    }
+
+    fn validate_values(&self) -> Result<()> {
+        let Some(first) = self.values.first() else { return Ok(()) };
+        let is_unnamed = |meta: &&FileMeta| {
+            let references = self.added.iter().flat_map(|(_, added)| &added.references);
+            !references.into_iter().any(|reference| reference.file == meta.id)
+        };
+        let wrong = if !matches!(self.kind, JobKind::Flush | JobKind::Compaction) {
+            "values files come with no job that makes any"
+        } else if self.values.iter().any(|meta| meta.id.kind != FileKind::Values) {
+            "a values file is none"
+        } else if !self.values.is_sorted_by(|a, b| a.id < b.id) {
+            "values files do not ascend"
+        } else if self.values.iter().any(|meta| meta.id.number >= self.next_file) {
+            "a values file's number is not below next_file"
+        } else if self.values.iter().any(|meta| !meta.references.is_empty()) {
+            "a values file references another"
+        } else if self.values.iter().any(has_longer_bound) {
+            "a values file has a bound that is longer than any key"
+        } else if let Some(meta) = self.values.iter().find(is_unnamed) {
+            return Err(Error::corruption(format!(
+                "edit {}: no added file references {}",
+                self.number, meta.id
+            )));
+        } else {
+            return Ok(());
+        };
+        Err(Error::corruption(format!("edit {}: {wrong}: {}", self.number, first.id)))
     }
 
     fn validate_recipe(&self) -> Result<()> {
@@ -275,6 +319,10 @@ impl Edit {
             "it removes other files than its recipe reads"
         } else if self.kind.makes_files() && self.added.iter().any(|(_, m)| !own(m.id.number)) {
             "an added file's number is not one of its recipe's"
+        } else if self.values.iter().any(|meta| !own(meta.id.number)) {
+            "a values file's number is not one of its recipe's"
+        } else if !self.values.is_empty() && !recipe.writes_values() {
+            "values files come of a recipe that makes none"
         } else if self.kind != JobKind::Load
             && self.added.iter().any(|(level, _)| *level != recipe.output_level)
         {
@@ -283,6 +331,11 @@ impl Edit {
             return Ok(());
         };
         Err(Error::corruption(format!("edit {}: {wrong}", self.number)))
+    }
+
+    /// The descriptions of all files that come with it, or are moved.
+    pub fn made(&self) -> impl Iterator<Item = &FileMeta> {
+        self.added.iter().map(|(_, meta)| meta).chain(&self.values)
     }
 
     fn levels(&self) -> impl Iterator<Item = u8> {
@@ -331,6 +384,7 @@ fn decode_header(header: &[u8]) -> Result<Edit> {
         next_file: reader.u64()?,
         removed: Vec::new(),
         added: Vec::new(),
+        values: Vec::new(),
         flushed: None,
         floor: None,
         recipe: None,

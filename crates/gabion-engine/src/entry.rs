@@ -37,13 +37,16 @@ pub enum EntryKind {
     Merge = 4,
     /// The key has this value until a time: the value begins with it ([`crate::expiry`]).
     ExpiringPut = 5,
-    /// Reserved: the value lies in another file.
+    /// The key has a value that lies in another file ([`crate::pointer`]). In files alone.
     Pointer = 6,
     /// Reserved: a pointer that garbage collection moved.
     Relocation = 7,
     /// Every key from its engine key up to its value, which is an engine key too, is gone
     /// ([`crate::range_delete`]).
     RangeDelete = 8,
+    /// A pointer to a value that is there until a time: its expiry comes first, as in an
+    /// [`ExpiringPut`](Self::ExpiringPut).
+    ExpiringPointer = 9,
 }
 
 impl EntryKind {
@@ -61,8 +64,23 @@ impl EntryKind {
             6 => Self::Pointer,
             7 => Self::Relocation,
             8 => Self::RangeDelete,
+            9 => Self::ExpiringPointer,
             _ => return None,
         })
+    }
+
+    /// Whether the value lies in another file.
+    #[inline]
+    #[must_use]
+    pub const fn is_pointer(self) -> bool {
+        matches!(self, Self::Pointer | Self::ExpiringPointer)
+    }
+
+    /// Whether an expiry stands before the value, or before the pointer to it.
+    #[inline]
+    #[must_use]
+    pub const fn is_expiring(self) -> bool {
+        matches!(self, Self::ExpiringPut | Self::ExpiringPointer)
     }
 
     /// Whether a reader that meets this entry first finds no value.
@@ -229,10 +247,10 @@ mod tests {
 
     #[test]
     fn every_kind_and_keyspace_survives_its_byte() {
-        for byte in 0..=8 {
+        for byte in 0..=9 {
             assert_eq!(EntryKind::from_byte(byte).unwrap() as u8, byte);
         }
-        assert_eq!(EntryKind::from_byte(9), None);
+        assert_eq!(EntryKind::from_byte(10), None);
         assert_eq!(Keyspace::from_byte(Keyspace::System as u8), Some(Keyspace::System));
         assert_eq!(Keyspace::from_byte(Keyspace::User as u8), Some(Keyspace::User));
         assert_eq!(Keyspace::from_byte(2), None);
@@ -240,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_trailer_of_unknown_kind_is_corruption() {
-        let error = Trailer::from_raw(0x0509).unwrap_err();
-        assert_eq!(error.message(), "entry trailer 0x0000000000000509 has unknown kind 9");
+        let error = Trailer::from_raw(0x050a).unwrap_err();
+        assert_eq!(error.message(), "entry trailer 0x000000000000050a has unknown kind 10");
         let trailer = Trailer::new(SequenceNumber::MAX, EntryKind::RangeDelete);
         assert_eq!(Trailer::from_raw(trailer.raw()).unwrap(), trailer);
         assert_eq!(

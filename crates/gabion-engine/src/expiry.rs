@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   EntryKind::ExpiringPut, in batches, MemTables and files:   expiry_ms u64 | value
+//!   EntryKind::ExpiringPointer, in files:                      expiry_ms u64 | pointer to it
 //! ```
 //!
 //! **Group time** judges, never a clock: the largest `now_ms` of the records that were applied
@@ -20,7 +21,7 @@
 //!   more than DUE_TIMES_MAX
 //! ```
 
-use crate::entry::{EntryKind, Trailer};
+use crate::entry::Trailer;
 use crate::version::Version;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -40,10 +41,10 @@ const DUE_TIMES_MAX: usize = 65_536;
 /// When the key of a stored value is gone, if it ever is, and where the value begins in it.
 ///
 /// # Errors
-/// Corruption when an expiring put is shorter than its expiry.
+/// Corruption when an entry that expires is shorter than its expiry.
 #[inline]
 pub(crate) fn expiry_of(trailer: Trailer, stored: &[u8]) -> Result<(Option<u64>, usize)> {
-    if trailer.kind() != EntryKind::ExpiringPut {
+    if !trailer.kind().is_expiring() {
         return Ok((None, 0));
     }
     match stored.first_chunk::<EXPIRY_LEN>() {
@@ -151,6 +152,7 @@ impl Due {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::EntryKind;
 
     #[test]
     fn each_expiry_that_lies_ahead_is_due_at_its_time_and_once() {

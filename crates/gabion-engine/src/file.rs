@@ -18,7 +18,7 @@ use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, round_up_to_block};
 use gabion_base::{Error, ErrorKind, FileId, Result, SequenceNumber, Term, crc};
 use gabion_media::{AlignedBuf, Bytes};
 
-pub(crate) use codec::{decode_clears, encode_clears};
+pub(crate) use codec::{REFERENCE_LEN, decode_clears, encode_clears};
 
 /// Longest file: offsets within an SST have 32 bits. Targets are far below (16 MiB).
 pub const FILE_LEN_MAX: u64 = 1 << 31;

@@ -9,6 +9,8 @@
 //!                           Fold (operands of a counter become one, or the value)
 //! ```
 //!
+//! Before `Outputs`, values may go apart into values files: see [`apart`].
+//!
 //! Range deletes do not go through the merge: those of all inputs are read first and cut into
 //! fragments. They hide entries like tombstones of each key; what has to stay of them goes to the
 //! outputs, each of which has the part that lies between it and its neighbours
@@ -43,6 +45,9 @@ pub struct JobInputs {
     /// The files that the recipe names, in its order; their slots are not used anew while the job
     /// has them.
     pub files: Vec<(u8, Arc<FileMeta>)>,
+    /// The files that the recipe has emptied of values, in its order. Those of `files` keep their
+    /// slots.
+    pub emptied: Vec<Arc<FileMeta>>,
 }
 
 /// What a job read and wrote.
@@ -65,6 +70,8 @@ pub struct JobOutput {
     pub recipe: Recipe,
     /// Files that enter a level.
     pub added: Vec<(u8, FileMeta)>,
+    /// Values files that these reference.
+    pub values: Vec<FileMeta>,
     /// What it took.
     pub stats: JobStats,
 }
@@ -82,7 +89,25 @@ impl JobInputs {
         let recipe = &self.recipe;
         let files = self.files.iter().map(|(_, file)| &**file);
         let of_files = Outgoing::of_files(files, recipe.sst.compression);
-        self.memtables.iter().fold(of_files, |all, table| all.and_table(table))
+        let all = self.memtables.iter().fold(of_files, |all, table| all.and_table(table));
+        match recipe.writes_values() {
+            true => all.and_values(self.moved_len(), recipe.output_len),
+            false => all,
+        }
+    }
+
+    /// Bytes of values that are copied out of the files to be emptied.
+    #[must_use]
+    pub fn moved_len(&self) -> u64 {
+        let references = self.files.iter().flat_map(|(_, file)| &file.references);
+        let moved = |file| self.recipe.emptied.binary_search(&file).is_ok();
+        references.filter(|it| moved(it.file)).map(|it| it.live_bytes).sum()
+    }
+
+    /// Whether values go apart, or pointers pass: else no entry need be looked at for it.
+    fn has_apart(&self) -> bool {
+        self.recipe.writes_values()
+            || self.files.iter().any(|(_, file)| !file.references.is_empty())
     }
 
     /// Most slots that the outputs can take.
@@ -121,6 +146,7 @@ impl JobInputs {
         let files = self.files.iter().map(|(level, file)| (*level, file.id));
         if named.eq(self.recipe.memtables.iter().copied())
             && files.eq(self.recipe.inputs.iter().copied())
+            && self.emptied.iter().map(|file| file.id).eq(self.recipe.emptied.iter().copied())
         {
             return Ok(());
         }
@@ -142,8 +168,12 @@ pub async fn run_job(
 ) -> Result<JobOutput> {
     inputs.check()?;
     let recipe = &inputs.recipe;
-    let mut output =
-        JobOutput { recipe: recipe.clone(), added: Vec::new(), stats: JobStats::default() };
+    let mut output = JobOutput {
+        recipe: recipe.clone(),
+        added: Vec::new(),
+        values: Vec::new(),
+        stats: JobStats::default(),
+    };
     match recipe.kind {
         JobKind::Drop => {}
         JobKind::Load => return Err(only_as_bytes()),
@@ -153,7 +183,12 @@ pub async fn run_job(
             output.added = moved.collect();
         }
         JobKind::Flush | JobKind::Compaction => {
-            merge_inputs(inputs, group, source, sink, &mut output).await?;
+            // Apart, so that entries of jobs without large values are not looked at for them.
+            if inputs.has_apart() {
+                merge_inputs::<true>(inputs, group, source, sink, &mut output).await?;
+            } else {
+                merge_inputs::<false>(inputs, group, source, sink, &mut output).await?;
+            }
         }
     }
     Ok(output)
@@ -167,7 +202,7 @@ pub(crate) fn only_as_bytes() -> Error {
     )
 }
 
-async fn merge_inputs(
+async fn merge_inputs<const APART: bool>(
     inputs: &JobInputs,
     group: GroupId,
     source: &impl FileSource,
@@ -183,21 +218,36 @@ async fn merge_inputs(
     let mut merge = Merge::new(open_inputs(inputs, &files, group, source).await?);
     let mut visibility = Visibility::new(recipe, &ranges);
     let mut files = Outputs::new(inputs, group, ranges::kept(recipe, &ranges));
+    let lengths = inputs.emptied.iter().map(|file| (file.id, file.len)).collect();
+    let mut apart = Apart::new(recipe, group, lengths);
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
         if visibility.is_folding() {
             for made in visibility.go_on_folding(&entry)? {
-                files.write(&made.entry(&visibility.folding_key), sink, output).await?;
+                let made = made.entry(&visibility.folding_key);
+                if APART {
+                    let placed = apart.place(&made, source, sink, output).await?;
+                    files.write::<APART>(&placed, sink, output).await?;
+                } else {
+                    files.write::<APART>(&made, sink, output).await?;
+                }
             }
         }
         if let Some(kept) = visibility.keep(&entry)? {
-            files.write(&kept, sink, output).await?;
+            if APART {
+                let placed = apart.place(&kept, source, sink, output).await?;
+                files.write::<APART>(&placed, sink, output).await?;
+            } else {
+                files.write::<APART>(&kept, sink, output).await?;
+            }
         }
         merge.advance().await?;
     }
+    // Where the last key had operands alone: these are no values to be put apart.
     for made in visibility.end_folding()? {
-        files.write(&made.entry(&visibility.folding_key), sink, output).await?;
+        files.write::<APART>(&made.entry(&visibility.folding_key), sink, output).await?;
     }
+    apart.finish(sink, output).await?;
     files.finish(sink, output).await?;
     let JobStats { entries_in, entries_out, .. } = output.stats;
     assert!(entries_out <= entries_in, "a job makes no entries");
@@ -345,8 +395,8 @@ impl<'a> Visibility<'a> {
             return Ok(None);
         }
         match entry.trailer.kind() {
-            EntryKind::Put => Ok(Some(*entry)),
-            EntryKind::ExpiringPut => {
+            EntryKind::Put | EntryKind::Pointer => Ok(Some(*entry)),
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
                 let (expiry, _) = expiry_of(entry.trailer, entry.value)?;
                 if !self.is_gone(expiry) {
                     return Ok(Some(*entry));
@@ -410,7 +460,11 @@ impl<'a> Visibility<'a> {
                 let made = fold.and_then(|fold| fold.push_older(sequence, operand));
                 Ok(made.into_iter().collect())
             }
-            EntryKind::Put | EntryKind::ExpiringPut | EntryKind::Delete => {
+            EntryKind::Put
+            | EntryKind::ExpiringPut
+            | EntryKind::Pointer
+            | EntryKind::ExpiringPointer
+            | EntryKind::Delete => {
                 self.fold_onto(Base::of(entry.trailer, entry.value)?, Some(entry))
             }
             other => Err(no_rule(other, sequence)),
@@ -458,12 +512,15 @@ fn no_rule(kind: EntryKind, sequence: SequenceNumber) -> Error {
     ))
 }
 
+mod apart;
 mod fold;
 mod outputs;
 mod parting;
 mod ranges;
 mod rules;
 mod slots;
+use apart::Apart;
+pub(crate) use apart::EMPTIED_MAX;
 use fold::{Fold, Made};
 use outputs::Outputs;
 pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, OUTPUT_LEN_MOST};

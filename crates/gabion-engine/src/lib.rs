@@ -13,7 +13,8 @@
 //! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
 //! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator.
-//! [`range_delete`]: keys from one up to another that are gone. Upper half: [`tree`] (one replica's
+//! [`range_delete`]: keys from one up to another that are gone. [`values`] and [`pointer`]: large
+//! values apart from the tree. Upper half: [`tree`] (one replica's
 //! state, driven by its log), [`version`] and [`edit`] (which files count), [`recipe`], [`picker`]
 //! and [`job`] (how they come to be), [`read`] (what a reader sees), [`readers`] (for how long),
 //! [`config`].
@@ -42,6 +43,7 @@ pub mod memtable;
 mod merge;
 mod once;
 pub mod picker;
+pub mod pointer;
 pub mod range_delete;
 mod rank;
 pub mod read;
@@ -50,6 +52,7 @@ pub mod recipe;
 mod skip_list;
 pub mod sst;
 pub mod tree;
+pub mod values;
 pub mod version;
 
 /// Whether steps end with costly checks of what must hold: in tests and the simulator. A build with
@@ -58,7 +61,7 @@ const CHECKED: bool = cfg!(all(feature = "invariants", debug_assertions));
 
 pub use batch::{BatchBuilder, BatchReader, Operation};
 pub use cache::{BlockCache, LocalCache, ReadCache};
-pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig, WriteLimits};
+pub use config::{Codecs, LEVEL1_MEMTABLES, TreeConfig, WriteLimits, check_large_values};
 pub use counter::Operand;
 pub use edit::{Edit, Flushed};
 pub use entry::{Entry, EntryKind, Keyspace, Trailer};
@@ -67,10 +70,12 @@ pub use file::{FileMeta, FileRange, FileReference, FileSink, FileSource, Finishe
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
+pub use pointer::Pointer;
 pub use range_delete::{RangeDelete, RangeDeletes};
-pub use read::{Found, Lent, Move, RangeSize, ReadIterator, ReadView, Tables};
+pub use read::{Found, FoundLen, Lent, Move, RangeSize, ReadIterator, ReadView, Tables};
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};
 pub use sst::{BlockCodec, Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};
 pub use tree::{JobContext, KeyEstimate, LevelStats, Pressure, Tree, TreeMemory, WriteState};
-pub use version::{Version, Versions};
+pub use values::{ValueRecord, ValueRecords, ValuesBuilder};
+pub use version::{ValuesStats, Version, Versions};

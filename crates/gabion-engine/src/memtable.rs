@@ -51,6 +51,9 @@ struct Counts {
     allocated: AtomicUsize,
     len: AtomicUsize,
     deletes: AtomicUsize,
+    // Values from this length on are counted in bytes.
+    large_from: AtomicUsize,
+    large_bytes: AtomicUsize,
     // u64::MAX and 0 while empty.
     smallest_sequence: AtomicU64,
     largest_sequence: AtomicU64,
@@ -78,6 +81,8 @@ impl MemTable {
                 allocated: AtomicUsize::new(0),
                 len: AtomicUsize::new(0),
                 deletes: AtomicUsize::new(0),
+                large_from: AtomicUsize::new(usize::MAX),
+                large_bytes: AtomicUsize::new(0),
                 smallest_sequence: AtomicU64::new(u64::MAX),
                 largest_sequence: AtomicU64::new(0),
                 operands_from_ms: AtomicU64::new(u64::MAX),
@@ -147,7 +152,22 @@ impl MemTable {
     /// The next table, empty, for keys like these.
     #[must_use]
     pub fn successor(&self) -> Self {
-        Self::with_prefix(self.id.next(), self.list.common_prefix())
+        let next = Self::with_prefix(self.id.next(), self.list.common_prefix());
+        let large_from = self.counts.large_from.load(Ordering::Relaxed);
+        next.counts.large_from.store(large_from, Ordering::Relaxed);
+        next
+    }
+
+    /// Has bytes of values counted from so many in a value on, of those that are inserted from now
+    /// on; 0: of none.
+    pub(crate) fn count_large_from(&self, len: u32) {
+        let from = if len == 0 { usize::MAX } else { len as usize };
+        self.counts.large_from.store(from, Ordering::Relaxed);
+    }
+
+    /// Bytes of values that are so long. May differ between replicas.
+    pub(crate) fn large_bytes(&self) -> usize {
+        self.counts.large_bytes.load(Ordering::Relaxed)
     }
 
     /// Its number.
@@ -449,6 +469,10 @@ impl MemTableWriter<'_> {
         if kind == EntryKind::Delete {
             let deletes = counts.deletes.load(Ordering::Relaxed);
             counts.deletes.store(deletes + 1, Ordering::Relaxed);
+        }
+        if value.len() >= counts.large_from.load(Ordering::Relaxed) {
+            let large = counts.large_bytes.load(Ordering::Relaxed);
+            counts.large_bytes.store(large + value.len(), Ordering::Relaxed);
         }
         counts.add(sequence, key.len() + value.len() + ENTRY_OVERHEAD);
     }

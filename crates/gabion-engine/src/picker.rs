@@ -2,11 +2,11 @@
 //! overlaps (LevelDB's scheme, as RocksDB refined it; RubbleDB runs on it).
 //!
 //! ```text
-//!   Drop ─► Tombstones ─► Levels ─► Ranges ─► Expired ─► nothing, and why: a reason each
-//!     └─────────┴───────────┴─────────┴─────────┴──────► a pick
+//!   Drop ─► Tombstones ─► Levels ─► Values ─► Ranges ─► Expired ─► nothing, and why: a reason each
+//!     └─────────┴───────────┴─────────┴─────────┴─────────┴──────► a pick
 //! ```
 //!
-//! Five [strategies](Strategy) are asked in this order, and the first pick is taken. Each level has
+//! Six [strategies](Strategy) are asked in this order, and the first pick is taken. Each level has
 //! a score: L0 its runs ÷ trigger (or bytes ÷ the most that L1 aims at, if larger), others bytes ÷
 //! target. From the highest score over 1 downwards, the first level with work that collides with no
 //! job under way gives the job of `Levels`:
@@ -44,6 +44,9 @@
 //! little but range deletes would never be picked for its length: when no level is over its target
 //! it sinks, level by level, and at the last that has anything of its range it vanishes.
 //!
+//! Which values files a compaction empties, and when SSTs are written anew for that alone, is in
+//! `values`.
+//!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key
 //! range at its output level is covered by its own inputs. Picking depends on the version, the
 //! files that are busy and, for what has expired, group time, on nothing else.
@@ -56,6 +59,7 @@ mod pick;
 mod range;
 mod shape;
 mod tombstones;
+mod values;
 
 pub use pick::{NoPick, Pick, Picked};
 pub(crate) use range::{Gone, RangePosition, RangeStep};
@@ -74,6 +78,8 @@ pub enum Strategy {
     Tombstones,
     /// Levels that are over their targets.
     Levels,
+    /// Files that reference values files with much garbage.
+    Values,
     /// Files with little but range deletes.
     Ranges,
     /// Files in which much has expired, when room is short.
@@ -82,8 +88,8 @@ pub enum Strategy {
 
 impl Strategy {
     /// All, in the order in which they are asked.
-    pub const ORDER: [Self; 5] =
-        [Self::Drop, Self::Tombstones, Self::Levels, Self::Ranges, Self::Expired];
+    pub const ORDER: [Self; 6] =
+        [Self::Drop, Self::Tombstones, Self::Levels, Self::Values, Self::Ranges, Self::Expired];
 
     /// Its name in status.
     #[must_use]
@@ -92,6 +98,7 @@ impl Strategy {
             Self::Drop => "drop",
             Self::Tombstones => "tombstones",
             Self::Levels => "levels",
+            Self::Values => "values",
             Self::Ranges => "ranges",
             Self::Expired => "expired",
         }
@@ -137,6 +144,7 @@ impl Picker<'_> {
             Strategy::Tombstones if self.slows_writers() => Err(NoPick::YieldsToL0),
             Strategy::Tombstones => self.pick_tombstones(),
             Strategy::Levels => self.pick(),
+            Strategy::Values => self.pick_values(),
             Strategy::Ranges => self.pick_ranges(),
             Strategy::Expired => self.pick_expired(now_ms),
         }

@@ -30,7 +30,7 @@ use source::Cursors;
 pub use tables::Tables;
 pub(crate) use walk::ReadPoint;
 use walk::Walk;
-pub use walk::{Found, Move};
+pub use walk::{Found, FoundLen, Move};
 
 /// The tree at one moment, for any thread. Cheap to clone. Keeps MemTables and files alive: a
 /// lasting one as long as it is there, any other as long as the pin budget lets it, see
@@ -179,6 +179,21 @@ impl ReadView {
         self.point.get(shape, tables, key, || self.check()).await
     }
 
+    /// The length of the value of an engine key, if it has one, and until when. Costs no read of a
+    /// value that lies apart from its key.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn look_up_len<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        key: &[u8],
+    ) -> Result<Option<FoundLen>> {
+        let mut pinned = None;
+        let shape = self.shape(&mut pinned)?;
+        self.point.get_len(shape, tables, key, || self.check()).await
+    }
+
     /// The values of many engine keys, in any order and any of them more than once: `give` gets
     /// each key's place in `keys` with what it has, as [`Self::look_up`] says it, in no order. Goes
     /// down the tree once for all of them; the blocks that are not in memory are read at once, up
@@ -319,6 +334,14 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
     #[must_use]
     pub fn to_pair(&self) -> Option<(Bytes, Bytes)> {
         self.key().map(Bytes::copy_from_slice).zip(self.value_bytes())
+    }
+
+    /// The same iterator, which leaves values out that lie apart from their keys: it has keys and
+    /// expiries, and no read is made for a value. Of a pair with such a value there is none.
+    #[must_use]
+    pub fn of_keys(mut self) -> Self {
+        self.walk.leave_out_values();
+        self
     }
 
     /// The same iterator, which stops when it has passed about `entries` versions of keys, whether

@@ -14,7 +14,14 @@
 //!      6 merging     u8 operator, u8 version, u64 first and last expiry, u64 operands above from; each ms,
 //!                    u64::MAX first and 0 last: none expires; u64::MAX: no operands above
 //!      7 parted from u32, not 0: so many tombstones in a row have files of their own (absent: as all other entries)
+//!      8 large from u32, not 0: values of so many bytes or more go to values files (absent: none)
+//!      9 emptied    u8 file kind, varint file number each, ascending: values that pointers lead
+//!                    to there go to values files of the job's own
 //! ```
+//!
+//! A job that makes values files too has the second half of the numbers for them: no two of its
+//! files have the same, though kinds differ. A values file ends as an SST does, before the record
+//! that would take it over `output_len`.
 //!
 //! Boundaries of output files are derived, never stored: a file is cut before the entry that would
 //! take it over `output_len`, and before every key in `cuts`; over a multiple of it, where else one
@@ -39,6 +46,8 @@ const FIELD_CUTS: u16 = 3;
 const FIELD_SST: u16 = 5;
 const FIELD_MERGING: u16 = 6;
 const FIELD_PARTED_FROM: u16 = 7;
+const FIELD_LARGE_FROM: u16 = 8;
+const FIELD_EMPTIED: u16 = 9;
 
 /// Most MemTables, input files or cuts that one recipe may name.
 pub const RECIPE_ITEMS_MAX: usize = 65_536;
@@ -162,6 +171,11 @@ pub struct Recipe {
     /// A file ends before and after so many tombstones in a row, so that they can be merged with
     /// what they delete, and not with all that the rest of a wide file overlaps; 0: nowhere.
     pub parted_from: u32,
+    /// Of a flush: values of so many bytes, or more, go to values files; 0: none does.
+    pub large_from: u32,
+    /// Of a compaction: values files, and segments of the log, out of which the values that it
+    /// meets are copied to values files of its own. Ascending.
+    pub emptied: Vec<FileId>,
 }
 
 impl Recipe {
@@ -194,6 +208,10 @@ impl Recipe {
         if self.parted_from > 0 {
             put_field(out, FIELD_PARTED_FROM, FIELD_CRITICAL, &self.parted_from.to_le_bytes());
         }
+        if self.large_from > 0 {
+            put_field(out, FIELD_LARGE_FROM, FIELD_CRITICAL, &self.large_from.to_le_bytes());
+        }
+        put_list(out, FIELD_EMPTIED, &self.emptied, |out, id| put_file_id(out, *id));
     }
 
     /// The recipe that `bytes` hold, validated.
@@ -212,7 +230,7 @@ impl Recipe {
                 return Err(Error::corruption(format!("recipe: field {} out of order", field.tag)));
             }
             last_tag = field.tag;
-            if (FIELD_MEMTABLES..=FIELD_PARTED_FROM).contains(&field.tag) && !field.critical {
+            if (FIELD_MEMTABLES..=FIELD_EMPTIED).contains(&field.tag) && !field.critical {
                 return Err(Error::corruption(format!("recipe: field {} not critical", field.tag)));
             }
             let payload = Reader::new(field.payload, "recipe");
@@ -228,7 +246,9 @@ impl Recipe {
                 }
                 FIELD_SST => sst = Some(SstOptions::decode(field.payload)?),
                 FIELD_MERGING => recipe.merging = Some(Merging::decode(payload)?),
-                FIELD_PARTED_FROM => recipe.parted_from = parted_from(payload)?,
+                FIELD_PARTED_FROM => recipe.parted_from = number(payload, "parted from")?,
+                FIELD_LARGE_FROM => recipe.large_from = number(payload, "large from")?,
+                FIELD_EMPTIED => recipe.emptied = list(payload, |r| file_id(r, "recipe"))?,
                 _ => field.skip_unknown("recipe")?,
             }
         }
@@ -265,6 +285,16 @@ impl Recipe {
             "reserved files exceed the number space of its term"
         } else if self.floor > SequenceNumber::MAX {
             "the floor is no sequence number"
+        } else if self.writes_values() && self.output_count < 2 {
+            "no numbers are left for values files"
+        } else if self.large_from > 0 && !flush {
+            "values go apart, and it is no flush"
+        } else if !self.emptied.is_empty() && self.kind != JobKind::Compaction {
+            "files are emptied, and it is no compaction"
+        } else if !ascending(&self.emptied) {
+            "the files to be emptied are not ascending"
+        } else if self.emptied.iter().any(|file| file.kind == FileKind::Sst) {
+            "an SST is to be emptied of values"
         } else {
             return self.sst.check();
         };
@@ -276,6 +306,19 @@ impl Recipe {
     pub(crate) const fn numbers_are_of_its_term(&self) -> bool {
         let left = FileId::numbers_left(self.output_first, self.term);
         self.output_count == 0 || (self.output_count as u64) < left
+    }
+
+    /// Whether the job writes values files, or may.
+    #[must_use]
+    pub const fn writes_values(&self) -> bool {
+        self.large_from > 0 || !self.emptied.is_empty()
+    }
+
+    /// The first number of its values files, if it may make any: those of SSTs are below.
+    #[must_use]
+    pub const fn values_first(&self) -> u64 {
+        let half = if self.writes_values() { self.output_count / 2 } else { self.output_count };
+        self.output_first.saturating_add(half as u64)
     }
 
     /// The output file numbers are below this one.
@@ -322,16 +365,19 @@ fn decode_header(header: &[u8]) -> Result<Recipe> {
         sst: SstOptions::default(),
         merging: None,
         parted_from: 0,
+        large_from: 0,
+        emptied: Vec::new(),
     })
 }
 
-fn parted_from(mut payload: Reader<'_>) -> Result<u32> {
-    let parted_from = payload.u32()?;
-    if parted_from == 0 {
-        return Err(Error::corruption("recipe: files that are parted from 0 tombstones on"));
+/// A number that is not 0: without one there is no field.
+fn number(mut payload: Reader<'_>, what: &str) -> Result<u32> {
+    let number = payload.u32()?;
+    if number == 0 {
+        return Err(Error::corruption(format!("recipe: {what} 0")));
     }
     payload.finish()?;
-    Ok(parted_from)
+    Ok(number)
 }
 
 /// Appends a whole file id: kind u8, number as a varint.

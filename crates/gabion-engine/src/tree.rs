@@ -26,7 +26,8 @@
 //! Snapshot bytes:
 //!
 //! ```text
-//!  0 u16 version = 2 | 6 zero bytes    8 u64 group    16 u64 last edit    24 u64 next file
+//!  0 u16 version = 2, 3 with values files | 6 zero bytes
+//!  8 u64 group    16 u64 last edit    24 u64 next file
 //! 32 u64 floor   40 u64 flushed MemTable   48 u64 flushed sequence number
 //! 56 flushed Frontier | Version … | u32 CRC32C of all before
 //! ```
@@ -64,6 +65,8 @@ pub(crate) use deletes::PARTS;
 pub use load::Loaded;
 
 const SNAPSHOT_VERSION: u16 = 2;
+/// Of a tree that has values files.
+const SNAPSHOT_VERSION_VALUES: u16 = 3;
 const SNAPSHOT_HEADER_LEN: usize = 56 + Frontier::ENCODED_LEN;
 
 /// A MemTable that is complete, and where the log goes on after it.
@@ -219,6 +222,7 @@ impl Tree {
     ) -> Self {
         let versions = Versions::new(version);
         let active = Arc::new(MemTable::new(flushed.memtable.next()));
+        active.count_large_from(config.large_values);
         let now = kept_of(&active, &VecDeque::new(), &versions);
         let mut due = Due::default();
         // What was loaded since the last flush is newer than that.
@@ -264,11 +268,14 @@ impl Tree {
         }
         let mut reader = Reader::new(body, "tree snapshot");
         let version = reader.u16()?;
-        if version != SNAPSHOT_VERSION || reader.array::<6>()? != [0; 6] {
+        let is_known = (SNAPSHOT_VERSION..=SNAPSHOT_VERSION_VALUES).contains(&version);
+        if !is_known || reader.array::<6>()? != [0; 6] {
             return Err(Error::unsupported(format!(
-                "tree snapshot has version {version}, this build knows {SNAPSHOT_VERSION}"
+                "tree snapshot has version {version}, this build knows {SNAPSHOT_VERSION} and \
+                 {SNAPSHOT_VERSION_VALUES}"
             )));
         }
+        let is_with_values = version == SNAPSHOT_VERSION_VALUES;
         let of_group = GroupId(reader.u64()?);
         let (last_edit, next_file, floor) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let flushed = Flushed {
@@ -278,11 +285,13 @@ impl Tree {
         };
         let version = Version::decode(&mut reader)?;
         reader.finish()?;
-        let wrong = if of_group != group {
+        let wrong = if is_with_values != (version.values_stats().files > 0) {
+            "of another version than its values files ask for".into()
+        } else if of_group != group {
             format!("is of group {of_group}, not {group}")
         } else if version.level_count() != config.levels {
             format!("has {} levels, the group {}", version.level_count(), config.levels)
-        } else if version.files().any(|(_, file)| file.id.number >= next_file) {
+        } else if version.described().any(|file| file.id.number >= next_file) {
             format!("holds a file whose number is not below {next_file}")
         } else if flushed.sequence.max(SequenceNumber(floor)) > SequenceNumber::MAX
             || flushed.memtable.get() == u64::MAX
@@ -300,7 +309,10 @@ impl Tree {
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        out.put_u16(SNAPSHOT_VERSION);
+        out.put_u16(match self.version().values_stats().files {
+            0 => SNAPSHOT_VERSION,
+            _ => SNAPSHOT_VERSION_VALUES,
+        });
         out.put_bytes(&[0; 6]);
         out.put_u64(self.group.get());
         out.put_u64(self.last_edit);

@@ -15,7 +15,8 @@
 //! be used again.
 //!
 //! Encoded (part of a tree's snapshot): `u8 levels`, then per level `varint files`, and each file's
-//! `FileMeta` after its length (varint).
+//! `FileMeta` after its length (varint). Where there are values files follow `varint files`, and
+//! likewise each.
 
 use crate::config::LEVELS_MAX;
 use crate::edit::Edit;
@@ -37,12 +38,15 @@ mod order;
 mod referenced;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use change::Change;
 pub(crate) use finder::FileRef;
 use finder::Finder;
 pub(crate) use order::{is_of_run, newest_first};
 use referenced::Referenced;
+use values::ValuesFiles;
+pub use values::ValuesStats;
 
 /// The files of a level in order: L0 newest first, others ascending by key.
 type Level = Arc<Vec<Arc<FileMeta>>>;
@@ -55,10 +59,13 @@ pub struct Version {
     finder: Finder,
     /// Likewise.
     referenced: Referenced,
+    /// Those that are referenced.
+    values: ValuesFiles,
 }
 
 impl PartialEq for Version {
     fn eq(&self, other: &Self) -> bool {
+        // Values files are those that these reference.
         self.levels == other.levels
     }
 }
@@ -87,7 +94,7 @@ impl Version {
         let finder = Finder::of(&levels);
         let referenced =
             Referenced::of(levels.iter().flat_map(|level| level.iter().map(|it| &**it)));
-        Self { levels, finder, referenced }
+        Self { levels, finder, referenced, values: ValuesFiles::default() }
     }
 
     /// How many levels there are, L0 included.
@@ -115,18 +122,19 @@ impl Version {
         self.finder.runs()
     }
 
-    /// Slots that the files of all levels take in a pool.
+    /// Slots that the files of all levels, and the values files, take in a pool.
     #[must_use]
     pub fn slots(&self) -> u64 {
-        self.finder.sums().slots
+        self.finder.sums().slots + self.values.slots()
     }
 
-    /// Bytes that a value takes in files, on average; 0 without any.
+    /// Bytes that a value takes in files, on average, there or in values files; 0 without any.
     #[must_use]
     pub fn value_len(&self) -> u64 {
         let sums = self.finder.sums();
         let packed = u128::from(sums.values_len) * u128::from(sums.len);
-        let all = packed / u128::from(sums.raw_len.max(1));
+        let apart = u128::from(self.values.stats().live_bytes);
+        let all = packed / u128::from(sums.raw_len.max(1)) + apart;
         u64::try_from(all / u128::from(sums.puts.max(1))).unwrap_or(u64::MAX)
     }
 
@@ -136,6 +144,33 @@ impl Version {
             .iter()
             .enumerate()
             .flat_map(|(level, files)| files.iter().map(move |file| (level as u8, file)))
+    }
+
+    /// The values files that its files reference, by number.
+    pub fn values_files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
+        self.values.iter()
+    }
+
+    /// The values file with this id, if it is referenced.
+    #[must_use]
+    pub fn values_file(&self, id: FileId) -> Option<&Arc<FileMeta>> {
+        self.values.get(id)
+    }
+
+    /// The values files of this version that `next` does not have.
+    pub fn values_gone_in<'a>(&'a self, next: &'a Self) -> impl Iterator<Item = FileId> + 'a {
+        self.values.gone_in(&next.values)
+    }
+
+    /// What values files hold.
+    #[must_use]
+    pub const fn values_stats(&self) -> ValuesStats {
+        self.values.stats()
+    }
+
+    /// Every file that has an edit to describe it: SSTs, level by level, then values files.
+    pub fn described(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
+        self.files().map(|(_, file)| file).chain(self.values_files())
     }
 
     /// Values files and log segments that its files reference, and the bytes of each that are live.
@@ -148,7 +183,8 @@ impl Version {
     #[must_use]
     pub fn memory_used(&self) -> usize {
         let places = self.levels.iter().map(|files| files.capacity() * size_of::<Arc<FileMeta>>());
-        places.sum::<usize>() + self.files().map(|(_, file)| file.memory_used()).sum::<usize>()
+        let files = self.files().map(|(_, file)| file.memory_used());
+        places.sum::<usize>() + files.sum::<usize>() + self.values.memory_used()
     }
 
     /// The file of a level with this id.
@@ -290,10 +326,11 @@ impl Version {
         let finder = self.finder.after(&self.levels, &levels, &changes);
         let added = edit.added.iter().map(|(_, meta)| meta);
         let referenced = self.referenced.after(added, gone.values().map(|file| &**file));
+        let values = self.values.after(edit, &referenced)?;
         for (_, meta) in &edit.added {
             gone.remove(&meta.id);
         }
-        let next = Self { levels, finder, referenced };
+        let next = Self { levels, finder, referenced, values };
         let count = |version: &Self| version.levels.iter().map(|files| files.len()).sum::<usize>();
         assert_eq!(
             count(&next) + edit.removed.len(),
@@ -396,6 +433,7 @@ impl Version {
         self.finder.invariants(&self.levels);
         let counted = Referenced::of(self.files().map(|(_, file)| &**file));
         assert_eq!(self.referenced, counted, "live bytes by file are the sum over all SSTs");
+        self.values.check(&counted).expect("values files are those that are referenced");
     }
 
     /// A version of these files, for tests of what looks at versions.
@@ -406,7 +444,11 @@ impl Version {
             Arc::make_mut(&mut version.levels[usize::from(level)]).push(Arc::new(meta));
         }
         (0..levels).for_each(|level| version.sort_and_check(level).unwrap());
-        Self::with(version.levels)
+        let mut version = Self::with(version.levels);
+        let mut edit = Edit::nothing();
+        edit.values = tests::values_of(&version, &ValuesFiles::default());
+        version.values = version.values.after(&edit, &version.referenced).unwrap();
+        version
     }
 
     /// A flush adds what is newer than all of L0, or readers would find the wrong version first.
@@ -467,9 +509,12 @@ impl Version {
                 out.put_prefixed(&meta);
             }
         }
+        if self.values.stats().files > 0 {
+            self.values.encode(out);
+        }
     }
 
-    /// The version off the front of `reader`, with every rule checked.
+    /// The version that the rest of `reader` holds, with every rule checked.
     ///
     /// # Errors
     /// Corruption.
@@ -497,7 +542,9 @@ impl Version {
                 return Err(Error::corruption(format!("version: level {level} is not in order")));
             }
         }
-        Ok(Self::with(version.levels))
+        let mut version = Self::with(version.levels);
+        version.values = ValuesFiles::decode(reader, &version.referenced)?;
+        Ok(version)
     }
 }
 
@@ -573,7 +620,8 @@ impl Versions {
         let levels = self.current.levels.clone();
         let finder = Finder::of(&levels);
         let referenced = self.current.referenced.clone();
-        self.current = Arc::new(Version { levels, finder, referenced });
+        let values = self.current.values.clone();
+        self.current = Arc::new(Version { levels, finder, referenced, values });
     }
 
     /// Files that nothing can read any more, each reported once, ascending.

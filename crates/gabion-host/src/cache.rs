@@ -6,7 +6,7 @@
 //! ([`SharedCache::begin_warming`]).
 
 use bytes::Bytes;
-use gabion_base::{FileId, GroupId, Result};
+use gabion_base::{FileId, FileKind, GroupId, Result};
 use gabion_engine::cache::{
     CacheStats, Had, OpenFiles, WarmCache, Warmed, Warming, warm, warm_new,
 };
@@ -147,6 +147,9 @@ impl SharedCache {
         inputs: &[(u8, Arc<FileMeta>)],
         file: &BuiltFile,
     ) -> Result<()> {
+        if file.meta.id.kind != FileKind::Sst {
+            return Ok(()); // its values come as they are read
+        }
         let is_open = |(_, input): &(u8, Arc<FileMeta>)| self.reader(input.id).is_some();
         if !inputs.is_empty() && !inputs.iter().any(is_open) {
             return Ok(()); // nobody reads there

@@ -13,7 +13,8 @@
 //!
 //! The copy is a group of one under the same group number: that is the lineage in every block of
 //! its files, and blocks are never rewritten. Its pool has a name of its own, and its log begins at
-//! 0 in a later term. Files keep number, term and checksums.
+//! 0 in a later term. Files keep number, term and checksums. Values files are copied as SSTs are;
+//! what is in memory goes to files with its values in place.
 
 use crate::files::LocalStore;
 use crate::ring::RingState;
@@ -85,7 +86,7 @@ impl Origin {
     /// Snapshot too old, of a view that was ended.
     pub fn file_bytes(&self) -> Result<u64> {
         let pin = self.view.pin()?;
-        Ok(pin.version().files().map(|(_, file)| file.rounded_len()).sum())
+        Ok(pin.version().described().map(|file| file.rounded_len()).sum())
     }
 }
 
@@ -117,7 +118,7 @@ pub async fn write(
     let mut target = Target { creation, store };
     target.check_room(&tree)?;
     let mut copied = Copied { sequence: tree.last_sequence().get(), ..Copied::default() };
-    let files: Vec<_> = tree.version().files().map(|(_, meta)| meta.clone()).collect();
+    let files: Vec<_> = tree.version().described().cloned().collect();
     for meta in &files {
         target.copy(meta, source).await?;
         copied.files += 1;
@@ -159,8 +160,7 @@ struct Target {
 impl Target {
     /// Checks that all fits, before anything is written.
     fn check_room(&self, tree: &Tree) -> Result<()> {
-        let slots = |meta: &FileMeta| meta.rounded_len().div_ceil(SLOT_LEN);
-        let files: u64 = tree.version().files().map(|(_, meta)| slots(meta)).sum();
+        let files = tree.version().slots();
         let memory = tree.memtables_len().div_ceil(SLOT_LEN);
         let total = u64::from(self.creation.pool().counts().free);
         if files + memory <= total {
@@ -254,7 +254,7 @@ impl Target {
     async fn read_back(&self, tree: &Tree) -> Result<()> {
         let store = &self.store;
         store.medium.flush().await?;
-        for (_, meta) in tree.version().files() {
+        for meta in tree.version().described() {
             let placement = self.creation.pool().placement(meta.id);
             let placement = placement
                 .ok_or_else(|| Error::not_found(format!("{} has no place in the copy", meta.id)))?;

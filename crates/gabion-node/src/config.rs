@@ -288,6 +288,10 @@ pub struct NodeOptions {
     /// back. Files that the member has itself do not count. [`Self::REBUILD_RATE_MIN`] or more, or
     /// 0: never a limit. Default [`Self::REBUILD_RATE`].
     pub rebuild_bytes_per_s: u64,
+    /// Values of so many bytes, or more, go to values files apart from the tree when this member
+    /// flushes; 0: none does. Default none: as the group's [`TreeConfig::large_values`] says. What
+    /// is there stays where it is, so it may be another at each start, and at each member.
+    pub large_values: Option<u32>,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
@@ -329,6 +333,7 @@ impl Default for NodeOptions {
             placement_wait_ms: 500,
             pin_budget: PinBudget::default(),
             rebuild_bytes_per_s: Self::REBUILD_RATE,
+            large_values: None,
             #[cfg(feature = "planted")]
             planted: None,
         }

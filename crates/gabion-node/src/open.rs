@@ -178,7 +178,7 @@ fn opened(medium: &MediumHandle, recovered: Recovered) -> Result<OpenedPool> {
     }
     tree.pass_time(state.trimmed_ms);
     let _ = tree.obsolete_files();
-    for (_, meta) in tree.version().files() {
+    for meta in tree.version().described() {
         let lies = pool.placement(meta.id).map(|placement| (placement.len, placement.checksum));
         if lies != Some((meta.rounded_len(), meta.checksum)) {
             return Err(Error::corruption(format!(
@@ -310,8 +310,10 @@ impl OpenedPool {
             now_ms,
         )?;
         let (group, state) = (self.group, self.state);
+        let large_values = options.large_values;
         let mut node =
             Node::assemble(group, options, state, log, self.tree, self.pool, protocol, now_ms);
+        node.set_large_values(large_values)?;
         node.replay(&segments, self.edits, &report, lost).await?;
         node.begin_ring(&self.ring, stopped, loss.as_ref());
         Ok((node, report))

@@ -27,6 +27,7 @@ use std::sync::{Arc, Once};
 use std::task::{Poll, Waker};
 
 /// The reports of a process's tasks.
+#[expect(clippy::large_enum_variant, reason = "few exist, and each is moved twice")]
 pub enum Event {
     /// The replica was opened, or could not be.
     Opened(Result<(Box<Node>, LocalStore)>),

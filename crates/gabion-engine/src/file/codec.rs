@@ -70,7 +70,7 @@ mod tag {
 const WHAT: &str = "file description";
 
 /// Bytes of a [`FileReference`].
-pub(super) const REFERENCE_LEN: usize = 1 + 8 + 8;
+pub(crate) const REFERENCE_LEN: usize = 1 + 8 + 8;
 const _: () = assert!(FILE_REFERENCES_MAX * REFERENCE_LEN <= EDIT_LEN_MAX / 8);
 
 impl FileMeta {

@@ -2,7 +2,7 @@
 //! files at a time.
 
 use super::FileMeta;
-use super::codec::REFERENCE_LEN;
+use super::REFERENCE_LEN;
 use crate::sst::Compression;
 use gabion_base::codec::varint_len;
 use gabion_base::units::EDIT_KEY_BOUND_LEN_MAX;

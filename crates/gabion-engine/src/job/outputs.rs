@@ -26,7 +26,10 @@ use super::parting::{OwnBounds, Parting, bounds_touch};
 use super::{JobInputs, JobOutput};
 use crate::edit::Edit;
 use crate::entry::{Entry, EntryKind};
-use crate::file::{FILE_LEN_MAX, FileMeta, FileSink, lower_bound_of, upper_bound_of};
+use crate::file::{
+    FILE_LEN_MAX, FILE_REFERENCES_MAX, FileMeta, FileSink, REFERENCE_LEN, lower_bound_of,
+    upper_bound_of,
+};
 use crate::range_delete::{Fragment, Fragments, cut_before, last_before};
 use crate::recipe::Recipe;
 use crate::sst::SstBuilder;
@@ -132,7 +135,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Writes an entry, into the next file where the open one ends before it.
-    pub(super) async fn write(
+    pub(super) async fn write<const APART: bool>(
         &mut self,
         entry: &Entry<'_>,
         sink: &mut impl FileSink,
@@ -143,7 +146,8 @@ impl<'a> Outputs<'a> {
         }
         let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
         let is_tombstone = entry.trailer.kind() == EntryKind::Delete;
-        if self.wants_end(entry.key, entry_len, 0) | self.parts_before(is_tombstone) {
+        let is_full = APART && self.is_full_of_references();
+        if self.wants_end(entry.key, entry_len, 0) | self.parts_before(is_tombstone) | is_full {
             self.end_before(entry.key, sink, output).await?;
         }
         self.has_others |= !is_tombstone;
@@ -170,6 +174,12 @@ impl<'a> Outputs<'a> {
         let ranges_max = output_len / RANGES_PART + carried_len;
         let has_ranges = ranges_len > 0 && builder.ranges_len() + ranges_len > ranges_max;
         passed || is_long || has_ranges
+    }
+
+    /// Whether the open file references as many files as one may.
+    fn is_full_of_references(&self) -> bool {
+        let open = self.builder.as_ref();
+        open.is_some_and(|builder| builder.references() >= FILE_REFERENCES_MAX)
     }
 
     /// Whether the open file is to end before an entry for the sake of tombstones: it follows
@@ -246,7 +256,10 @@ impl<'a> Outputs<'a> {
             _ => 0,
         };
         let bounds_len = self.bounds.lower.len() + self.within_len() + parting_len;
-        2 * DESCRIBED_LEN_MOST + bounds_len <= self.room_left
+        let references = self.builder.as_ref().map_or(0, SstBuilder::references);
+        // The next may have as many.
+        let references_len = 2 * REFERENCE_LEN * references;
+        2 * DESCRIBED_LEN_MOST + bounds_len + references_len <= self.room_left
     }
 
     /// Bytes of the inputs' bounds in what an edit says of the open file and of one more.
@@ -273,6 +286,12 @@ impl<'a> Outputs<'a> {
 
     #[cold]
     fn check_len(&self) -> Result<()> {
+        if self.builder.as_ref().is_some_and(|it| it.references() >= FILE_REFERENCES_MAX) {
+            return Err(Error::invalid(format!(
+                "what is written past the files that one edit can name references more than \
+                 {FILE_REFERENCES_MAX} files"
+            )));
+        }
         check_len_of_one(self.builder.as_ref().map_or(0, SstBuilder::estimated_len))
     }
 
@@ -410,7 +429,7 @@ impl<'a> Outputs<'a> {
         self.next += 1;
         let made = self.next - self.recipe.output_first;
         assert_eq!(made, output.added.len() as u64, "numbers are used up in their order");
-        assert!(self.next <= self.recipe.output_end(), "no more files than are reserved");
+        assert!(self.next <= self.recipe.values_first(), "no more files than are reserved");
         self.last_key.clear();
         self.has_others = false;
         self.carried_len = 0;
@@ -451,10 +470,11 @@ fn open_output(
     output_len: u64,
     sink: &mut impl FileSink,
 ) -> Result<SstBuilder> {
-    if number >= recipe.output_end() {
+    if number >= recipe.values_first() {
         return Err(Error::limit(format!(
             "a job needs more files than the {} that its recipe reserves from {} on",
-            recipe.output_count, recipe.output_first
+            recipe.values_first() - recipe.output_first,
+            recipe.output_first
         )));
     }
     // Room for the whole file: a buffer that grows is copied into one of twice its length, both of

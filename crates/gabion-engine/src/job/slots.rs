@@ -162,6 +162,15 @@ impl Outgoing {
         self
     }
 
+    /// And of values that go apart, so many bytes of them out of other files: with them each has
+    /// its key, and the last of the files is not full.
+    pub(crate) const fn and_values(mut self, moved: u64, output_len: u64) -> Self {
+        let last = if output_len < SLOT_LEN { output_len } else { SLOT_LEN };
+        self.add(moved.saturating_add(moved / 16).saturating_add(last), last);
+        self.most = self.most.saturating_mul(2).saturating_add(moved.saturating_mul(2));
+        self
+    }
+
     const fn add(&mut self, usual: u64, most: u64) {
         self.usual = self.usual.saturating_add(usual);
         self.most = self.most.saturating_add(most);

@@ -38,6 +38,8 @@ fn recipe(floor: SequenceNumber, bottommost: bool) -> Recipe {
         sst: SstOptions::default(),
         merging: None,
         parted_from: 0,
+        large_from: 0,
+        emptied: Vec::new(),
     }
 }
 
@@ -348,6 +350,7 @@ fn a_file_is_left_out_when_one_range_delete_hides_all_of_it() {
             recipe: recipe(SequenceNumber(0), false),
             memtables: Vec::new(),
             files: vec![(1, file.clone())],
+            emptied: Vec::new(),
         };
         let fragment = Fragment {
             start: start.into(),
@@ -402,12 +405,13 @@ fn written(
 ) -> Written {
     let ranges = Fragments::merged([deleted].into_iter());
     let (recipe, mut sink) = (inputs.recipe.clone(), Written::default());
-    let mut output = JobOutput { recipe, added: Vec::new(), stats: JobStats::default() };
+    let mut output =
+        JobOutput { recipe, added: Vec::new(), values: Vec::new(), stats: JobStats::default() };
     let mut outputs = Outputs::new(inputs, GROUP, ranges);
     for key in keys {
         let trailer = Trailer::new(SequenceNumber(2), EntryKind::Put);
         let entry = Entry { key: &key, trailer, value };
-        now(outputs.write(&entry, &mut sink, &mut output)).unwrap();
+        now(outputs.write::<false>(&entry, &mut sink, &mut output)).unwrap();
     }
     now(outputs.finish(&mut sink, &mut output)).unwrap();
     sink
@@ -433,6 +437,7 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
         recipe: recipe(SequenceNumber::ZERO, false),
         memtables: Vec::new(),
         files: Vec::new(),
+        emptied: Vec::new(),
     };
     let (start, end) = ([1, 1][..].into(), [1, 2][..].into());
     let deleted = Fragment { start, end, sequences: vec![SequenceNumber(1)] };

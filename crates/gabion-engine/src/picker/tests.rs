@@ -426,7 +426,9 @@ fn files_of_a_job_are_longer_where_its_edit_could_not_name_them_all() {
         let removed = added.iter().map(|(level, file)| (*level, file.id)).collect();
         let (number, kind, term, next_file) = (1, JobKind::Compaction, Term(1), 9_000);
         let (flushed, floor, recipe) = (None, None, None);
-        Edit { number, kind, term, removed, added, flushed, next_file, floor, recipe }.encode()
+        let values = Vec::new();
+        Edit { number, kind, term, removed, added, values, flushed, next_file, floor, recipe }
+            .encode()
     };
     assert!(edit(3_036).is_ok() && edit(7_036).is_err());
 }

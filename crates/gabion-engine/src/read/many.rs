@@ -14,10 +14,11 @@
 //!
 //! Nearly always one round does, as a filter is wrong about one absent key in a hundred. Neighbours
 //! share the look at a file's index and a block's bytes, and blocks that adjoin are one read. Keys
-//! that were added to (see [`crate::counter`]) are then read one by one.
+//! that were added to (see [`crate::counter`]) are then read one by one. Values that lie in other
+//! files are read at once in the end.
 
 use super::tables::{OpenedFile, Tables, newer_of};
-use super::walk::{Found, Newest, ReadPoint};
+use super::walk::{Apart, Found, Newest, ReadPoint, Stored};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileRange, FileSource, noted};
@@ -57,6 +58,8 @@ enum State {
     Waits,
     /// Its newest entry is an operand.
     Operand,
+    /// Its value lies in another file.
+    Apart,
     Answered,
 }
 
@@ -91,6 +94,8 @@ struct Many<'a, 'k, S, C, G> {
     missing: Vec<Missing<'a>>,
     /// Keys with the block that each waits for, in the order of blocks.
     waiting: Vec<(u32, u32)>,
+    /// Keys with values in other files.
+    apart: Vec<(u32, Apart)>,
     give: G,
 }
 
@@ -106,8 +111,9 @@ impl ReadPoint {
         give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
     ) -> Result<()> {
         let (order, sought) = sorted(keys, |key| shape.version.rank(key));
-        let (missing, waiting) = (Vec::new(), Vec::new());
-        let mut many = Many { point: self, shape, tables, order, sought, missing, waiting, give };
+        let (missing, waiting, apart) = (Vec::new(), Vec::new(), Vec::new());
+        let mut many =
+            Many { point: self, shape, tables, order, sought, missing, waiting, apart, give };
         many.ask_memtables()?;
         loop {
             many.ask_files(&check).await?;
@@ -162,9 +168,21 @@ where
         (self.give)(*last as usize, result)
     }
 
+    fn stored(&mut self, at: u32, stored: Option<Stored>) -> Result<()> {
+        match stored {
+            None => self.answer(at, Ok(None)),
+            Some(Stored::Here(found)) => self.answer(at, Ok(Some(found))),
+            Some(Stored::Apart(apart)) => {
+                self.sought[at as usize].state = State::Apart;
+                self.apart.push((at, apart));
+                Ok(())
+            }
+        }
+    }
+
     fn judged(&mut self, at: u32, newest: Result<Newest>) -> Result<()> {
         match newest {
-            Ok(Newest::Value(found)) => self.answer(at, Ok(found)),
+            Ok(Newest::Value(stored)) => self.stored(at, stored),
             Ok(Newest::Operand) => {
                 self.sought[at as usize].state = State::Operand;
                 Ok(())
@@ -376,11 +394,50 @@ where
                     let fold = self.point.fold(self.shape, self.tables, key, check);
                     let folded = Box::pin(fold).await;
                     check()?;
-                    self.answer(at, folded)?;
+                    match folded {
+                        Ok(stored) => self.stored(at, stored)?,
+                        Err(error) => self.answer(at, Err(error))?,
+                    }
                 }
-                State::Answered => {}
+                State::Answered | State::Apart => {}
                 State::Waits => unreachable!("what was waited for was read"),
             }
+        }
+        self.fetch_apart(check).await
+    }
+
+    /// Reads the values that lie in other files, in the order in which they lie there.
+    async fn fetch_apart(&mut self, check: &impl Fn() -> Result<()>) -> Result<()> {
+        let (tables, mut missing) = (self.tables, Vec::new());
+        for (at, apart) in core::mem::take(&mut self.apart) {
+            match tables.cached_value(&apart.pointer) {
+                Some(value) => self.answer(at, Ok(Some(apart.found(value))))?,
+                None => missing.push((at, apart)),
+            }
+        }
+        missing.sort_unstable_by_key(|(_, apart)| (apart.pointer.file, apart.pointer.offset));
+        let mut left = &missing[..];
+        while !left.is_empty() {
+            let mut len = 0;
+            let fits = |(_, apart): &&(u32, Apart)| {
+                let is_first = len == 0;
+                len += apart.pointer.len as usize;
+                is_first || len <= READ_LEN_MAX
+            };
+            let ranges: Vec<FileRange> = left
+                .iter()
+                .take(READS_MAX)
+                .take_while(fits)
+                .map(|(_, apart)| apart.pointer.range())
+                .collect();
+            let read = tables.source.read_many(&ranges).await;
+            check()?;
+            assert_eq!(read.len(), ranges.len(), "each range is read once");
+            for ((at, apart), read) in left.iter().zip(read) {
+                let value = tables.keep_value(&apart.pointer, read);
+                self.answer(*at, value.map(|value| Some(apart.found(value))))?;
+            }
+            left = &left[ranges.len()..];
         }
         Ok(())
     }

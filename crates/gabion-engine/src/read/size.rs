@@ -14,7 +14,7 @@ pub struct RangeSize {
     /// the block begins in which it lies, so for each file of L0 and for each level below, each
     /// bound adds an error of less than one block (`block_len`, or one entry that is longer). Sizes
     /// of adjoining ranges add up to the size of both. A file's index and filter, about 1 %, count
-    /// with its end.
+    /// with its end. Of values that lie apart from their keys those of a file count evenly over it.
     pub file_bytes: u64,
     /// Bytes of memory charged for entries in MemTables; see [`crate::MemTable::estimate`] for its
     /// error.
@@ -47,6 +47,9 @@ pub(super) async fn size_of<S: FileSource, C: ReadCache>(
         };
         let bytes = end - start;
         size.file_bytes += bytes;
+        let apart: u64 = file.references.iter().map(|it| it.live_bytes).sum();
+        let apart = u128::from(apart) * u128::from(bytes) / u128::from(file.len.max(1));
+        size.file_bytes += apart as u64;
         let part = u128::from(file.entries) * u128::from(bytes) / u128::from(file.len.max(1));
         size.entries += part as u64;
     }

@@ -2,14 +2,20 @@
 
 use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{EntryKind, Trailer};
-use crate::file::{FileMeta, FileSource, noted};
+use crate::file::{FileMeta, FileRange, FileSource, noted};
+use crate::pointer::Pointer;
 use crate::sst::SstReader;
 use crate::version::FileRef;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::ops::Deref;
 use gabion_base::{GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
+
+/// Values up to this long are copied out of the blocks of the device that they were read with: of
+/// longer ones these have an eighth more at most.
+const COPIED_LEN_MAX: usize = 64 * 1024;
 
 /// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap
 /// to clone.
@@ -61,6 +67,39 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
             file.opened.keep(reader.clone());
         }
         Ok(reader)
+    }
+
+    /// The value that a pointer leads to, if it is in memory.
+    pub(super) fn cached_value(&self, pointer: &Pointer) -> Option<Bytes> {
+        let value = self.cache.block(pointer.file, u64::from(pointer.offset));
+        value.filter(|value| value.len() == pointer.len as usize)
+    }
+
+    /// The value that a pointer leads to.
+    pub(super) async fn value(&self, pointer: &Pointer) -> Result<Bytes> {
+        match self.cached_value(pointer) {
+            Some(value) => Ok(value),
+            // Apart, so that other reads carry no room for it.
+            None => Box::pin(self.read_value(pointer)).await,
+        }
+    }
+
+    async fn read_value(&self, pointer: &Pointer) -> Result<Bytes> {
+        let FileRange { file, offset, len } = pointer.range();
+        let read = self.source.read(file, offset, len).await;
+        self.keep_value(pointer, read)
+    }
+
+    /// The value in what was read where a pointer leads, which goes to the cache too.
+    pub(super) fn keep_value(&self, pointer: &Pointer, read: Result<Bytes>) -> Result<Bytes> {
+        let checked = read.and_then(|value| pointer.check(&value).map(|()| value));
+        let mut value = noted(&self.source, pointer.file, checked)?;
+        if value.len() <= COPIED_LEN_MAX {
+            // It shares the memory of all that was read for it: whole blocks of the device.
+            value = Bytes::copy_from_slice(&value);
+        }
+        self.cache.keep_block(pointer.file, u64::from(pointer.offset), value.clone());
+        Ok(value)
     }
 
     /// The newest of a key's entries in a file, or of the range deletes that cover it there. The

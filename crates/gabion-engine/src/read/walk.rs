@@ -51,7 +51,7 @@ pub struct Found {
 /// What the newest visible entry of a key says.
 pub(super) enum Newest {
     /// The key has this value, or none.
-    Value(Option<Found>),
+    Value(Option<Stored>),
     /// Older ones count too.
     Operand,
 }
@@ -75,9 +75,15 @@ impl ReadPoint {
         if trailer.kind() == EntryKind::Merge {
             return Ok(Newest::Operand);
         }
-        let alive = self.alive(key, trailer, stored)?;
-        let found = |Alive { expires_ms, value_at }| Found { value: bytes(value_at), expires_ms };
-        Ok(Newest::Value(alive.map(found)))
+        let Some(alive) = self.alive(key, trailer, stored)? else {
+            return Ok(Newest::Value(None));
+        };
+        let Alive { expires_ms, value_at } = alive;
+        let stored = match trailer.kind().is_pointer() {
+            true => Stored::Apart(apart(trailer, stored)?),
+            false => Stored::Here(Found { value: bytes(value_at), expires_ms }),
+        };
+        Ok(Newest::Value(Some(stored)))
     }
 
     /// The value of a key, if it has one, when this is its newest visible entry.
@@ -85,8 +91,10 @@ impl ReadPoint {
     fn alive(&self, key: &[u8], trailer: Trailer, stored: &[u8]) -> Result<Option<Alive>> {
         let sequence = trailer.sequence();
         match trailer.kind() {
-            EntryKind::Put => Ok((!self.is_cleared(key, sequence)).then(Alive::default)),
-            EntryKind::ExpiringPut => {
+            EntryKind::Put | EntryKind::Pointer => {
+                Ok((!self.is_cleared(key, sequence)).then(Alive::default))
+            }
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
                 let (expires_ms, value_at) = expiry_of(trailer, stored)?;
                 let is_gone = expires_ms.is_some_and(|at| at <= self.now_ms);
                 let is_there = !is_gone && !self.is_cleared(key, sequence);
@@ -109,10 +117,35 @@ impl ReadPoint {
         key: &[u8],
         check: impl Fn() -> Result<()>,
     ) -> Result<Option<Found>> {
-        match self.newest(shape, tables, key, &check).await? {
-            Newest::Value(found) => Ok(found),
+        match self.stored(shape, tables, key, &check).await? {
+            None => Ok(None),
+            Some(stored) => stored.fetch(tables).await.map(Some),
+        }
+    }
+
+    /// The length of the value of an engine key in `shape`. A value in another file is not read.
+    pub(super) async fn get_len<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        key: &[u8],
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Option<FoundLen>> {
+        Ok(self.stored(shape, tables, key, &check).await?.map(|stored| stored.len()))
+    }
+
+    #[inline]
+    async fn stored<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        key: &[u8],
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<Option<Stored>> {
+        match self.newest(shape, tables, key, check).await? {
+            Newest::Value(stored) => Ok(stored),
             // Apart, so that other reads carry no room for it.
-            Newest::Operand => Box::pin(self.fold(shape, tables, key, &check)).await,
+            Newest::Operand => Box::pin(self.fold(shape, tables, key, check)).await,
         }
     }
 
@@ -180,6 +213,8 @@ pub(super) struct Walk<S, C> {
     held: Held,
     /// Of the pair here.
     alive: Alive,
+    /// Values that lie in other files are left out.
+    is_of_keys: bool,
     /// Entries that it may still pass.
     left: u64,
     /// That was why the last move found nothing: there may be more pairs past the key here.
@@ -209,7 +244,7 @@ enum Way {
     /// The cursors' merge is on the entry of the pair, all others are behind it.
     Forwards,
     /// The same, but the cursors have passed operands of the pair's key, and are on an older entry
-    /// of it or on the next key.
+    /// of it or on the next key; or they are on the pair's own, whose value lies in another file.
     Past,
     /// The cursors have passed all entries of the pair's key.
     Backwards,
@@ -233,9 +268,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             key: Vec::new(),
             held: Held::Nothing,
             alive: Alive::default(),
+            is_of_keys: false,
             left: u64::MAX,
             is_stopped: false,
         }
+    }
+
+    /// Has it leave out values that lie in other files.
+    pub(super) const fn leave_out_values(&mut self) {
+        self.is_of_keys = true;
     }
 
     /// Has it stop when it has passed so many entries in all: see [`Self::stopped_at`].
@@ -351,7 +392,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             if sequence > self.point.sequence || entry.key == &self.key[..] {
                 continue;
             }
-            if entry.trailer.kind() == EntryKind::Merge || !cursors.shows(entry.key, sequence) {
+            if waits(entry.trailer.kind()) || !cursors.shows(entry.key, sequence) {
                 // The pair before is left, and this entry not judged.
                 (self.way, self.held) = (Way::Past, Held::Nothing);
                 return None;
@@ -512,11 +553,25 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 continue;
             }
             if let Some(alive) = self.point.alive(entry.key, entry.trailer, entry.value)? {
-                self.alive = alive;
-                self.place = Place::Pair;
+                (self.alive, self.place) = (alive, Place::Pair);
+                if entry.trailer.kind().is_pointer() {
+                    self.way = Way::Past;
+                    self.fetch(apart(entry.trailer, entry.value)?, &check).await?;
+                }
                 return Ok(true);
             }
         }
+    }
+
+    /// Has the value at hand that a pair has in another file.
+    async fn fetch(&mut self, apart: Apart, check: &impl Fn() -> Result<()>) -> Result<()> {
+        self.alive = Alive { expires_ms: apart.expires_ms, value_at: 0 };
+        self.held = Held::Nothing;
+        if self.is_of_keys {
+            return Ok(());
+        }
+        self.held = Held::Block(self.tables.value(&apart.pointer).await?);
+        check()
     }
 
     /// Sees to range deletes that cover the key here, whose newest visible entry has this number.
@@ -619,6 +674,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             {
                 self.alive = alive;
                 self.place = Place::Pair;
+                if newest.kind().is_pointer() {
+                    let apart = apart(newest, self.held.value().unwrap_or_default())?;
+                    self.fetch(apart, &check).await?;
+                }
                 return Ok(true);
             }
         }
@@ -646,6 +705,12 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         cursors.merge.restart::<true>();
         Ok(true)
     }
+}
+
+/// Whether more than the entry is needed to know a pair: older ones, or its value.
+#[inline]
+const fn waits(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::Merge | EntryKind::Pointer | EntryKind::ExpiringPointer)
 }
 
 /// What became of an entry that a range delete may cover.
@@ -677,6 +742,10 @@ impl Hidden {
 }
 
 mod fold;
+mod stored;
+
+pub use stored::FoundLen;
+pub(super) use stored::{Apart, Stored, apart};
 
 /// The smallest key after `key`.
 fn successor(key: &[u8]) -> Vec<u8> {

@@ -15,7 +15,7 @@ const TRAILER_LEN: usize = 8;
 
 /// Bytes at the front of an aligned buffer that grows ahead of what is written. What is behind them
 /// may be of an earlier use.
-pub(super) struct Area {
+pub(crate) struct Area {
     buf: AlignedBuf,
     len: usize,
 }
@@ -24,17 +24,17 @@ impl Area {
     /// Zeroed this much at a time: stays in the processor's cache until it is written.
     const STEP: usize = 64 * 1024;
 
-    pub(super) const fn new(buf: AlignedBuf) -> Self {
+    pub(crate) const fn new(buf: AlignedBuf) -> Self {
         Self { buf, len: 0 }
     }
 
     /// Bytes written.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// Everything written.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }
 
@@ -48,7 +48,7 @@ impl Area {
         &mut self.buf[self.len..end]
     }
 
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.room(bytes.len()).copy_from_slice(bytes);
         self.len += bytes.len();
     }
@@ -61,7 +61,7 @@ impl Area {
     }
 
     /// The buffer with zeros up to `rounded`, which is its new length or less.
-    pub(super) fn finish(mut self, rounded: usize) -> AlignedBuf {
+    pub(crate) fn finish(mut self, rounded: usize) -> AlignedBuf {
         let written = self.len;
         self.room(rounded - written).fill(0);
         self.buf

@@ -12,9 +12,12 @@ use crate::counter::Operand;
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace, Trailer, compare};
 use crate::expiry::{ExpirySpan, STORED_LEN_MAX, expiry_of};
 use crate::file::{
-    FILE_LEN_MAX, FileMeta, FinishedFile, Operands, combine_chunks, lower_bound_of, upper_bound_of,
+    FILE_LEN_MAX, FileMeta, FileReference, FinishedFile, Operands, combine_chunks, lower_bound_of,
+    upper_bound_of,
 };
+use crate::pointer::Pointer;
 use crate::range_delete::{Fragment, Fragments};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -49,6 +52,8 @@ pub struct SstBuilder {
     properties: Properties,
     expiry: Option<ExpirySpan>,
     operands: Option<Operands>,
+    /// Bytes of values that lie in other files, by file.
+    references: BTreeMap<FileId, u64>,
     /// Most bytes that the range deletes take.
     ranges_len: usize,
 }
@@ -56,7 +61,7 @@ pub struct SstBuilder {
 /// Checksums of the file's chunks, taken of each block while it is in the processor's cache: a pass
 /// over the finished file would fetch it from memory once more.
 #[derive(Default)]
-struct Chunks {
+pub(crate) struct Chunks {
     /// Of the chunks that are whole.
     crcs: Vec<u32>,
     /// Of the chunk that is not.
@@ -67,7 +72,7 @@ struct Chunks {
 
 impl Chunks {
     /// Takes what was added to `file` since the last call.
-    fn extend(&mut self, file: &[u8]) {
+    pub(crate) fn extend(&mut self, file: &[u8]) {
         const CHUNK: usize = CHUNK_LEN as usize;
         while self.len < file.len() {
             let end = file.len().min(self.len / CHUNK * CHUNK + CHUNK);
@@ -80,7 +85,7 @@ impl Chunks {
     }
 
     /// All, the last chunk as long as it is.
-    fn finish(mut self) -> Vec<u32> {
+    pub(crate) fn finish(mut self) -> Vec<u32> {
         if !self.len.is_multiple_of(CHUNK_LEN as usize) {
             self.crcs.push(self.open);
         }
@@ -144,6 +149,7 @@ impl SstBuilder {
             },
             expiry: None,
             operands: None,
+            references: BTreeMap::new(),
             ranges_len: 0,
         }
     }
@@ -232,7 +238,16 @@ impl SstBuilder {
         properties.smallest_sequence = properties.smallest_sequence.min(sequence);
         properties.largest_sequence = properties.largest_sequence.max(sequence);
         let kind = trailer.kind();
+        if kind == EntryKind::Put {
+            return;
+        }
         properties.deletes += u64::from(kind.is_delete());
+        self.count_others(key, trailer, value);
+    }
+
+    /// What there is to be said of an entry that is no plain put.
+    fn count_others(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
+        let kind = trailer.kind();
         let (expiry, _) = expiry_of(trailer, value).expect("checked where it was read");
         if let Some(expires_ms) = expiry {
             ExpirySpan::add(&mut self.expiry, ExpirySpan::at(expires_ms));
@@ -243,11 +258,21 @@ impl SstBuilder {
                 self.operands.unwrap_or(Operands { count: 0, first_ms: at_ms });
             self.operands = Some(Operands { count: count + 1, first_ms: first_ms.min(at_ms) });
         }
+        if kind.is_pointer() {
+            let (pointer, _) =
+                Pointer::of_entry(trailer, value).expect("checked where it was read");
+            *self.references.entry(pointer.file).or_default() += u64::from(pointer.len);
+        }
         if kind == EntryKind::Clear {
             let keyspace = key.first().and_then(|&byte| Keyspace::from_byte(byte));
             let keyspace = keyspace.filter(|_| key.len() == 1).expect("a clear names a keyspace");
-            properties.clears.push((keyspace, sequence));
+            self.properties.clears.push((keyspace, trailer.sequence()));
         }
+    }
+
+    /// Files in which values lie that it has pointers to.
+    pub(crate) fn references(&self) -> usize {
+        self.references.len()
     }
 
     /// Bytes that the file would have if it were finished now, or a few hundred more: never fewer.
@@ -361,6 +386,9 @@ impl SstBuilder {
         self.chunks.extend(&bytes);
         let chunk_crcs = self.chunks.finish();
         let properties = self.properties;
+        let references = self.references.into_iter();
+        let references =
+            references.map(|(file, live_bytes)| FileReference { file, live_bytes }).collect();
         let meta = FileMeta {
             id: self.id,
             term: self.term,
@@ -380,7 +408,7 @@ impl SstBuilder {
             operands: self.operands,
             ranges: properties.ranges.described(),
             compression: properties.options.compression,
-            references: Vec::new(),
+            references,
         };
         assert!(meta.smallest <= meta.largest, "{}: bounds are in order", meta.id);
         assert!(meta.smallest_sequence <= meta.largest_sequence, "{}: numbers too", meta.id);

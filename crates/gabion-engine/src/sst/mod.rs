@@ -80,7 +80,9 @@ mod reader;
 mod scan;
 mod zstd;
 
+pub(crate) use block::Area;
 pub(crate) use blocks::Blocks;
+pub(crate) use builder::Chunks;
 pub use builder::SstBuilder;
 pub use codec::{BlockCodec, Compression};
 pub use iter::SstIter;

@@ -47,10 +47,12 @@ impl Tree {
                 file.id, file.largest_sequence
             )));
         }
-        let next_file = version.files().map(|(_, file)| file.id.number + 1).max().unwrap_or(1);
+        let next_file = version.described().map(|file| file.id.number + 1).max().unwrap_or(1);
         let newest = shape.memtables.first().map_or(MemTableId::ZERO, |table| table.id());
         let flushed = Flushed { memtable: newest, frontier: Frontier::ZERO, sequence: upto };
         let counters = (0, next_file, floor);
+        // What it flushes is little, and lies at its keys.
+        let config = TreeConfig { large_values: 0, ..config };
         let mut tree = Self::with_state(config, group, version, flushed, counters);
         tree.take_memtables(&shape.memtables, upto);
         tree.end_step();

@@ -14,6 +14,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
 
+/// A values file is worth its slot when a flush has such a part of a whole MemTable for it, or
+/// more: 1 MiB by default. Fewer values stay where they are.
+const LARGE_PART: u64 = 16;
+
 impl Tree {
     /// The next job: a flush if one is due, else a compaction. See [`Tree::next_flush`].
     pub fn next_job(&mut self, context: &JobContext) -> Option<JobInputs> {
@@ -148,6 +152,11 @@ impl Tree {
             Some(table) => self.merging_of_flush(table),
             None => self.merging_of(&pick),
         };
+        let large_from = memtables.first().map_or(0, |table| self.large_from(table));
+        let emptied = match pick.kind {
+            JobKind::Compaction => self.emptied(&pick, context),
+            _ => Vec::new(),
+        };
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -165,20 +174,30 @@ impl Tree {
                 sst: self.config.sst_of_job(pick.kind, pick.bottommost),
                 merging,
                 parted_from: 0,
+                large_from,
+                emptied: emptied.iter().map(|file| file.id).collect(),
             },
             memtables,
             files: pick.inputs,
+            emptied,
         };
-        if !inputs.fits(self.room(pick.kind, context.slots_free)) {
+        let room = self.room(pick.kind, context.slots_free);
+        if !inputs.emptied.is_empty() && !inputs.fits(room) {
+            inputs.emptied.clear();
+            inputs.recipe.emptied.clear();
+        }
+        if !inputs.fits(room) {
             return None;
         }
         if inputs.recipe.kind.makes_files() {
             let cuts = inputs.recipe.cuts.len() as u64 + self.part(&mut inputs, context.slots_free);
             let count = inputs.outgoing().files_max(inputs.recipe.output_len, cuts);
+            let kinds = if inputs.recipe.writes_values() { 2 } else { 1 };
+            let count = count.saturating_mul(kinds);
             let left = FileId::numbers_left(inputs.recipe.output_first, context.term);
             inputs.recipe.output_count =
                 u32::try_from(count.min(left.saturating_sub(1))).unwrap_or(u32::MAX);
-            if inputs.recipe.output_count == 0 {
+            if u64::from(inputs.recipe.output_count) < kinds {
                 return None;
             }
         }
@@ -189,6 +208,20 @@ impl Tree {
         }
         assert!(inputs.recipe.cuts.is_sorted(), "outputs end at cuts in their order");
         Some(inputs)
+    }
+
+    /// From which length on the values of a MemTable go to a values file; 0 where it has too few
+    /// for one.
+    fn large_from(&self, table: &MemTable) -> u32 {
+        let least = self.config.memtable_len / LARGE_PART;
+        let has_enough = table.large_bytes() as u64 >= least.max(1);
+        if has_enough { self.config.large_values } else { 0 }
+    }
+
+    /// The values files that a compaction is to empty.
+    fn emptied(&self, pick: &Pick, context: &JobContext) -> Vec<Arc<FileMeta>> {
+        let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
+        picker.urgent(context.urgent).emptied(&pick.inputs)
     }
 
     /// Has a flush give tombstones files of their own, if that is worth it and there are slots
@@ -227,7 +260,9 @@ impl Tree {
         let file = |(level, id): &(u8, FileId)| {
             version.file(*level, *id).map(|f| (*level, f.clone())).ok_or_else(|| missing(id))
         };
+        let values = |id: &FileId| version.values_file(*id).cloned().ok_or_else(|| missing(id));
         Ok(JobInputs {
+            emptied: recipe.emptied.iter().map(values).collect::<Result<_>>()?,
             memtables: recipe.memtables.iter().map(table).collect::<Result<_>>()?,
             files: recipe.inputs.iter().map(file).collect::<Result<_>>()?,
             recipe: recipe.clone(),
@@ -349,6 +384,7 @@ impl Tree {
             term: recipe.term,
             removed: recipe.inputs.clone(),
             added: output.added,
+            values: output.values,
             flushed,
             next_file: recipe.output_end(),
             floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),
@@ -386,6 +422,7 @@ impl Tree {
             self.jobs.flushing.retain(|memtable| *memtable > flushed.memtable);
             if fast_forward {
                 self.active = Arc::new(MemTable::new(flushed.memtable.next()));
+                self.active.count_large_from(self.config.large_values);
                 self.last_sequence = flushed.sequence;
                 self.due.came_in_files(flushed.sequence);
             }

@@ -77,6 +77,8 @@ impl Tree {
             sst: SstOptions { compression, ..self.config.sst.clone() },
             merging: None,
             parted_from: 0,
+            large_from: 0,
+            emptied: Vec::new(),
         };
         let overlap_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let numbered = |file: FileMeta| {
@@ -92,6 +94,7 @@ impl Tree {
             term,
             removed: Vec::new(),
             added: files.into_iter().map(numbered).collect(),
+            values: Vec::new(),
             flushed: None,
             next_file: recipe.output_end(),
             floor: (recipe.floor > SequenceNumber::ZERO).then_some(recipe.floor),

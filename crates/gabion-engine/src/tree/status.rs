@@ -1,7 +1,7 @@
 //! A tree's contents, for readers, status and limits.
 
 use super::{LevelStats, Pressure, Tree, TreeMemory, WriteState};
-use crate::config::{Codecs, TreeConfig, WriteLimits};
+use crate::config::{Codecs, TreeConfig, WriteLimits, check_large_values};
 use crate::edit::Flushed;
 use crate::file::FileMeta;
 #[cfg(doc)]
@@ -62,6 +62,19 @@ impl Tree {
         self.config.sst.compression = codecs.upper;
         self.config.bottom_compression = codecs.bottom;
         self.look_for_jobs_anew();
+        Ok(())
+    }
+
+    /// Takes another length from which on values go to values files, for flushes that begin from
+    /// now on; 0 for none. What is there stays where it is. Only who begins jobs has to; nothing
+    /// remembers it beyond this tree's life.
+    ///
+    /// # Errors
+    /// Invalid input for a length out of its limits; nothing has changed then.
+    pub fn set_large_values(&mut self, large_values: u32) -> Result<()> {
+        check_large_values(large_values)?;
+        self.config.large_values = large_values;
+        self.active.count_large_from(large_values);
         Ok(())
     }
 

@@ -83,6 +83,25 @@ proptest! {
     }
 }
 
+/// Descriptions of all values files that a version's files reference and that `known` does not
+/// have, of as many bytes as anybody wants.
+pub(super) fn values_of(version: &Version, known: &ValuesFiles) -> Vec<FileMeta> {
+    let wanted = version.referenced.as_map().keys().filter(|file| file.kind == FileKind::Values);
+    let wanted = wanted.filter(|file| known.get(**file).is_none());
+    let meta = |file: &FileId| FileMeta {
+        raw_value_bytes: 1 << 40,
+        len: 1,
+        ..FileMeta::new(*file, Term(0))
+    };
+    wanted.map(meta).collect()
+}
+
+impl Edit {
+    pub(super) fn nothing() -> Self {
+        edit(JobKind::Compaction, Vec::new(), Vec::new())
+    }
+}
+
 fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -> Edit {
     let flushed = Flushed {
         memtable: MemTableId(1),
@@ -95,6 +114,7 @@ fn edit(kind: JobKind, removed: Vec<(u8, FileId)>, added: Vec<(u8, FileMeta)>) -
         term: Term(1),
         removed,
         added,
+        values: Vec::new(),
         flushed: (kind == JobKind::Flush).then_some(flushed),
         next_file: 5000,
         floor: None,
@@ -157,12 +177,17 @@ proptest! {
         let before = Version::of(4, of(&[Fate::Goes, Fate::Stays]));
         let added: Vec<_> = of(&[Fate::Comes]).into_iter().rev().collect();
         let mut versions = Versions::new(before.clone());
-        versions.apply(&edit(JobKind::Compaction, removed.clone(), added)).unwrap();
-        let (after, anew) = (versions.current(), Version::of(4, of(&[Fate::Stays, Fate::Comes])));
+        let anew = Version::of(4, of(&[Fate::Stays, Fate::Comes]));
+        let mut edit = edit(JobKind::Compaction, removed.clone(), added);
+        edit.values = values_of(&anew, &before.values);
+        versions.apply(&edit).unwrap();
+        let after = versions.current();
         prop_assert_eq!(&**after, &anew);
         prop_assert_eq!(&after.finder, &anew.finder);
         after.invariants();
         prop_assert_eq!(after.referenced(), anew.referenced());
+        prop_assert_eq!(after.values_stats(), anew.values_stats());
+        prop_assert!(after.values_files().eq(anew.values_files()));
         let readers = |version: &Version| -> BTreeMap<FileId, *const _> {
             let places = (0..4).flat_map(|level| (0..version.level(level).len()).map(move |at| (level, at)));
             let files = places.map(|(level, at)| version.file_at(level, at));

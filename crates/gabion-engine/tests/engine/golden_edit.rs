@@ -4,7 +4,9 @@
 //! docs/faults.md: R15
 
 use gabion_base::codec::Reader;
-use gabion_base::{FileId, Frontier, GroupId, LogPosition, MemTableId, SequenceNumber, Term};
+use gabion_base::{
+    FileId, FileKind, Frontier, GroupId, LogPosition, MemTableId, SequenceNumber, Term,
+};
 use gabion_engine::*;
 use proptest::prelude::*;
 
@@ -54,6 +56,8 @@ fn recipe(kind: JobKind) -> Recipe {
         sst: SstOptions::default(),
         merging: None,
         parted_from: 0,
+        large_from: 0,
+        emptied: Vec::new(),
     }
 }
 
@@ -80,6 +84,7 @@ fn edit(kind: JobKind) -> Edit {
         term: TERM,
         removed: recipe.inputs.clone(),
         added,
+        values: Vec::new(),
         flushed: (kind == JobKind::Flush).then_some(Flushed {
             memtable: MemTableId(4),
             frontier: Frontier::of(LogPosition(0x10_0000)),
@@ -249,7 +254,7 @@ fn a_file_of_an_unknown_kind_is_refused_in_an_edit_and_in_a_recipe() {
     }
     // One that is known, and that no tree has: neither that of the recipe nor another.
     let mut wrong = edit;
-    wrong.removed[0].1.kind = gabion_base::FileKind::Values;
+    wrong.removed[0].1.kind = FileKind::Values;
     let error = Edit::decode(&wrong.encode().unwrap()).unwrap_err();
     assert!(error.message().contains("a removed file is no SST"), "{error}");
 }
@@ -427,4 +432,87 @@ fn golden_bytes_of_a_recipe_that_parts_tombstones() {
     bytes[field..].fill(0);
     let error = Recipe::decode(&bytes).unwrap_err();
     assert_eq!(error.kind(), gabion_base::ErrorKind::Corruption);
+}
+
+/// An edit that brings a values file, by a recipe that has one emptied, or values of a flush.
+fn with_values(kind: JobKind) -> Edit {
+    let values = FileMeta {
+        id: FileId { kind: FileKind::Values, number: FIRST + 4 },
+        deletes: 0,
+        ..meta(FIRST)
+    };
+    let mut edit = edit(kind);
+    let recipe = edit.recipe.as_mut().unwrap();
+    match kind {
+        JobKind::Flush => recipe.large_from = 512,
+        _ => recipe.emptied = vec![FileId { kind: FileKind::Values, number: 8 }],
+    }
+    let reference = FileReference { file: values.id, live_bytes: 3000 };
+    edit.added[0].1.references = vec![reference];
+    edit.values = vec![values];
+    edit
+}
+
+#[test]
+fn golden_bytes_of_edits_with_values_files() {
+    let golden = [golden!("edit_flush_values"), golden!("edit_compaction_values")];
+    for (kind, golden) in [JobKind::Flush, JobKind::Compaction].into_iter().zip(golden) {
+        let edit = with_values(kind);
+        let bytes = edit.encode().unwrap();
+        assert_eq!(Edit::decode(&bytes).unwrap(), edit);
+        assert_eq!(hex(&bytes), golden, "{kind:?}");
+    }
+}
+
+#[test]
+fn edits_whose_values_files_do_not_fit_are_refused() {
+    let refused = |text: &str, change: &dyn Fn(&mut Edit)| {
+        let mut edit = with_values(JobKind::Compaction);
+        change(&mut edit);
+        let error = edit.validate().unwrap_err();
+        assert!(error.message().contains(text), "{error}");
+    };
+    refused("no added file references", &|edit| edit.added[0].1.references.clear());
+    refused("a values file is none", &|edit| edit.values[0].id.kind = FileKind::Sst);
+    refused("do not ascend", &|edit| edit.values.push(edit.values[0].clone()));
+    refused("is not below next_file", &|edit| edit.next_file = FIRST + 3);
+    refused("references another", &|edit| {
+        edit.values[0].references = edit.added[0].1.references.clone();
+    });
+    refused("of a recipe that makes none", &|edit| {
+        edit.recipe.as_mut().unwrap().emptied.clear();
+    });
+    refused("and it is no flush", &|edit| edit.recipe.as_mut().unwrap().large_from = 100);
+    refused("not ascending", &|edit| {
+        let emptied = &mut edit.recipe.as_mut().unwrap().emptied;
+        emptied.push(emptied[0]);
+    });
+    refused("an SST is to be emptied", &|edit| {
+        edit.recipe.as_mut().unwrap().emptied = vec![FileId::sst(1)];
+    });
+    refused("no numbers are left for values files", &|edit| {
+        edit.recipe.as_mut().unwrap().output_count = 1;
+    });
+}
+
+/// Options and snapshots of trees with large values apart have versions of their own.
+#[test]
+fn golden_bytes_of_options_and_of_a_snapshot_with_values_files() {
+    let config = TreeConfig { large_values: 512, ..TreeConfig::default() };
+    let mut bytes = Vec::new();
+    config.encode(&mut bytes);
+    assert_eq!(TreeConfig::decode(&mut Reader::new(&bytes, "tree options")).unwrap(), config);
+    assert_eq!(hex(&bytes), golden!("tree_config_values"));
+    let mut tree = tree();
+    let mut edit = with_values(JobKind::Compaction);
+    edit.number = tree.last_edit() + 1;
+    edit.removed = tree.version().files().map(|(level, meta)| (level, meta.id)).collect();
+    edit.added[0].1.id = FileId::sst(FIRST + 1);
+    edit.recipe = None;
+    tree.apply_edit(&edit).unwrap();
+    let snapshot = tree.snapshot();
+    let again = Tree::open(TreeConfig::default(), GroupId(7), &snapshot).unwrap();
+    assert_eq!(again.snapshot(), snapshot);
+    assert_eq!(again.version().values_stats().live_bytes, 3000);
+    assert_eq!(hex(&snapshot), golden!("tree_snapshot_values"));
 }

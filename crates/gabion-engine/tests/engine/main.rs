@@ -17,3 +17,4 @@ mod readers;
 mod support;
 mod tree_model;
 mod tree_rules;
+mod values;

@@ -349,8 +349,11 @@ proptest! {
             sst: SstOptions::default(),
             merging: None,
             parted_from: 0,
+            large_from: 0,
+            emptied: Vec::new(),
         };
-        let inputs = JobInputs { recipe, memtables: vec![Arc::new(table)], files: Vec::new() };
+        let (memtables, files, emptied) = (vec![Arc::new(table)], Vec::new(), Vec::new());
+        let inputs = JobInputs { recipe, memtables, files, emptied };
         let files = Files::default();
         let output = block_on(run_job(&inputs, GROUP, &files, &mut files.clone())).unwrap();
         let metas: Vec<_> = output.added.iter().map(|(_, meta)| meta).collect();

@@ -65,15 +65,22 @@ struct Begun {
     /// One file, of which a part has expired, written anew where it lies.
     expired: u64,
     loads: u64,
+    /// Values went apart, and files of them were emptied; by a job for that alone.
+    apart: u64,
+    emptied: u64,
+    emptied_in_place: u64,
 }
 
 impl Begun {
     fn note(&mut self, job: &JobInputs, is_short: bool, urgent: bool) {
         let recipe = &job.recipe;
         self.in_little_room += u64::from(is_short && recipe.kind == JobKind::Compaction);
+        self.apart += u64::from(recipe.large_from > 0);
+        self.emptied += u64::from(!recipe.emptied.is_empty());
         let [(level, file)] = &job.files[..] else { return };
         let is_in_place = recipe.kind == JobKind::Compaction && *level == recipe.output_level;
         self.expired += u64::from(urgent && is_in_place && file.expiry.is_some());
+        self.emptied_in_place += u64::from(is_in_place && !recipe.emptied.is_empty());
     }
 }
 
@@ -158,7 +165,8 @@ impl World {
         let source = self.primary.files.clone();
         let mut sink = self.primary.files.clone();
         let output = block_on(run_job(&job, GROUP, &source, &mut sink)).unwrap();
-        let slots: u64 = output.added.iter().map(|(_, meta)| meta.len.div_ceil(2 << 20)).sum();
+        let made = output.added.iter().map(|(_, meta)| meta).chain(&output.values);
+        let slots: u64 = made.map(|meta| meta.len.div_ceil(2 << 20)).sum();
         assert!(!job.recipe.kind.makes_files() || slots <= job.slots_max());
         self.appended_edit += 1;
         let edit = self.primary.tree.finish_job(output, self.appended_edit).unwrap();
@@ -194,7 +202,7 @@ impl World {
             return;
         }
         if self.random.one_in(2) {
-            for (_, meta) in &edit.added {
+            for meta in edit.added.iter().map(|(_, meta)| meta).chain(&edit.values) {
                 // The primary may have deleted it again by now; then only the recipe is left.
                 if !self.primary.files.ids().contains(&meta.id) {
                     return self.make_files(edit);
@@ -212,6 +220,7 @@ impl World {
         let mut sink = source.clone();
         let output = block_on(run_job(&inputs, GROUP, &source, &mut sink)).unwrap();
         assert_eq!(output.added, edit.added, "same recipe, same files");
+        assert_eq!(output.values, edit.values, "and values files");
     }
 
     fn check(&mut self) {
@@ -226,7 +235,7 @@ impl World {
         for (view, model) in &self.pinned {
             check_view(&mut self.random, view, &self.primary.tables, model);
         }
-        let live: Vec<_> = self.primary.tree.version().files().map(|(_, f)| f.id).collect();
+        let live: Vec<_> = self.primary.tree.version().described().map(|f| f.id).collect();
         let held = self.primary.files.ids();
         assert!(live.iter().all(|id| held.contains(id)), "a live file was deleted");
     }
@@ -438,7 +447,7 @@ impl World {
         let (a, b) = (&self.primary.tree, &self.secondary.tree);
         assert_eq!(a.snapshot(), b.snapshot(), "same log, same tree");
         assert_eq!(a.now_ms(), b.now_ms(), "same log, same group time");
-        for (_, meta) in a.version().files() {
+        for meta in a.version().described() {
             assert_eq!(self.primary.files.bytes(meta.id), self.secondary.files.bytes(meta.id));
         }
         let (view, model) = (b.view(), self.model());
@@ -450,7 +459,7 @@ impl World {
         self.primary.collect();
         self.secondary.collect();
         assert!(self.primary.tree.leaving_files().is_empty(), "no file is held for ever");
-        let live: Vec<_> = self.secondary.tree.version().files().map(|(_, f)| f.id).collect();
+        let live: Vec<_> = self.secondary.tree.version().described().map(|f| f.id).collect();
         assert_eq!(self.secondary.files.ids().len(), live.len(), "no file leaks");
         (self.read, self.ended, self.begun)
     }
@@ -565,10 +574,38 @@ fn random_operations_agree_with_a_map_through_flushes_compactions_and_restarts()
     }
     assert!(deepest >= 3, "the test has to reach the third level, it reached {deepest}");
     assert!(read > 100 && ended > 20, "{read} slow reads came to their end, {ended} were ended");
-    let Begun { loads, expired, in_little_room } = begun;
+    let Begun { loads, expired, in_little_room, .. } = begun;
     assert!(loads > 20, "{loads} loads");
     assert!(expired > 5, "{expired} files were written anew without what has expired");
     assert!(in_little_room > 20, "{in_little_room} compactions began with few slots left");
+}
+
+/// docs/faults.md: E12, P2, P4, P11, P13, P15, P16, P17
+#[test]
+fn large_values_apart_from_the_tree_give_the_same_history() {
+    let mut begun = Begun::default();
+    for seed in (1..=8).chain([29]) {
+        let large_values = 64 + (seed % 3) as u32 * 30;
+        let config = TreeConfig { large_values, ..small_config() };
+        let mut world = World::new(seed, config);
+        for step in 0..2500 {
+            // What is written from then on stays where it is, or goes apart again.
+            if step % 500 == 499 {
+                let is_off = step % 1000 == 499 && seed % 2 == 0;
+                let large_values = if is_off { 0 } else { large_values + 20 };
+                world.primary.tree.set_large_values(large_values).unwrap();
+            }
+            world.step();
+        }
+        let (_, _, more) = world.finish();
+        begun.apart += more.apart;
+        begun.emptied += more.emptied;
+        begun.emptied_in_place += more.emptied_in_place;
+    }
+    let Begun { apart, emptied, emptied_in_place, .. } = begun;
+    assert!(apart > 200, "{apart} flushes put values apart");
+    assert!(emptied > 100, "{emptied} compactions emptied files");
+    assert!(emptied_in_place > 20, "{emptied_in_place} of them for that alone");
 }
 
 /// docs/faults.md: P12, P18

@@ -125,20 +125,20 @@ impl Applying {
 
     /// The description of a file by the waiting edit that adds it.
     pub(super) fn added(&self, file: FileId) -> Option<Arc<FileMeta>> {
-        let mut added = self.waiting.iter().flat_map(|waiting| &waiting.edit.added);
-        added.find(|(_, meta)| meta.id == file).map(|(_, meta)| Arc::new(meta.clone()))
+        let mut added = self.waiting.iter().flat_map(|waiting| waiting.edit.made());
+        added.find(|meta| meta.id == file).map(|meta| Arc::new(meta.clone()))
     }
 
     /// Whether every file is here that the edits in line leave in the tree.
-    pub(super) fn has_files(&self, facts: &Facts) -> bool {
-        let mut missing = BTreeSet::new();
-        self.waiting.iter().for_each(|waiting| count_missing(facts, &waiting.edit, &mut missing));
+    pub(super) fn has_files(&self, facts: &Facts, version: &Version) -> bool {
+        let mut missing = Missing::default();
+        (0..self.waiting.len()).for_each(|at| missing.count(facts, version, &self.waiting, at));
         missing.is_empty()
     }
 
     /// Whether a waiting edit adds the file.
     pub(super) fn names(&self, file: FileId) -> bool {
-        self.waiting.iter().any(|w| w.edit.added.iter().any(|(_, meta)| meta.id == file))
+        self.waiting.iter().any(|w| w.edit.made().any(|meta| meta.id == file))
     }
 
     /// Position up to which the log must be durable for the edits in line: all of them, as the
@@ -400,28 +400,29 @@ impl Applying {
         Ok(())
     }
 
-    /// The number of edits in line to apply now: the first alone, or, if a file of it is missing
-    /// for good, all up to the one that removes the last such file. They are staged together and so
-    /// become durable in one commit, and nothing reads the tree between them. A file `is_coming`
-    /// that was shipped here and has no durable place yet.
+    /// The number of edits in line to apply now to a tree of this `version`: the first alone, or,
+    /// if a file of it is missing for good, all up to the one that removes the last such file. They
+    /// are staged together and so become durable in one commit, and nothing reads the tree between
+    /// them. A file `is_coming` that was shipped here and has no durable place yet.
     pub(super) fn edits_ready(
         &mut self,
         facts: &Facts,
+        version: &Version,
         is_coming: impl Fn(FileId) -> bool,
     ) -> Option<usize> {
         self.waiting.front_mut()?.since_ms.get_or_insert(facts.now_ms);
         let planted = facts.has(Mutant::EditBeforeFiles);
         let end = facts.protocol.commit().only().min(facts.log.durable_end());
-        let mut missing = BTreeSet::new();
+        let mut missing = Missing::default();
         for (i, waiting) in self.waiting.iter().enumerate() {
             if waiting.end > end {
                 return None;
             }
-            count_missing(facts, &waiting.edit, &mut missing);
+            missing.count(facts, version, &self.waiting, i);
             if planted || missing.is_empty() {
                 return Some(i + 1);
             }
-            if missing.iter().any(|file| is_coming(*file)) {
+            if missing.files().any(&is_coming) {
                 return None;
             }
         }
@@ -459,14 +460,14 @@ impl Applying {
             }
             gone.push(*file);
         }
-        self.skip_missing(facts, &edit);
+        self.skip_missing(facts, effects, &edit);
         self.applied += 1;
         Ok(Some(Ready { edit, encoded, end, gone }))
     }
 
     /// Remembers which files an edit adds that are not here, until an edit of the same group
     /// removes them.
-    fn skip_missing(&mut self, facts: &Facts, edit: &Edit) {
+    fn skip_missing(&mut self, facts: &Facts, effects: &mut Effects, edit: &Edit) {
         if facts.has(Mutant::EditBeforeFiles) {
             return;
         }
@@ -474,6 +475,11 @@ impl Applying {
             if facts.files.get(meta.id).is_none() && self.skipped.insert(meta.id) {
                 self.skipped_files += 1;
             }
+        }
+        for meta in edit.values.iter().filter(|meta| facts.files.get(meta.id).is_none()) {
+            // An edit of the same group takes the last file out of the tree that references it.
+            self.skipped_files += 1;
+            effects.signal(Signal::Unneeded(meta.id));
         }
     }
 
@@ -498,6 +504,7 @@ impl Applying {
         &mut self,
         facts: &Facts,
         effects: &mut Effects,
+        version: &Version,
         is_coming: impl Fn(FileId) -> bool,
     ) {
         let (receives, ships) = (facts.view.duties().receive, facts.view.duties().ship);
@@ -509,10 +516,9 @@ impl Applying {
         if waited < facts.options.placement_wait_ms {
             return;
         }
-        let mut missing = BTreeSet::new();
-        for waiting in &self.waiting {
-            count_missing(facts, &waiting.edit, &mut missing);
-        }
+        let mut counted = Missing::default();
+        (0..self.waiting.len()).for_each(|at| counted.count(facts, version, &self.waiting, at));
+        let mut missing: BTreeSet<FileId> = counted.files().collect();
         // An answer may be lost with a connection that only the primary saw break.
         let is_asked = |since_ms: &u64| now_ms.saturating_sub(*since_ms) < ANSWER_MS_MAX;
         missing.retain(|file| !self.asked.get(file).is_some_and(is_asked) && !is_coming(*file));
@@ -579,18 +585,51 @@ fn check_term_start(facts: &Facts, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Adds files that must be here after this edit and are not; takes out those that it removes.
-fn count_missing(facts: &Facts, edit: &Edit, missing: &mut BTreeSet<FileId>) {
-    for (_, file) in &edit.removed {
-        missing.remove(file);
+/// Files that must be here after the first edits in line and are not.
+#[derive(Default)]
+struct Missing {
+    ssts: BTreeSet<FileId>,
+    values: BTreeSet<FileId>,
+    /// The version after these edits, from where a values file was missing: that says when nothing
+    /// references it any more.
+    version: Option<Version>,
+}
+
+impl Missing {
+    fn is_empty(&self) -> bool {
+        self.ssts.is_empty() && self.values.is_empty()
     }
-    let added = edit.added.iter().map(|(_, meta)| meta.id);
-    missing.extend(added.filter(|file| facts.files.get(*file).is_none()));
+
+    fn files(&self) -> impl Iterator<Item = FileId> {
+        self.ssts.iter().chain(&self.values).copied()
+    }
+
+    /// Counts the edit at a place of the line; those before it were. `current` is the version
+    /// before the first.
+    fn count(&mut self, facts: &Facts, current: &Version, line: &VecDeque<Waiting>, at: usize) {
+        let edit = &line[at].edit;
+        for (_, file) in &edit.removed {
+            self.ssts.remove(file);
+        }
+        let is_missing = |file: &FileId| facts.files.get(*file).is_none();
+        self.ssts.extend(edit.added.iter().map(|(_, meta)| meta.id).filter(is_missing));
+        self.values.extend(edit.values.iter().map(|meta| meta.id).filter(is_missing));
+        if self.values.is_empty() && self.version.is_none() {
+            return;
+        }
+        let from = if self.version.is_some() { at } else { 0 };
+        let before = self.version.take().unwrap_or_else(|| current.clone());
+        let after = line.range(from..=at).try_fold(before, |version, it| version.apply(&it.edit));
+        // What does not fit is refused when it is applied.
+        let Ok(after) = after else { return };
+        self.values.retain(|file| after.values_file(*file).is_some());
+        self.version = Some(after);
+    }
 }
 
 /// Repair and acceptance trust the checksum in the edit: the file that lies here must have it.
 fn check_added(facts: &Facts, edit: &Edit) -> Result<()> {
-    for (_, meta) in &edit.added {
+    for meta in edit.made() {
         let Some(placement) = facts.files.get(meta.id) else { continue };
         if (placement.checksum, placement.len) != (meta.checksum, meta.rounded_len()) {
             return Err(Error::corruption(alloc::format!(

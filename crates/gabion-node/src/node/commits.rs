@@ -74,6 +74,11 @@ impl Node {
             }
             self.outputs.push_back(Output::FilesGone(gone));
         }
+        let freed = self.files.take_freed();
+        if !freed.is_empty() {
+            self.due.mark_all(&Step::FREED);
+            self.outputs.push_back(Output::FilesGone(freed));
+        }
         self.trim_log();
     }
 }

@@ -20,7 +20,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{FileId, Frontier, LogPosition, ReplicaId};
+use gabion_base::{FileId, FileKind, Frontier, LogPosition, ReplicaId};
 use gabion_engine::{FileMeta, Version};
 
 /// The states that members are copying.
@@ -40,6 +40,9 @@ struct Copy {
     state: Vec<u8>,
     /// Files that the member lacks. Each description pins its file.
     pins: BTreeMap<FileId, Arc<FileMeta>>,
+    /// SSTs that it has, and with which the values files stay that they reference, until it has
+    /// these too.
+    kept: Vec<Arc<FileMeta>>,
     /// The log is held from here on.
     begin: LogPosition,
     holds_log: bool,
@@ -135,12 +138,13 @@ impl Copies {
                 "{from} cannot be filled: the state has {total} bytes, the limit is {STATE_LEN_MAX}"
             ));
         }
-        let pins = version.files().map(|(_, meta)| (meta.id, meta.clone())).collect();
+        let pins = version.described().map(|meta| (meta.id, meta.clone())).collect();
         let copy = Copy {
             number,
             total,
             state: bytes,
             pins,
+            kept: Vec::new(),
             begin: state.begin.position,
             holds_log: true,
             heard_ms: facts.now_ms,
@@ -151,7 +155,13 @@ impl Copies {
     /// A member has a file, and needs it no longer.
     pub(super) fn have(&mut self, from: ReplicaId, file: FileId, now_ms: u64) {
         if let Some(copy) = self.members.get_mut(&from) {
-            copy.pins.remove(&file);
+            let had = copy.pins.remove(&file);
+            // Values files come last in the order of kinds.
+            let last = copy.pins.last_key_value();
+            match last.is_some_and(|(file, _)| file.kind == FileKind::Values) {
+                true => copy.kept.extend(had.filter(|it| !it.references.is_empty())),
+                false => copy.kept.clear(),
+            }
             copy.heard_ms = now_ms;
         }
     }
@@ -165,6 +175,7 @@ impl Copies {
             copy.number = 0;
             copy.state = Vec::new();
             copy.pins.clear();
+            copy.kept.clear();
         }
     }
 

@@ -42,7 +42,7 @@ use gabion_pool::{FilePlacement, Pool};
 
 /// The files of a replica's pool.
 pub(super) struct FileTable {
-    /// Places of SSTs that may be read.
+    /// Places of SSTs and values files that may be read.
     readable: FileMap,
     entries: BTreeMap<FileId, Entry>,
     /// The first segment of the log.
@@ -53,6 +53,10 @@ pub(super) struct FileTable {
     orders: BTreeMap<SegmentOrder, RangeInclusive<FileId>>,
     /// Files of former versions that no reader needs, and a shipment does.
     to_ship: Vec<FileId>,
+    /// Values files that were given back and that readers have not been told of.
+    freed: Vec<FileId>,
+    /// The planted defect by which readers keep no values file.
+    frees_under_readers: bool,
 }
 
 /// Live segments, in numbers.
@@ -132,6 +136,8 @@ impl FileTable {
             segments: Segments::default(),
             orders: BTreeMap::new(),
             to_ship: Vec::new(),
+            freed: Vec::new(),
+            frees_under_readers: false,
         }
     }
 
@@ -156,7 +162,7 @@ impl FileTable {
             table.made_durable(placement.clone());
         }
         for (_, meta) in version.files() {
-            table.enter_tree(meta)?;
+            table.enter_tree(meta, &|_| false)?;
         }
         let segments = table.entries.keys().filter(|file| file.kind == FileKind::LogSegment);
         let segments: Vec<FileId> = segments.copied().collect();
@@ -168,6 +174,11 @@ impl FileTable {
             table.judge(pool, file)?;
         }
         Ok(table)
+    }
+
+    /// Plants the defect by which values files go under readers, or does not.
+    pub(super) const fn plant_values_freed(&mut self, is_planted: bool) {
+        self.frees_under_readers = is_planted;
     }
 
     // ---- questions
@@ -274,7 +285,7 @@ impl FileTable {
     fn made_durable(&mut self, placement: Arc<FilePlacement>) -> bool {
         let Some(entry) = self.entries.get_mut(&placement.file) else { return false };
         entry.is_durable = true;
-        if placement.file.kind == FileKind::Sst {
+        if is_readable(placement.file) {
             self.readable.insert(placement);
         }
         true
@@ -283,24 +294,31 @@ impl FileTable {
     // ---- the tree
 
     /// An edit adds a file to the tree, or moves it there. One that is not here, as an edit of the
-    /// same commit removes it, is left out.
+    /// same commit removes it, is left out. `is_left_out` are values files that are not here for
+    /// the same reason.
     ///
     /// # Errors
-    /// Corruption where it references a file that has no durable place here. Nothing changes.
-    pub(super) fn enter_tree(&mut self, meta: &FileMeta) -> Result<()> {
+    /// Corruption where it references another file that has no durable place here. Nothing changes.
+    pub(super) fn enter_tree(
+        &mut self,
+        meta: &FileMeta,
+        is_left_out: &dyn Fn(FileId) -> bool,
+    ) -> Result<()> {
         let file = meta.id;
         if self.entries.get(&file).is_none_or(|entry| entry.named != Named::NotYet) {
             return Ok(());
         }
         let is_whole = |entry: &Entry| entry.is_durable && !entry.is_retired;
         let is_here = |file| self.entries.get(&file).is_some_and(is_whole);
-        if let Some(lost) = meta.references.iter().find(|it| !is_here(it.file)) {
+        let is_lost = |file| !is_here(file) && !is_left_out(file);
+        if let Some(lost) = meta.references.iter().find(|it| is_lost(it.file)) {
             return Err(Error::corruption(format!(
                 "{file} references {} bytes of {}, which has no place here",
                 lost.live_bytes, lost.file
             )));
         }
-        let references: Box<[FileId]> = meta.references.iter().map(|it| it.file).collect();
+        let references = meta.references.iter().map(|it| it.file);
+        let references: Box<[FileId]> = references.filter(|file| is_here(*file)).collect();
         for file in &references {
             if let Some(entry) = self.entries.get_mut(file) {
                 entry.of_tree += 1;
@@ -330,6 +348,11 @@ impl FileTable {
             self.judge(pool, referenced)?;
         }
         self.judge(pool, file)
+    }
+
+    /// Values files that were given back since the last call.
+    pub(super) fn take_freed(&mut self) -> Vec<FileId> {
+        core::mem::take(&mut self.freed)
     }
 
     /// Files of former versions that lost their last reader, less those that are to be read for a
@@ -432,12 +455,16 @@ impl FileTable {
             pool.retire_file(file)?;
             self.segments.referenced -= u64::from(file.kind == FileKind::LogSegment);
         }
-        if is_in_order || entry.is_read() {
+        let is_lost = self.frees_under_readers && file.kind == FileKind::Values;
+        if is_in_order || entry.is_read() && !is_lost {
             return Ok(());
         }
         let Some(entry) = self.entries.remove(&file) else { return Ok(()) };
-        if file.kind == FileKind::Sst && entry.is_durable {
+        if is_readable(file) && entry.is_durable {
             self.readable.remove(file);
+        }
+        if file.kind == FileKind::Values {
+            self.freed.push(file);
         }
         for referenced in &entry.references {
             if let Some(entry) = self.entries.get_mut(referenced) {
@@ -467,7 +494,7 @@ impl FileTable {
         for (file, entry) in &self.entries {
             assert!(pool.placement(*file).is_some(), "{file} is known and in no slot");
             assert_eq!(entry.is_retired, !self.keeps(*file), "{file}: {entry:?}");
-            let is_readable = file.kind == FileKind::Sst && entry.is_durable;
+            let is_readable = is_readable(*file) && entry.is_durable;
             assert_eq!(self.readable.get(*file).is_some(), is_readable, "{file}: {entry:?}");
             if file.kind == FileKind::LogSegment && !entry.is_retired {
                 let is_of_log = self.is_of_log(*file);
@@ -503,6 +530,11 @@ impl FileTable {
             assert!(*live <= len, "{live} bytes of {file} are live, it has {len}");
         }
     }
+}
+
+/// Whether readers of the tree read such files. Those of the log have places of their own.
+fn is_readable(file: FileId) -> bool {
+    file.kind != FileKind::LogSegment
 }
 
 /// The largest segment of the largest shard.

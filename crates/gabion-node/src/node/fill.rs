@@ -385,7 +385,7 @@ impl Fill {
     ) -> Result<Term> {
         let state = CopiedState::decode(bytes)?;
         let tree = state.open_tree(&facts.config.tree, facts.config.group)?;
-        let files = tree.version().files().map(|(_, meta)| (meta.id, Arc::new((**meta).clone())));
+        let files = tree.version().described().map(|meta| (meta.id, Arc::new((**meta).clone())));
         self.files = files.collect();
         let slots = |meta: &Arc<FileMeta>| meta.rounded_len().div_ceil(SLOT_LEN);
         let (wanted, total) = (self.files.values().map(slots).sum::<u64>(), pool.counts().total);
@@ -397,7 +397,7 @@ impl Fill {
         self.bytes = self.files.values().map(|meta| meta.rounded_len()).sum();
         self.whole.retain(|file| self.files.contains_key(file));
         for file in facts.files.unnamed() {
-            if file.kind == FileKind::Sst && !self.files.contains_key(&file) {
+            if file.kind != FileKind::LogSegment && !self.files.contains_key(&file) {
                 effects.signal(Signal::Orphan(file));
             }
         }

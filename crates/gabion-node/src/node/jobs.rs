@@ -304,9 +304,10 @@ impl Jobs {
         let unshipped = if is_flush { given.unshipped.of_flushes } else { given.unshipped.all };
         let most = &mut self.counted.unshipped_bytes_at_job_max;
         *most = unshipped.max(*most);
-        let read = inputs.recipe.inputs.iter();
+        let read = inputs.recipe.inputs.iter().map(|(_, file)| *file);
+        let read = read.chain(inputs.recipe.emptied.iter().copied());
         let files: BTreeMap<_, _> =
-            read.filter_map(|(_, file)| Some((*file, facts.place(*file)?))).collect();
+            read.filter_map(|file| Some((file, facts.place(file)?))).collect();
         let job = Job {
             recipe: inputs.recipe.clone(),
             files: files.clone(),
@@ -323,6 +324,13 @@ impl Jobs {
             is_bounded: !is_flush && given.ships,
         };
         inputs.recipe.bottommost |= facts.has(Mutant::TombstonesDropped);
+        if facts.has(Mutant::CollectedOverNewer) && !inputs.recipe.emptied.is_empty() {
+            // It stays below what it merges: only what is written anew in its own level goes up.
+            let level = inputs.recipe.output_level;
+            if inputs.files.iter().all(|(of, _)| *of == level) {
+                inputs.recipe.output_level = 0;
+            }
+        }
         let (group, is_bounded) = (facts.config.group, job.is_bounded);
         let number = self.next;
         self.next += 1;
@@ -692,7 +700,12 @@ mod tests {
         let (meta, placement) = ((*built.meta).clone(), built.placement.clone());
         node.handle_job_file(id, built);
         let stats = JobStats::default();
-        let output = JobOutput { recipe: recipe.clone(), added: alloc::vec![(0, meta)], stats };
+        let output = JobOutput {
+            recipe: recipe.clone(),
+            added: alloc::vec![(0, meta)],
+            values: Vec::new(),
+            stats,
+        };
         let done = JobDone { output, unused: Vec::new(), read_bytes: 0 };
         node.handle_done(id, Done::Job(Ok(done)));
         let error = || Error::corruption("a bit flipped");

@@ -651,6 +651,7 @@ mod tests {
             term: Term(1),
             removed: Vec::new(),
             added: Vec::new(),
+            values: Vec::new(),
             flushed: None,
             next_file: 0,
             floor: None,

@@ -166,6 +166,7 @@ impl Node {
         let first = self.log.config().segment_at(self.state.trimmed.position.get());
         let keeps_old = self.has(Mutant::SegmentsKept);
         self.files = FileTable::open(&mut self.pool, self.tree.version(), first, keeps_old)?;
+        self.files.plant_values_freed(self.has(Mutant::ValuesFreedUnderReader));
         self.drain.found(&self.log);
         Ok(())
     }
@@ -233,6 +234,7 @@ mod tests {
             term: Term(0),
             removed: Vec::new(),
             added: alloc::vec![(0, meta)],
+            values: Vec::new(),
             flushed: Some(Flushed { memtable, frontier, sequence }),
             next_file: 2,
             floor: None,

@@ -38,7 +38,7 @@ pub struct MarkId(u64);
 /// A file of a captured state, as the edit that added it names it. It does not pin the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
-    /// Its level.
+    /// Its level, or [`Self::NO_LEVEL`].
     pub level: u8,
     /// Its number and kind.
     pub file: FileId,
@@ -49,6 +49,15 @@ pub struct CapturedFile {
 }
 
 impl CapturedFile {
+    /// The level of what lies at none: of values files.
+    pub const NO_LEVEL: u8 = u8::MAX;
+
+    /// All files of a version, level by level, then its values files.
+    pub fn all(version: &Version) -> impl Iterator<Item = Self> {
+        let values = version.values_files().map(|meta| Self::of((Self::NO_LEVEL, meta)));
+        version.files().map(Self::of).chain(values)
+    }
+
     /// A file of a version.
     #[must_use]
     pub fn of((level, meta): (u8, &Arc<FileMeta>)) -> Self {
@@ -68,8 +77,8 @@ pub struct Captured {
     pub log_crc: u32,
     /// Number of the last edit in the log up to there.
     pub edit: u64,
-    /// The files that the edits up to there leave in the tree, level by level. Where every replica
-    /// compacts for itself, those of its own edits.
+    /// The files that the edits up to there leave in the tree, level by level, then values files.
+    /// Where every replica compacts for itself, those of its own edits.
     pub files: Vec<CapturedFile>,
     /// The era of the log in which it was captured.
     pub era: LogEra,
@@ -209,7 +218,7 @@ impl Marks {
                 "at {log_end} a bulk load (edit {edit}) is in the log of {me} and not applied"
             )));
         }
-        let files = version?.files().map(CapturedFile::of).collect();
+        let files = CapturedFile::all(&*version?).collect();
         let log_end = Frontier::of(log_end);
         Ok(Captured { view, log_end, log_crc, edit, files, era: self.era })
     }

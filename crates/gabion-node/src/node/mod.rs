@@ -540,9 +540,9 @@ impl Node {
         if self.has(Mutant::FileNumbersAgain) {
             return;
         }
-        let ssts = self.pool.files().map(|placement| placement.file);
-        let last = ssts.filter(|file| file.kind == FileKind::Sst).max();
-        self.tree.reserve_files(last.map_or(0, |file| file.number + 1));
+        let files = self.pool.files().map(|placement| placement.file);
+        let made = files.filter(|file| file.kind != FileKind::LogSegment);
+        self.tree.reserve_files(made.map(|file| file.number + 1).max().unwrap_or(0));
     }
 
     /// Checks what must hold between steps, in this machine and in its parts.

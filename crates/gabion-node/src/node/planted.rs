@@ -14,6 +14,12 @@ pub enum Mutant {
     SlotFreedUnderReader,
     /// Files that readers past their budget kept are free at once, although a read is under way.
     ReadUnderWayNotWaitedFor,
+    /// The slots of a values file are free as soon as no file of the tree references it, even under
+    /// readers of those that did.
+    ValuesFreedUnderReader,
+    /// A compaction that empties values files in place puts what it makes of old versions above
+    /// newer ones.
+    CollectedOverNewer,
     /// The number of an edit is not the one after the last.
     GapInEdits,
     /// Two records that arrive together are applied the second one first.
@@ -109,6 +115,7 @@ impl super::Node {
         let wrong = [
             Mutant::SlotFreedUnderReader,
             Mutant::ReadUnderWayNotWaitedFor,
+            Mutant::ValuesFreedUnderReader,
             Mutant::EditBeforeFiles,
             Mutant::SegmentsKept,
             Mutant::OldStateOverwritten,

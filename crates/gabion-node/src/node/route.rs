@@ -48,9 +48,9 @@ use gabion_pool::{FilePlacement, Geometry, Placed};
 
 /// What the tree, or an edit on its way there, says of a file.
 fn described(tree: &Tree, apply: &Applying, file: FileId) -> Option<Arc<FileMeta>> {
-    let live = tree.version().files().find(|(_, meta)| meta.id == file);
+    let live = tree.version().described().find(|meta| meta.id == file);
     // A copy: holding the tree's own would count as a reader of the file.
-    let live = live.map(|(_, meta)| Arc::new((**meta).clone()));
+    let live = live.map(|meta| Arc::new((**meta).clone()));
     live.or_else(|| apply.added(file))
 }
 

@@ -71,6 +71,18 @@ impl Node {
         Ok(())
     }
 
+    /// Changes from which length on values go to values files, when this member flushes; 0: none
+    /// does. None: as the group says. Other members need not know: each recipe tells.
+    ///
+    /// # Errors
+    /// Invalid input for a length out of its limits; nothing has changed then.
+    pub fn set_large_values(&mut self, large_values: Option<u32>) -> gabion_base::Result<()> {
+        let large_values = large_values.unwrap_or(self.config.tree.large_values);
+        self.tree.set_large_values(large_values)?;
+        self.options.large_values = Some(large_values);
+        Ok(())
+    }
+
     /// Changes when MemTables are sealed and how many runs L0 may have, where this member decides
     /// that: it has the first as the head, the others where it compacts. None: as the group says.
     ///

@@ -268,6 +268,7 @@ pub(super) fn entry_name(kind: EntryKind) -> &'static str {
         EntryKind::ExpiringPut => "expiring-put",
         EntryKind::Pointer => "pointer",
         EntryKind::Relocation => "relocation",
+        EntryKind::ExpiringPointer => "expiring-pointer",
     }
 }
 

@@ -43,7 +43,9 @@ fn edit_len(pick: &Pick) -> usize {
         (files.collect(), pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect());
     let (number, kind, term, next_file) = (1, pick.kind, Term(1), 200_000);
     let (flushed, floor, recipe) = (None, None, None);
-    let edit = Edit { number, kind, term, removed, added, flushed, next_file, floor, recipe };
+    let values = Vec::new();
+    let edit =
+        Edit { number, kind, term, removed, added, values, flushed, next_file, floor, recipe };
     let cuts_len: usize = pick.cuts.iter().map(|cut| 4 + cut.len()).sum();
     edit.encode().unwrap().len() + cuts_len
 }

@@ -38,6 +38,7 @@ fn after(config: &TreeConfig, version: &Version, pick: &Pick, number: u64) -> Ve
         term: Term(1),
         removed: pick.inputs.iter().map(|(level, file)| (*level, file.id)).collect(),
         added: vec![(pick.output_level, added)],
+        values: Vec::new(),
         flushed: None,
         next_file: number + 1,
         floor: None,

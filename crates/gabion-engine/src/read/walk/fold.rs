@@ -5,7 +5,7 @@ use crate::merge::Merge;
 use core::ops::ControlFlow;
 
 /// What older entries of a key come to: nothing yet, or what operands are added to, with what is stored of it.
-type Met = ControlFlow<(Base, Option<Bytes>)>;
+type Met = ControlFlow<(Base, Option<(Trailer, Bytes)>)>;
 
 impl ReadPoint {
     /// The value of an engine key that was added to.
@@ -15,13 +15,13 @@ impl ReadPoint {
         tables: &Tables<S, C>,
         key: &[u8],
         check: &impl Fn() -> Result<()>,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<Stored>> {
         let mut folding = Folding::new(None);
         loop {
             let met = self.meet(shape, tables, key, &mut folding, check).await?;
             let (base, stored) = met.break_value().unwrap_or((Base::Absent, None));
             match folding.end(base) {
-                Folded::Is(folded) => return Ok(self.found(folded, stored)),
+                Folded::Is(folded) => return self.found(folded, stored),
                 Folded::Again(at_ms) => folding = Folding::new(Some(at_ms)),
             }
         }
@@ -92,21 +92,25 @@ impl ReadPoint {
             kind if is_base(kind) => {
                 let base = Base::of(trailer, stored)?;
                 let is_value = !matches!(base, Base::Absent);
-                Ok(Met::Break((base, is_value.then(bytes))))
+                Ok(Met::Break((base, is_value.then(|| (trailer, bytes())))))
             }
             kind => Err(reserved(kind, trailer.sequence())),
         }
     }
 
     /// A value that was added to. `stored` is that which it was added to.
-    fn found(&self, folded: Base, stored: Option<Bytes>) -> Option<Found> {
+    fn found(&self, folded: Base, stored: Option<(Trailer, Bytes)>) -> Result<Option<Stored>> {
         let expires_ms = folded.expires_ms();
         let value = match (folded, stored) {
             (Base::Number { number, .. }, _) => number_bytes(number),
-            (Base::Other { .. }, Some(stored)) => stored.slice(value_at(expires_ms)..),
-            (Base::Other { .. } | Base::Absent, _) => return None,
+            (Base::Other { .. }, Some((trailer, stored))) if trailer.kind().is_pointer() => {
+                let apart = Stored::Apart(apart(trailer, &stored)?);
+                return Ok(self.is_there(expires_ms).then_some(apart));
+            }
+            (Base::Other { .. }, Some((_, stored))) => stored.slice(value_at(expires_ms)..),
+            (Base::Other { .. } | Base::Absent, _) => return Ok(None),
         };
-        self.is_there(expires_ms).then_some(Found { value, expires_ms })
+        Ok(self.is_there(expires_ms).then_some(Stored::Here(Found { value, expires_ms })))
     }
 
     fn is_there(&self, expires_ms: Option<u64>) -> bool {
@@ -133,7 +137,13 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                     self.alive = Alive { expires_ms, value_at: value_at(expires_ms) };
                     self.place = Place::Pair;
                     self.way = Way::Past;
-                    return Ok(self.point.is_there(expires_ms));
+                    let is_there = self.point.is_there(expires_ms);
+                    let base = merge.entry().filter(|base| base.trailer.kind().is_pointer());
+                    if let Some(base) = base.filter(|_| is_there) {
+                        let apart = apart(base.trailer, base.value)?;
+                        self.fetch(apart, check).await?;
+                    }
+                    return Ok(is_there);
                 }
                 Folded::Is(folded) => {
                     self.way = Way::Past;
@@ -217,7 +227,8 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
 
 /// Whether operands can be added to what such an entry leaves.
 const fn is_base(kind: EntryKind) -> bool {
-    kind.is_delete() || matches!(kind, EntryKind::Put | EntryKind::ExpiringPut)
+    let is_value = matches!(kind, EntryKind::Put | EntryKind::ExpiringPut) || kind.is_pointer();
+    kind.is_delete() || is_value
 }
 
 /// Where a value begins in what is stored of it.

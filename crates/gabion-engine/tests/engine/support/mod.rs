@@ -2,7 +2,8 @@
 //! replica that is driven from a log.
 
 use gabion_base::{
-    Error, FileId, Frontier, GroupId, LogPosition, MemTableId, Result, SequenceNumber, Term,
+    Error, FileId, FileKind, Frontier, GroupId, LogPosition, MemTableId, Result, SequenceNumber,
+    Term,
 };
 use gabion_engine::*;
 use gabion_media::Bytes;
@@ -204,6 +205,20 @@ impl Replica {
             self.files.remove(id);
             self.tables.cache.evict_file(id);
         }
+        self.collect_values();
+    }
+
+    /// Deletes values files that no SST references which may yet be read.
+    fn collect_values(&mut self) {
+        let version = self.tree.version().clone();
+        let read = self.tree.leaving_files().iter().flat_map(|file| &file.references);
+        let read: BTreeSet<FileId> = read.map(|reference| reference.file).collect();
+        for id in self.files.ids().into_iter().filter(|id| id.kind == FileKind::Values) {
+            if version.values_file(id).is_none() && !read.contains(&id) {
+                self.files.remove(id);
+                self.tables.cache.evict_file(id);
+            }
+        }
     }
 
     /// Opens again from `snapshot`, the edits after it and the log.
@@ -223,6 +238,7 @@ impl Replica {
                 self.files.remove(id);
             }
         }
+        self.collect_values();
         let start = self.tree.flushed().frontier.only().get() as usize;
         // A replica keeps the group time at which its log begins.
         for record in &log[..start] {

@@ -14,8 +14,8 @@ use crate::{
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use gabion_base::units::MIB;
-use gabion_base::{ErrorKind, GroupId, ReplicaId, Result};
-use gabion_engine::{Keyspace, TreeConfig};
+use gabion_base::{ErrorKind, FileKind, GroupId, MemTableId, ReplicaId, Result, Term};
+use gabion_engine::{FileReference, Flushed, Keyspace, TreeConfig};
 use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
 use gabion_media::MemoryRegion;
@@ -110,9 +110,10 @@ fn edit(number: u64, file: u64) -> Vec<u8> {
     let edit = Edit {
         number,
         kind: JobKind::Drop,
-        term: gabion_base::Term(1),
+        term: Term(1),
         removed: alloc::vec![(0, FileId::sst(file))],
         added: Vec::new(),
+        values: Vec::new(),
         flushed: None,
         next_file: 0,
         floor: None,
@@ -218,9 +219,10 @@ const CORRUPTION: ErrorKind = ErrorKind::Corruption;
 
 /// An edit of this number that adds some files and removes others.
 fn change(number: u64, added: &[u64], removed: &[u64]) -> Edit {
-    let meta = |file| (0, FileMeta::new(FileId::sst(file), gabion_base::Term(1)));
+    let meta = |file| (0, FileMeta::new(FileId::sst(file), Term(1)));
     Edit {
         added: added.iter().map(|file| meta(*file)).collect(),
+        values: Vec::new(),
         removed: removed.iter().map(|file| (0, FileId::sst(*file))).collect(),
         number,
         ..Edit::decode(&edit(1, 1)).unwrap()
@@ -248,7 +250,7 @@ impl Alone {
     }
 
     fn ready(&mut self) -> Option<usize> {
-        self.apply.edits_ready(&facts!(self.node), |_| false)
+        self.apply.edits_ready(&facts!(self.node), self.node.tree.version(), |_| false)
     }
 
     fn next(&mut self) -> Result<Option<Ready>> {
@@ -257,7 +259,9 @@ impl Alone {
 
     /// The members that were asked for files, and these.
     fn ask(&mut self) -> Vec<(ReplicaId, FileId)> {
-        self.apply.ask_for_missing_files(&facts!(self.node), &mut self.asked, |_| false);
+        let version = self.node.tree.version().clone();
+        let facts = facts!(self.node);
+        self.apply.ask_for_missing_files(&facts, &mut self.asked, &version, |_| false);
         let effects = core::iter::from_fn(|| self.asked.next_effect());
         let wanted = effects.filter_map(|effect| match effect {
             Effect::Tell(to, NodeMessage::NeedFile { file }) => Some((to, file)),
@@ -288,10 +292,38 @@ fn edits_out_of_order_or_repeated_are_refused_and_the_line_stays_as_it_was() {
 
 /// docs/faults.md: H3
 #[test]
+fn a_values_file_is_waited_for_until_an_edit_leaves_nothing_that_references_it() {
+    let mut alone = Alone::of(HEAD);
+    let term = Term(1);
+    let file = FileId { kind: FileKind::Values, number: 3 };
+    let flushed = Flushed {
+        memtable: MemTableId(1),
+        frontier: Frontier::of(LogPosition(8)),
+        sequence: SequenceNumber(9),
+    };
+    let mut flush = Edit {
+        kind: JobKind::Flush,
+        flushed: Some(flushed),
+        next_file: 100,
+        values: alloc::vec![FileMeta { raw_value_bytes: 10, ..FileMeta::new(file, term) }],
+        ..change(1, &[7], &[])
+    };
+    flush.added[0].1.references = alloc::vec![FileReference { file, live_bytes: 10 }];
+    alone.queue(flush, 0).unwrap();
+    assert_eq!(alone.ready(), None, "neither is here");
+    assert!(!alone.apply.has_files(&facts!(alone.node), alone.node.tree.version()));
+    assert!(alone.apply.names(file) && alone.apply.added(file).is_some());
+    alone.queue(change(2, &[], &[7]), 0).unwrap();
+    assert_eq!(alone.ready(), Some(2), "both are wanted no more");
+    assert!(alone.apply.has_files(&facts!(alone.node), alone.node.tree.version()));
+}
+
+/// docs/faults.md: H3
+#[test]
 fn an_edit_waits_for_its_record_to_be_durable_and_its_files_to_be_those_that_it_names() {
     let mut alone = Alone::of(HEAD);
     alone.queue(change(1, &[7], &[]), 8).unwrap();
-    let (file, term) = (FileId::sst(7), gabion_base::Term(1));
+    let (file, term) = (FileId::sst(7), Term(1));
     let Node { pool, files, .. } = &mut alone.node;
     let slots = pool.allocate(1).unwrap();
     files.add(pool, FilePlacement { file, term, len: 4_096, checksum: 7, slots }).unwrap();
@@ -319,7 +351,9 @@ fn a_file_that_is_nowhere_any_more_is_skipped_with_the_edit_that_removes_it() {
     alone.queue(change(2, &[8], &[7]), 0).unwrap();
     assert_eq!(alone.ready(), None, "the other one is missing, too");
     alone.queue(change(3, &[], &[8, 5]), 0).unwrap();
-    let coming = alone.apply.edits_ready(&facts!(alone.node), |file| file == FileId::sst(8));
+    let coming = alone
+        .apply
+        .edits_ready(&facts!(alone.node), alone.node.tree.version(), |file| file == FileId::sst(8));
     assert_eq!((coming, alone.ready()), (None, Some(3)));
     let gone = (0..3).map(|_| alone.next().unwrap().expect("three are in line").gone);
     assert_eq!(

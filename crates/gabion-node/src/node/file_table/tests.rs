@@ -192,12 +192,13 @@ impl Rig {
             term: Term(1),
             removed: removed.iter().map(|file| (level(file), *file)).collect(),
             added: added.iter().map(|file| (to, meta(file))).collect(),
+            values: Vec::new(),
             flushed,
             next_file: self.next_sst,
             floor: None,
             recipe: None,
         };
-        edit.added.iter().try_for_each(|(_, meta)| self.table.enter_tree(meta))?;
+        edit.added.iter().try_for_each(|(_, meta)| self.table.enter_tree(meta, &|_| false))?;
         for (_, file) in &edit.removed {
             self.table.leave_tree(&mut self.pool, *file)?;
         }

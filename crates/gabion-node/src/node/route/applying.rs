@@ -8,9 +8,10 @@ use crate::node::planted::Mutant;
 use crate::node::steps::Step;
 use crate::node::{Node, Output, Replaced};
 use crate::state::opaque;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use gabion_base::{Failed, LogPosition, Result, SequenceNumber, ShardId};
-use gabion_engine::{Edit, FileMeta, JobKind};
+use gabion_base::{Failed, FileId, LogPosition, Result, SequenceNumber, ShardId};
+use gabion_engine::{Edit, FileMeta, JobKind, Version};
 use gabion_log::{Record, RecordFlags, RecordKind};
 
 impl Node {
@@ -94,7 +95,10 @@ impl Node {
             let (grants, pool) = (&self.grants, &self.pool);
             // It was shipped here, and its place is not durable yet.
             let is_coming = |file| grants.is_arriving(file) || pool.placement(file).is_some();
-            let Some(count) = self.apply.edits_ready(&facts!(self), is_coming) else { return };
+            let Some(count) = self.apply.edits_ready(&facts!(self), self.tree.version(), is_coming)
+            else {
+                return;
+            };
             if let Err(error) = self.enter_files(count) {
                 return self.failed(Failed::Apply, error);
             }
@@ -111,8 +115,12 @@ impl Node {
     /// Has files enter the tree that the first edits in line add. All of them do before any leaves:
     /// what a file references that the last of these edits adds must not go with an earlier one.
     fn enter_files(&mut self, edits: usize) -> Result<()> {
+        let values = self.apply.first(edits).flat_map(|edit| &edit.values);
+        let left_out = values.map(|meta| meta.id).filter(|file| self.files.get(*file).is_none());
+        let left_out: BTreeSet<FileId> = left_out.collect();
         let mut added = self.apply.first(edits).flat_map(|edit| &edit.added);
-        added.try_for_each(|(_, meta)| self.files.enter_tree(meta))
+        let is_left_out = |file| left_out.contains(&file);
+        added.try_for_each(|(_, meta)| self.files.enter_tree(meta, &is_left_out))
     }
 
     fn apply_next_edit(&mut self) -> Result<()> {
@@ -140,7 +148,9 @@ impl Node {
             self.stage_state(None);
         }
         self.keep_time(&edit);
+        let before = self.tree.version().clone();
         self.tree.apply_edit(&edit)?;
+        self.forget_values(&edit, &before)?;
         assert_eq!(self.tree.last_edit(), edit.number, "edits are applied one by one");
         self.tell_replaced(&edit);
         self.due.mark_all(&Step::APPLIED);
@@ -151,6 +161,24 @@ impl Node {
         let begins_behind = edit.flushed.is_some() && self.apply.is_seal(begin);
         if self.view.log_is_private() && begins_behind && !self.has(Mutant::LogBeginsBeforeFlush) {
             self.trim_to(begin);
+        }
+        Ok(())
+    }
+
+    /// Sees to values files that nothing references after an edit.
+    fn forget_values(&mut self, edit: &Edit, before: &Version) -> Result<()> {
+        let gone: Vec<FileId> = before.values_gone_in(self.tree.version()).collect();
+        for file in gone {
+            if self.repairs.may_come(file) {
+                self.grants.note_unneeded(file);
+            }
+            self.repairs.forget(file);
+        }
+        for file in edit.values.iter().map(|meta| meta.id) {
+            // The files that reference it are not here: a later edit of the group removes them.
+            if self.files.is_unnamed(file) {
+                self.files.forget(&mut self.pool, file)?;
+            }
         }
         Ok(())
     }
@@ -186,7 +214,9 @@ impl Node {
     pub(in crate::node) fn ask_for_missing_files(&mut self) {
         let (grants, pool) = (&self.grants, &self.pool);
         let is_coming = |file| grants.is_arriving(file) || pool.placement(file).is_some();
-        self.apply.ask_for_missing_files(&facts!(self), &mut self.effects, is_coming);
+        let version = self.tree.version().clone();
+        let (facts, effects) = (facts!(self), &mut self.effects);
+        self.apply.ask_for_missing_files(&facts, effects, &version, is_coming);
         self.settle();
     }
 }

@@ -36,7 +36,11 @@ impl Node {
         let (rests, facts) = (!self.fill.is_begun(), facts!(self));
         // Nothing keeps the log for one that is cut off.
         let follows = facts.can_reach(facts.writer()) && facts.can_reach(self.view.reader());
-        self.is_to_be_filled() && rests && follows && has_log && self.apply.has_files(&facts)
+        self.is_to_be_filled()
+            && rests
+            && follows
+            && has_log
+            && self.apply.has_files(&facts, self.tree.version())
     }
 
     /// Whether this replica is a member that does not count, as it lacks what the group has.
@@ -160,12 +164,12 @@ impl Node {
     /// Returns whether that is still under way.
     fn give_away_old_state(&mut self) -> bool {
         let files: Vec<FileId> = self.pool.files().map(|placement| placement.file).collect();
-        for file in files.iter().filter(|file| file.kind == FileKind::Sst) {
+        for file in files.iter().filter(|file| file.kind != FileKind::LogSegment) {
             if self.pool.retire_file(*file).and_then(|()| self.pool.free_file(*file)).is_err() {
                 return false;
             }
         }
-        files.iter().any(|file| file.kind == FileKind::Sst)
+        files.iter().any(|file| file.kind != FileKind::LogSegment)
     }
 
     /// Installs a state whose files are all here.

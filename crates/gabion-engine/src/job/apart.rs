@@ -1,0 +1,170 @@
+//! Values that a job puts apart from the tree: large ones of a flush, and those that a compaction
+//! meets in files that are to be emptied. They go to values files in the order in which they are
+//! met, which is that of keys; in their place is a pointer.
+//!
+//! ```text
+//!   entry ─► keeps its value? ─ yes ──────────────────────────► Outputs
+//!                  │ no: it is large, or in a file that is emptied   ▲
+//!                  ▼                                                 │ pointer
+//!            [window of the other file] ─► ValuesBuilder ────────────┘
+//! ```
+//!
+//! A value keeps the sequence number that it was written with, so nothing can be written or deleted
+//! meanwhile that this would undo.
+
+use super::JobOutput;
+use crate::entry::{Entry, EntryKind, Trailer};
+use crate::expiry::EXPIRY_LEN;
+use crate::file::{FileSink, FileSource, noted};
+use crate::pointer::Pointer;
+use crate::recipe::Recipe;
+use crate::values::{RECORD_OVERHEAD_MAX, ValuesBuilder, values_file};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use gabion_base::{Error, FileId, GroupId, Result};
+use gabion_media::Bytes;
+
+/// Bytes that are read at once of a file that is emptied. Its values are met in its order, so each
+/// byte is read once.
+const WINDOW_LEN: u64 = 256 * 1024;
+/// Files that are emptied at once: as many as a job has windows for.
+pub(crate) const EMPTIED_MAX: usize = 64;
+
+/// The values files being written, and those being emptied.
+pub(super) struct Apart<'a> {
+    recipe: &'a Recipe,
+    group: GroupId,
+    builder: Option<ValuesBuilder>,
+    /// Number of the next file.
+    next: u64,
+    /// Bytes of each file that is emptied, and where they begin.
+    windows: BTreeMap<FileId, (u64, Bytes)>,
+    /// How long each of those is.
+    lengths: BTreeMap<FileId, u64>,
+    /// What is stored in place of the last value.
+    stored: Vec<u8>,
+}
+
+impl<'a> Apart<'a> {
+    /// `lengths` are those of the files to be emptied.
+    pub(super) fn new(recipe: &'a Recipe, group: GroupId, lengths: BTreeMap<FileId, u64>) -> Self {
+        let (builder, windows, stored) = (None, BTreeMap::new(), Vec::new());
+        Self { recipe, group, builder, next: recipe.values_first(), windows, lengths, stored }
+    }
+
+    /// What is written of an entry: itself, or with a pointer to where its value went.
+    pub(super) async fn place<'e>(
+        &'e mut self,
+        entry: &Entry<'e>,
+        source: &impl FileSource,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<Entry<'e>> {
+        let kind = entry.trailer.kind();
+        let value_at = if kind.is_expiring() { EXPIRY_LEN } else { 0 };
+        let pointer = match kind {
+            EntryKind::Put | EntryKind::ExpiringPut => {
+                let value = &entry.value[value_at..];
+                if self.recipe.large_from == 0 || value.len() < self.recipe.large_from as usize {
+                    return Ok(*entry);
+                }
+                self.write(entry, value, sink, output).await?
+            }
+            EntryKind::Pointer | EntryKind::ExpiringPointer if !self.recipe.emptied.is_empty() => {
+                let (pointer, _) = Pointer::of_entry(entry.trailer, entry.value)?;
+                if self.recipe.emptied.binary_search(&pointer.file).is_err() {
+                    return Ok(*entry);
+                }
+                let value = self.fetch(pointer, source, output).await?;
+                self.write(entry, &value, sink, output).await?
+            }
+            _ => return Ok(*entry),
+        };
+        self.stored.clear();
+        self.stored.extend_from_slice(&entry.value[..value_at]);
+        pointer.encode_to(&mut self.stored);
+        let kind = if value_at > 0 { EntryKind::ExpiringPointer } else { EntryKind::Pointer };
+        let trailer = Trailer::new(entry.trailer.sequence(), kind);
+        Ok(Entry { key: entry.key, trailer, value: &self.stored })
+    }
+
+    /// The value that a pointer leads to, in a file that is emptied.
+    async fn fetch(
+        &mut self,
+        pointer: Pointer,
+        source: &impl FileSource,
+        output: &mut JobOutput,
+    ) -> Result<Bytes> {
+        let (file, from) = (pointer.file, u64::from(pointer.offset));
+        let end = from + u64::from(pointer.len);
+        let there =
+            |(start, bytes): &&(u64, Bytes)| *start <= from && end <= *start + bytes.len() as u64;
+        if let Some((start, bytes)) = self.windows.get(&file).filter(there) {
+            let value = bytes.slice((from - start) as usize..(end - start) as usize);
+            return noted(source, file, pointer.check(&value)).map(|()| value);
+        }
+        let file_len = self.lengths.get(&file).copied().unwrap_or(end);
+        if end > file_len {
+            return Err(Error::corruption(format!(
+                "a pointer leads to bytes {from} to {end} of {file}, which has {file_len}"
+            )));
+        }
+        let len = WINDOW_LEN.max(end - from).min(file_len - from);
+        let read = source.read(file, from, len as usize).await;
+        let bytes = noted(source, file, read)?;
+        output.stats.bytes_read += len;
+        let value = bytes.slice(..bytes.len().min(pointer.len as usize));
+        noted(source, file, pointer.check(&value))?;
+        self.windows.insert(file, (from, bytes));
+        Ok(value)
+    }
+
+    async fn write(
+        &mut self,
+        entry: &Entry<'_>,
+        value: &[u8],
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<Pointer> {
+        let record_len = (entry.key.len() + value.len() + RECORD_OVERHEAD_MAX) as u64;
+        let is_over = |builder: &ValuesBuilder| builder.len() + record_len > self.recipe.output_len;
+        if self.builder.as_ref().is_some_and(is_over) {
+            self.finish(sink, output).await?;
+        }
+        let builder = match &mut self.builder {
+            Some(builder) => builder,
+            none => {
+                let recipe = self.recipe;
+                if self.next >= recipe.output_end() {
+                    return Err(Error::limit(format!(
+                        "a job needs more values files than the {} that its recipe reserves from \
+                         {} on",
+                        recipe.output_end() - recipe.values_first(),
+                        recipe.values_first()
+                    )));
+                }
+                let capacity = recipe.output_len.max(record_len) as usize + 64 * 1024;
+                let (id, buffer) = (values_file(self.next), sink.buffer(capacity));
+                self.next += 1;
+                none.insert(ValuesBuilder::in_buffer(self.group, id, recipe.term, buffer))
+            }
+        };
+        Ok(builder.add(entry.key, entry.trailer, value))
+    }
+
+    /// Ends the open file, if there is one.
+    pub(super) async fn finish(
+        &mut self,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let file = builder.finish();
+        output.stats.bytes_written += file.meta.rounded_len();
+        let before = output.values.last().map(|before| before.id);
+        assert!(before < Some(file.meta.id), "{}: numbers ascend", file.meta.id);
+        output.values.push(file.meta.clone());
+        sink.finished(file).await
+    }
+}

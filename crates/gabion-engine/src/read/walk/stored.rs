@@ -1,0 +1,68 @@
+//! The value of a key as it is stored: there, or in another file.
+
+use super::Found;
+use crate::cache::ReadCache;
+use crate::entry::Trailer;
+use crate::file::FileSource;
+use crate::pointer::Pointer;
+use crate::read::Tables;
+use gabion_base::Result;
+use gabion_media::Bytes;
+
+/// The length of a value, and until when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundLen {
+    /// Bytes of the value.
+    pub len: usize,
+    /// As [`Found::expires_ms`].
+    pub expires_ms: Option<u64>,
+}
+
+/// The value of a key, as far as it is in hand.
+pub(in crate::read) enum Stored {
+    Here(Found),
+    /// To be fetched from another file.
+    Apart(Apart),
+}
+
+/// A value in another file, and until when it is there.
+#[derive(Clone, Copy)]
+pub(in crate::read) struct Apart {
+    pub(in crate::read) pointer: Pointer,
+    pub(in crate::read) expires_ms: Option<u64>,
+}
+
+impl Apart {
+    pub(in crate::read) const fn found(self, value: Bytes) -> Found {
+        Found { value, expires_ms: self.expires_ms }
+    }
+}
+
+impl Stored {
+    pub(in crate::read) const fn len(&self) -> FoundLen {
+        match self {
+            Self::Here(Found { value, expires_ms }) => {
+                FoundLen { len: value.len(), expires_ms: *expires_ms }
+            }
+            Self::Apart(Apart { pointer, expires_ms }) => {
+                FoundLen { len: pointer.raw_len as usize, expires_ms: *expires_ms }
+            }
+        }
+    }
+
+    pub(in crate::read) async fn fetch<S: FileSource, C: ReadCache>(
+        self,
+        tables: &Tables<S, C>,
+    ) -> Result<Found> {
+        match self {
+            Self::Here(found) => Ok(found),
+            Self::Apart(apart) => Ok(apart.found(tables.value(&apart.pointer).await?)),
+        }
+    }
+}
+
+/// Where the value of an entry lies, which is a pointer.
+pub(in crate::read) fn apart(trailer: Trailer, stored: &[u8]) -> Result<Apart> {
+    let (pointer, expires_ms) = Pointer::of_entry(trailer, stored)?;
+    Ok(Apart { pointer, expires_ms })
+}
