@@ -5,7 +5,7 @@ use crate::client::{decode_value, engine_keys};
 use crate::history::{Action, Operation};
 use crate::world::World;
 use gabion_base::{FileId, FileKind};
-use gabion_node::{CompactionMode, Node};
+use gabion_node::{CapturedFile, CompactionMode, Node};
 use gabion_pool::{QuarantineOrigin, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 type Shape = Vec<(u8, FileId, u64, u32)>;
 
 fn shape(node: &Node) -> Shape {
-    let version = node.tree().version();
-    version.files().map(|(level, meta)| (level, meta.id, meta.len, meta.checksum)).collect()
+    let files = CapturedFile::all(node.tree().version());
+    files.map(|it| (it.level, it.file, it.len, it.checksum)).collect()
 }
 
 /// Checks a cluster at rest.
@@ -104,9 +104,9 @@ pub fn slots(node: &Node) -> Result<(), String> {
     if !given_up || counts.allocated != 0 || counts.retired != 0 {
         return Err(format!("slots that nobody owns at rest: {counts:?}"));
     }
-    let live: Vec<FileId> = node.tree().version().files().map(|(_, meta)| meta.id).collect();
+    let live: Vec<FileId> = node.tree().version().described().map(|meta| meta.id).collect();
     for placement in node.pool().files() {
-        if placement.file.kind == FileKind::Sst && !live.contains(&placement.file) {
+        if placement.file.kind != FileKind::LogSegment && !live.contains(&placement.file) {
             return Err(format!("{} lies in slots and is not in the tree", placement.file));
         }
     }

@@ -14,7 +14,12 @@ const SEEDS_MAX: u64 = 200;
 fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
     let ack = if seed.is_multiple_of(2) { AckLevel::Durable } else { AckLevel::Replicated };
     // If head and tail are one, freed slots are used again at once: readers meet that most often.
-    let alone = matches!(mutant, Mutant::SlotFreedUnderReader | Mutant::ReadUnderWayNotWaitedFor);
+    let alone = matches!(
+        mutant,
+        Mutant::SlotFreedUnderReader
+            | Mutant::ReadUnderWayNotWaitedFor
+            | Mutant::ValuesFreedUnderReader
+    );
     let of_seed = Options::of_seed(seed);
     let faults = match mutant {
         Mutant::MissingFilesNotAsked => Faults { lost: 100, ..of_seed.faults },
@@ -42,6 +47,10 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         },
         // Some jobs must have many files.
         tree: (mutant == Mutant::JobsNotHeldBack).then(small_files),
+        large_values: match mutant {
+            Mutant::ValuesFreedUnderReader | Mutant::CollectedOverNewer => 64,
+            _ => 0,
+        },
         loads: 0,
         ..of_seed
     }
@@ -94,6 +103,20 @@ fn a_slot_freed_under_a_reader_is_caught() {
 fn a_slot_freed_under_a_read_whose_view_was_ended_is_caught() {
     let ways = ["scan: ", "read of key", "read at a mark", "checksum"];
     is_caught(Mutant::ReadUnderWayNotWaitedFor, &ways);
+}
+
+/// docs/faults.md: E12
+#[test]
+fn a_values_file_freed_under_a_reader_is_caught() {
+    let ways = ["scan: ", "read of key", "read at a mark", "checksum", "has no place"];
+    is_caught(Mutant::ValuesFreedUnderReader, &ways);
+}
+
+/// docs/faults.md: E12
+#[test]
+fn collected_values_put_over_newer_ones_are_caught() {
+    let ways = ["no linearizable order", "scan: ", "read of key", "differ at one view"];
+    is_caught(Mutant::CollectedOverNewer, &ways);
 }
 
 /// docs/faults.md: H3

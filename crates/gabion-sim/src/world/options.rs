@@ -106,6 +106,8 @@ pub struct Options {
     /// The tree's shape, with the compression of its files. None: one that grows deep with little
     /// data, compressed as `compression` says.
     pub tree: Option<TreeConfig>,
+    /// Values of so many bytes, or more, lie apart from a tree of the usual shape; 0: none does.
+    pub large_values: u32,
     /// Bytes of a log segment; the ring has four.
     pub segment_len: u64,
     /// Bytes of each replica's cache of blocks.
@@ -179,6 +181,9 @@ impl Options {
         if seed % 5 == 1 {
             options.loads = 150;
         }
+        if [1, 4, 7, 8].contains(&(seed % 11)) {
+            options.large_values = 64 + 100 * (seed % 3) as u32;
+        }
         if seed % 3 == 1 {
             // Less than slow scans need.
             options.pin_budget = PinBudget { age_ms_max: 50, states_max: 3 };
@@ -228,6 +233,7 @@ impl Default for Options {
             power_all_at: None,
             foreign_targets: None,
             tree: None,
+            large_values: 0,
             segment_len: 256 * 1024,
             cache_len: 1 << 16,
             compactions_max: 1,
@@ -263,6 +269,7 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
         l0_trigger: 2 + (seed % 3) as u32,
         sst_len: 64 * 1024,
         level1_len: 256 * 1024,
+        large_values: options.large_values,
         ..TreeConfig::default()
     });
     GroupConfig {

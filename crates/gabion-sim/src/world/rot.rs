@@ -36,7 +36,7 @@ impl World {
     #[must_use]
     pub fn files(&self, index: usize) -> Vec<FileId> {
         let node = self.node(index).expect("the replica is up");
-        node.tree().version().files().map(|(_, meta)| meta.id).collect()
+        node.tree().version().described().map(|meta| meta.id).collect()
     }
 
     /// Whether the bytes on a replica's disk match the file's edit; no if the replica is down or
@@ -44,8 +44,8 @@ impl World {
     #[must_use]
     pub fn is_whole(&self, index: usize, file: FileId) -> bool {
         let Some(node) = self.node(index) else { return false };
-        let mut live = node.tree().version().files();
-        let Some((_, meta)) = live.find(|(_, meta)| meta.id == file) else { return false };
+        let mut live = node.tree().version().described();
+        let Some(meta) = live.find(|meta| meta.id == file) else { return false };
         let Some(placement) = node.file_map().get(file) else { return false };
         let geometry = node.pool().region();
         let mut bytes = Vec::new();

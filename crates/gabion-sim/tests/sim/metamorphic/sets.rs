@@ -70,7 +70,8 @@ fn set(name: &'static str, options: Options) -> Set {
 
 /// All of them.
 pub(super) fn all() -> Vec<Set> {
-    [of_trees(), of_files(), of_replicas(), together()].into_iter().flatten().collect()
+    let sets = [of_trees(), of_files(), of_replicas(), together(), of_values()];
+    sets.into_iter().flatten().collect()
 }
 
 fn of_trees() -> Vec<Set> {
@@ -205,5 +206,25 @@ fn together() -> Vec<Set> {
     vec![
         set("all that is small, one replica", all_small),
         set("all that is small, three levels, every replica, durable", each_small),
+    ]
+}
+
+/// Large values apart from the tree. The last is among the first that `cargo test` takes.
+fn of_values() -> Vec<Set> {
+    let apart = |from| tree(move |tree| tree.large_values = from);
+    let every = CompactionMode::EveryReplica;
+    let small = tree(|tree| {
+        (tree.large_values, tree.sst_len) = (64, 8 * KIB);
+        tree.sst.compression = Compression::Lz4;
+    });
+    vec![
+        set("values from 300 bytes on apart", apart(300)),
+        set("values apart from a tree of LZ4 in small files", small),
+        set("values apart, every replica compacts", Options { compaction: every, ..apart(64) }),
+        set(
+            "values apart, no cache, one replica",
+            Options { replicas: 1, cache_len: 0, ..apart(64) },
+        ),
+        set("values from 64 bytes on apart", apart(64)),
     ]
 }
