@@ -157,7 +157,7 @@ impl WorkloadChoice {
 }
 
 /// Settings that are fixed when a cluster is made, so a running one cannot take them.
-const OWN_OPTIONS: [&str; 9] = [
+const OWN_OPTIONS: [&str; 10] = [
     "compaction",
     "replicas",
     "co_location",
@@ -165,6 +165,7 @@ const OWN_OPTIONS: [&str; 9] = [
     "memtable_size",
     "compression",
     "bottom_compression",
+    "large_values",
     "pool_size",
     "dir",
 ];
@@ -240,6 +241,9 @@ pub struct ClusterArgs {
     /// The same at the bottom of its trees [default: as --compression].
     #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
     pub bottom_compression: Option<Compression>,
+    /// Values of so many bytes, or more, lie apart from the trees of a cluster of its own; 0: none.
+    #[arg(long, default_value_t = 0)]
+    pub large_values: u32,
     /// Bytes of each replica's pool [default: by the records].
     #[arg(long, value_parser = parse_bytes)]
     pub pool_size: Option<u64>,
@@ -340,6 +344,7 @@ pub(crate) struct OwnCluster {
     pub(crate) pool_len: u64,
     pub(crate) memtable_len: u64,
     pub(crate) codecs: Codecs,
+    pub(crate) large_values: u32,
     /// Bytes of the cache of a replica of RubbleDB's baseline that is compared with this cluster.
     pub(crate) baseline_cache_len: u64,
 }
@@ -473,6 +478,7 @@ impl ClusterArgs {
         workloads: &[WorkloadChoice],
     ) -> Result<Vec<OwnCluster>> {
         in_range("memtable-size", self.memtable_size, MIB, GIB)?;
+        gabion_engine::check_large_values(self.large_values)?;
         distinct("replicas", &self.replicas, (1, GroupConfig::MEMBERS_MAX as u64))?;
         distinct("co-location", &self.co_location, (1, CO_LOCATION_MAX))?;
         let upper = match self.compression {
@@ -508,6 +514,7 @@ impl ClusterArgs {
                 pool_len,
                 memtable_len: self.memtable_size,
                 codecs,
+                large_values: self.large_values,
                 baseline_cache_len,
             }));
         }

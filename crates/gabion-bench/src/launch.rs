@@ -23,6 +23,8 @@ pub struct ClusterSpec {
     pub memtable_len: u64,
     /// How blocks of files are compressed.
     pub codecs: Codecs,
+    /// From which length on values lie apart from the tree; 0: none does.
+    pub large_values: u32,
     /// An empty directory for all that the cluster keeps. The benchmark removes it at the end.
     pub dir: PathBuf,
 }

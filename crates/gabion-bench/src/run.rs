@@ -125,6 +125,7 @@ pub(crate) fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
         pool_len: own.pool_len,
         memtable_len: own.memtable_len,
         codecs: own.codecs,
+        large_values: own.large_values,
         dir: dir.to_path_buf(),
     }
 }
@@ -135,6 +136,9 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config.insert("memtable_bytes".into(), own.memtable_len.into());
     config.insert("pool_bytes".into(), own.pool_len.into());
     config.insert("compression".into(), own.codecs.upper.to_string().into());
+    if own.large_values > 0 {
+        config.insert("large_values".into(), own.large_values.into());
+    }
     let bottom = own.codecs.bottom.map(|codec| codec.to_string().into());
     config.extend(bottom.map(|codec| ("bottom_compression".into(), codec)));
     config

@@ -11,7 +11,7 @@ use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::counter::OPERAND_LEN;
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize, WriteLimits};
+use gabion_engine::{Codecs, Found, Keyspace, LevelStats, RangeSize, ValuesStats, WriteLimits};
 use gabion_fabric::fork::Process;
 use gabion_host::RunOptions;
 use gabion_host::cache::WarmStats;
@@ -118,6 +118,11 @@ fn close(shared: &Shared) -> Result<()> {
 pub struct DbStats {
     /// Levels of the tree, from L0 on.
     pub levels: Vec<LevelStats>,
+    /// Large values that lie apart from the tree ([`TreeConfig::large_values`]): files, and bytes
+    /// that live and that are dead.
+    ///
+    /// [`TreeConfig::large_values`]: gabion_engine::TreeConfig::large_values
+    pub values: ValuesStats,
     /// Bytes that compactions have yet to rewrite until every level is within its target: the debt
     /// of a burst of writes (RocksDB: pending compaction bytes). 0 when compaction is quiet.
     pub compaction_debt: u64,
@@ -374,6 +379,7 @@ impl Db {
         let OpenedReplica { mut node, parts, remarks, .. } = opened;
         node.set_codecs(options.run.codecs)?;
         node.set_write_limits(options.run.limits)?;
+        node.set_large_values(options.run.large_values)?;
         let (placements, drains) = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
@@ -1015,6 +1021,7 @@ impl Db {
         }
         core.node.set_write_limits(options.limits)?;
         core.node.set_codecs(options.codecs)?;
+        core.node.set_large_values(options.large_values)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
         if self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len) {
@@ -1056,6 +1063,7 @@ impl Db {
         let (moments, since_ms) = shared.moments.held();
         DbStats {
             levels: node.tree().level_stats(),
+            values: node.tree().version().values_stats(),
             compaction_debt: node.tree().compaction_debt(),
             counters: node.counters(),
             slot_bytes: slots as u64 * SLOT_LEN,

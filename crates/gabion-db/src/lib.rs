@@ -105,7 +105,7 @@ pub use db::{Db, DbStats, Held, StoreTime};
 pub use gabion_base::{Error, ErrorKind, Result, SequenceNumber};
 pub use gabion_engine::sst::SstOptions;
 pub use gabion_engine::{
-    Codecs, Compression, Found, LevelStats, RangeSize, TreeConfig, WriteLimits,
+    Codecs, Compression, Found, LevelStats, RangeSize, TreeConfig, ValuesStats, WriteLimits,
 };
 pub use gabion_fabric::{Backend, BackendChoice};
 pub use gabion_host::RunOptions;

@@ -31,6 +31,8 @@ mod damage;
 mod expiry;
 #[path = "db/foreign.rs"]
 mod foreign;
+#[path = "db/large.rs"]
+mod large;
 #[path = "db/load.rs"]
 mod load;
 #[path = "db/pools.rs"]

@@ -4,7 +4,7 @@ use gabion_base::{Error, Result};
 #[cfg(doc)]
 use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
-use gabion_engine::{Codecs, WriteLimits};
+use gabion_engine::{Codecs, WriteLimits, check_large_values};
 
 /// Options that may change while a store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub struct RunOptions {
     /// which five are more than the ring has without two segments cost more: the log goes to the
     /// device then before their flush takes it off.
     pub limits: Option<WriteLimits>,
+    /// Values of so many bytes, or more, go to values files apart from the tree from now on, 64 to
+    /// 8 MiB; 0: none does. Default none: as [`TreeConfig::large_values`] says, with which the
+    /// store was made. What is there stays where it is, and is read there.
+    pub large_values: Option<u32>,
 }
 
 impl Default for RunOptions {
@@ -44,6 +48,7 @@ impl Default for RunOptions {
             compactions_max: 1,
             codecs: None,
             limits: None,
+            large_values: None,
         }
     }
 }
@@ -62,6 +67,9 @@ impl RunOptions {
         }
         if let Some(limits) = self.limits {
             limits.check()?;
+        }
+        if let Some(large_values) = self.large_values {
+            check_large_values(large_values)?;
         }
         if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
             return Ok(());

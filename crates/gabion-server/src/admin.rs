@@ -120,7 +120,7 @@ pub(crate) fn place(frontier: &Frontier) -> Value {
 /// The tree's files, level by level.
 pub(crate) fn files(node: &Node) -> Value {
     let tree = node.tree();
-    let files: Vec<Value> = tree.version().files().map(|it| file(&CapturedFile::of(it))).collect();
+    let files: Vec<Value> = CapturedFile::all(tree.version()).map(|it| file(&it)).collect();
     json!({ "log_end": place(&node.log_end()), "edit": tree.last_edit(), "files": files })
 }
 
@@ -153,7 +153,7 @@ impl Scrub {
     pub(crate) fn of(shared: &SharedNode, only: Option<&BTreeSet<u64>>) -> Self {
         let node = shared.borrow();
         let tree = node.tree();
-        let files = tree.version().files().map(|(_, meta)| meta.id);
+        let files = tree.version().described().map(|meta| meta.id);
         let is_asked = |file: &FileId| only.is_none_or(|only| only.contains(&file.number));
         Self {
             log_end: place(&node.log_end()),
@@ -179,8 +179,8 @@ impl Scrub {
             }
             let pin = self.places.0.borrow().read_view().pin()?;
             let placement = self.places.locate(file);
-            let found = pin.version().files().find(|(_, meta)| meta.id == file);
-            let Some(meta) = found.map(|(_, meta)| meta.clone()) else { continue };
+            let found = pin.version().described().find(|meta| meta.id == file);
+            let Some(meta) = found.cloned() else { continue };
             self.read.push(file.number);
             match placement {
                 Some(placement) => self.read(&meta, &placement, store).await,

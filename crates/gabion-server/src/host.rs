@@ -265,7 +265,7 @@ impl Host for ServerHost {
         let view = node.view();
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let (cache, warmed) = (self.replica.cache.stats(), self.replica.cache.warmed());
-        let stopped = counters.writes_stopped_ms;
+        let (stopped, values) = (counters.writes_stopped_ms, node.tree().version().values_stats());
         let by_what: Vec<_> = stopped.each().map(|(what, ms)| format!("{what}={ms}")).collect();
         let keys = node.tree().key_estimate();
         let uptime_s = self.uptime_ms() / 1000;
@@ -307,6 +307,8 @@ impl Host for ServerHost {
                 ("flushes", counters.flushes.to_string()),
                 ("compactions", counters.compactions.to_string()),
                 ("shipped_bytes", counters.shipped_bytes.to_string()),
+                ("values_live_bytes", values.live_bytes.to_string()),
+                ("values_dead_bytes", values.dead_bytes().to_string()),
                 ("edits", counters.edits.to_string()),
                 ("writes_slowed_ms", counters.writes_slowed_ms.to_string()),
                 ("writes_stopped_ms", stopped.total().to_string()),

@@ -52,12 +52,13 @@ fn always(service: &Service) -> Value {
     let obstacle = obstacle(service, &node);
     let ready = obstacle.is_none();
     let reason = obstacle.or_else(|| gate_reason(&node).filter(|_| node.duties().append));
-    let files: Vec<u64> = node.tree().version().files().map(|(_, f)| f.rounded_len()).collect();
+    let version = node.tree().version();
+    let files: Vec<u64> = version.described().map(|file| file.rounded_len()).collect();
     let view = node.view().group();
     let members: Vec<u32> = view.members.iter().map(|member| member.replica.get()).collect();
     let progress = node.protocol().progress();
     let target = service.replica.threads.target.address();
-    json!({
+    let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "replica": node.id().get(),
@@ -111,7 +112,22 @@ fn always(service: &Service) -> Value {
         "write_bytes": gabion_proc::device_bytes().unwrap_or_default().1,
         "net": net(service),
         "replies": replies(service),
-    })
+    });
+    with_values(status, &node)
+}
+
+/// Adds what values files hold: dead are values that nothing leads to any more. Apart, as the macro
+/// takes no more.
+fn with_values(mut status: Value, node: &Node) -> Value {
+    let stats = node.tree().version().values_stats();
+    status["values"] = json!({
+        "large_from": node.tree().config().large_values,
+        "files": stats.files,
+        "file_bytes": stats.file_bytes,
+        "live_bytes": stats.live_bytes,
+        "dead_bytes": stats.dead_bytes(),
+    });
+    status
 }
 
 fn levels(node: &Node) -> Vec<Value> {

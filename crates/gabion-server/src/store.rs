@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{ConfigNumber, Error, ErrorKind, FileId, Result};
-use gabion_engine::{FileRange, FileSource, Found, Keyspace, Move, Tables};
+use gabion_engine::{FileRange, FileSource, Found, FoundLen, Keyspace, Move, Tables};
 use gabion_host::cache::SharedCache;
 use gabion_host::clock::Clock;
 use gabion_node::{Locate, Node, PoolSource, WriteGate};
@@ -304,6 +304,11 @@ impl Store for NodeStore {
         view.look_up(&self.0.tables, &engine_key(key)).await
     }
 
+    async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
+        let view = self.0.node.borrow().read_view();
+        view.look_up_len(&self.0.tables, &engine_key(key)).await
+    }
+
     fn now_ms(&self) -> u64 {
         self.0.node.borrow().now_ms()
     }
@@ -346,6 +351,9 @@ impl Store for NodeStore {
         let (from, to) = (lower_bound(start), upper_bound(end));
         let scan = self.0.node.borrow().read_view().scan(&self.0.tables, &from, Some(&to));
         let mut scan = scan.limited(PAGE_STEPS_MAX);
+        if !with_values {
+            scan = scan.of_keys();
+        }
         let to = match order {
             Order::Ascending => Move::First,
             Order::Descending => Move::Last,

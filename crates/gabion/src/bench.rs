@@ -72,7 +72,8 @@ impl Launcher for Processes {
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
         let settings = on_free_ports(settings(spec)?)?;
         cluster::create(&spec.dir, &settings, |_| true)?;
-        let options = ProcessOptions::default();
+        let options =
+            ProcessOptions { large_values: spec.large_values, ..ProcessOptions::default() };
         let replicas =
             settings.members().map(|number| Replica::new(number, &spec.dir, &options)).collect();
         let mut group = Group { settings, replicas };
@@ -255,6 +256,7 @@ mod tests {
             pool_len: free,
             memtable_len: 16 * MIB,
             codecs: Codecs::default(),
+            large_values: 0,
             dir,
         };
         let error = Processes.check_room(&spec, 1).unwrap_err();

@@ -2,7 +2,7 @@
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gabion_base::FileId;
+use gabion_base::{FileId, FileKind};
 use gabion_bench::{parse_bytes, parse_codec};
 use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
@@ -100,6 +100,10 @@ pub(crate) struct ProcessOptions {
     /// Compactions that each replica may run at once, 1 to 64; flushes have a thread of their own
     #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
     pub(crate) compactions_max: usize,
+    /// Values of so many bytes, or more, go to files apart from the tree from now on, 64 to 8MiB;
+    /// 0: none does. What is there stays where it is
+    #[arg(long, value_name = "SIZE", value_parser = parse_large_values, default_value = "0")]
+    pub(crate) large_values: u32,
     /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the
     /// warming of the cache stand back behind requests, and flushes by half as many
     #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
@@ -124,6 +128,7 @@ impl Default for ProcessOptions {
             block_cache_bytes: run.block_cache_len,
             open_files_bytes: run.open_files_len,
             compactions_max: run.compactions_max,
+            large_values: 0,
             jobs_nice: JOBS_NICE,
             rebuild_rate: NodeOptions::REBUILD_RATE,
         }
@@ -142,6 +147,8 @@ impl ProcessOptions {
             self.open_files_bytes.to_string(),
             "--compactions-max".into(),
             self.compactions_max.to_string(),
+            "--large-values".into(),
+            self.large_values.to_string(),
             "--jobs-nice".into(),
             self.jobs_nice.to_string(),
             "--rebuild-rate".into(),
@@ -589,10 +596,11 @@ fn parse_ms(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes of memory.
-/// An SST as it is shown: its term, unless that is 0, and its counter; or one number for both.
+/// A file as it is shown: its term, unless that is 0, and its counter; or one number for both.
 fn parse_sst(text: &str) -> Result<FileId, String> {
     let number = |text: &str| text.parse::<u64>().ok();
-    let name = text.strip_suffix(".sst").unwrap_or(text);
+    let values = text.strip_suffix(".val");
+    let name = values.or_else(|| text.strip_suffix(".sst")).unwrap_or(text);
     let found = match name.split_once('-') {
         None => number(name),
         Some((term, counter)) => {
@@ -604,7 +612,15 @@ fn parse_sst(text: &str) -> Result<FileId, String> {
             })
         }
     };
-    found.map(FileId::sst).ok_or_else(|| "no SST, which looks like 3-000012.sst or 3-12".to_owned())
+    let kind = if values.is_some() { FileKind::Values } else { FileKind::Sst };
+    let found = found.map(|number| FileId { kind, number });
+    found.ok_or_else(|| "no SST, which looks like 3-000012.sst or 3-12".to_owned())
+}
+
+fn parse_large_values(text: &str) -> Result<u32, String> {
+    let len = u32::try_from(parse_bytes(text)?).unwrap_or(u32::MAX);
+    gabion_engine::check_large_values(len).map_err(|error| error.message().to_owned())?;
+    Ok(len)
 }
 
 /// Bytes a second for the filling of a member.
@@ -742,6 +758,7 @@ mod tests {
             assert_eq!(parse_sst(&name), Ok(file), "{name}");
         }
         assert_eq!(parse_sst("000012.sst"), Ok(FileId::sst(12)));
+        assert_eq!(parse_sst("3-12.val"), Ok(FileId { kind: FileKind::Values, ..file }));
         for name in ["3-", "-12", "3-4294967296", "4294967296-1", "twelve", "3-000012.log"] {
             assert!(parse_sst(name).is_err(), "{name}");
         }
@@ -772,13 +789,18 @@ mod tests {
         assert_eq!(up(&[]), ProcessOptions::default(), "also where nothing is said");
         let words = ["--io", "threads", "--block-cache-bytes", "0"];
         let more = ["--open-files-bytes", "2GiB", "--compactions-max", "4"];
-        let given =
-            up(&[&words[..], &more, &["--jobs-nice", "19", "--rebuild-rate", "0"]].concat());
+        let given = up(&[
+            &words[..],
+            &more,
+            &["--large-values", "512", "--jobs-nice", "19", "--rebuild-rate", "0"],
+        ]
+        .concat());
         let wanted = ProcessOptions {
             io: Io::Threads,
             block_cache_bytes: 0,
             open_files_bytes: 2 << 30,
             compactions_max: 4,
+            large_values: 512,
             jobs_nice: 19,
             rebuild_rate: 0,
         };

@@ -42,6 +42,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         node: NodeOptions {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,
+            large_values: Some(process.large_values),
             ..NodeOptions::default()
         },
     };

@@ -180,7 +180,7 @@ pub(crate) struct Told {
 
 /// TTL, PTTL, EXPIRETIME and PEXPIRETIME.
 pub(crate) async fn tell(store: &impl Store, args: &[Bytes], told: Told) -> Outcome {
-    let Some(found) = store.look_up(&args[1]).await? else { return Ok(Reply::Integer(-2)) };
+    let Some(found) = store.look_up_len(&args[1]).await? else { return Ok(Reply::Integer(-2)) };
     let Some(expires_ms) = found.expires_ms else { return Ok(Reply::Integer(-1)) };
     // The clock may be ahead of the group's time, by which the key is still there.
     let ms = match told.is_left {

@@ -45,7 +45,7 @@ pub(crate) async fn exists(store: &impl Store, args: &[Bytes]) -> Outcome {
 }
 
 pub(crate) async fn kind(store: &impl Store, args: &[Bytes]) -> Outcome {
-    let is_there = store.get(&args[1]).await?.is_some();
+    let is_there = store.look_up_len(&args[1]).await?.is_some();
     Ok(Reply::simple(if is_there { "string" } else { "none" }))
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::ops::Bound;
 use gabion_base::{Error, Result};
-use gabion_engine::Found;
+use gabion_engine::{Found, FoundLen};
 use std::collections::BTreeMap;
 
 /// Bytes that the commands of a transaction may read and write before others have their turn: a command that changes a
@@ -131,6 +131,16 @@ impl<S: Store> Store for Overlay<'_, S> {
         };
         self.count_found(found.as_ref());
         Ok(found)
+    }
+
+    async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
+        match self.written(key) {
+            Some(state) => {
+                Ok(state
+                    .map(|Found { value, expires_ms }| FoundLen { len: value.len(), expires_ms }))
+            }
+            None => self.beneath.look_up_len(key).await,
+        }
     }
 
     async fn look_up_many(

@@ -5,8 +5,8 @@ use core::future::Future;
 use core::ops::Bound;
 use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, Result};
-use gabion_engine::Found;
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
+use gabion_engine::{Found, FoundLen};
 
 /// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,15 @@ pub trait Store {
     /// The newest value of `key`, with every write before this call in it, and until when it is there. What
     /// has expired by [`Store::group_ms`] is not there.
     fn look_up(&self, key: &[u8]) -> impl Future<Output = Result<Option<Found>>>;
+
+    /// The length of the newest value of `key`, and until when it is there. A value that lies apart
+    /// from its key is not read for it.
+    fn look_up_len(&self, key: &[u8]) -> impl Future<Output = Result<Option<FoundLen>>> {
+        async {
+            let found = self.look_up(key).await?;
+            Ok(found.map(|Found { value, expires_ms }| FoundLen { len: value.len(), expires_ms }))
+        }
+    }
 
     /// The same without the time.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>>> {
@@ -117,6 +126,9 @@ pub trait Store {
     /// As [`Self::look_up_many`].
     fn are_there(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<bool>>> {
         async move {
+            if let [key] = keys {
+                return Ok(vec![self.look_up_len(key).await?.is_some()]);
+            }
             let mut are_there = vec![false; keys.len()];
             let give = |at: usize, found: Option<Found>| {
                 are_there[at] = found.is_some();

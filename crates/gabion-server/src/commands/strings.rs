@@ -173,7 +173,7 @@ fn pairs(name: &str, args: &[Bytes]) -> Result<Vec<Op>, super::execute::Refusal>
 }
 
 pub(crate) async fn str_len(store: &impl Store, args: &[Bytes]) -> Outcome {
-    let len = store.get(&args[1]).await?.map_or(0, |value| value.len());
+    let len = store.look_up_len(&args[1]).await?.map_or(0, |found| found.len);
     Ok(Reply::Integer(len as i64))
 }
 

@@ -6,7 +6,7 @@ use super::watch::Watches;
 use bytes::Bytes;
 use core::cell::Cell;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_engine::Found;
+use gabion_engine::{Found, FoundLen};
 
 /// A store, and what was read of it that expires. Where some of that has expired by the time of the write, the
 /// write is refused and nothing was done: it would bring back what others have seen gone. The command is to
@@ -51,6 +51,12 @@ impl<S: Store> Store for Timed<'_, S> {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         let found = self.beneath.look_up(key).await?;
         self.note(found.as_ref());
+        Ok(found)
+    }
+
+    async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
+        let found = self.beneath.look_up_len(key).await?;
+        self.note_expiry(found.and_then(|found| found.expires_ms));
         Ok(found)
     }
 

@@ -56,6 +56,9 @@ fn checkpoint(snapshot: &Snapshot, out: &mut Out) -> Told {
     for (level, meta) in tree.version().files() {
         out.item(1, "file", file_fields(level, meta))?;
     }
+    for meta in tree.version().values_files() {
+        out.item(1, "values-file", values_fields(meta))?;
+    }
     Ok(())
 }
 
@@ -89,6 +92,9 @@ pub(super) fn details(edit: &Edit, depth: usize, out: &mut Out) -> Told {
     for (level, meta) in &edit.added {
         out.item(depth, "added", file_fields(*level, meta))?;
     }
+    for meta in &edit.values {
+        out.item(depth, "values-file", values_fields(meta))?;
+    }
     edit.recipe.as_ref().map_or(Ok(()), |recipe| out.item(depth, "recipe", recipe_fields(recipe)))
 }
 
@@ -112,6 +118,19 @@ pub(super) fn file_fields(level: u8, meta: &FileMeta) -> Value {
         "references": references(meta),
         // None, or not recorded by the build that made it; the file itself has it.
         "codec": told_codec(meta).map(|codec| codec.to_string()),
+    })
+}
+
+/// The fields of a values file in an edit.
+pub(super) fn values_fields(meta: &FileMeta) -> Value {
+    json!({
+        "file": meta.id.to_string(), "term": meta.term.get(), "len": meta.len,
+        "checksum": crc(meta.checksum), "chunks": meta.chunk_crcs.len(),
+        "records": meta.entries, "key_bytes": meta.raw_key_bytes,
+        "value_bytes": meta.raw_value_bytes, "smallest": engine_key(&meta.smallest),
+        "largest": engine_key(&meta.largest),
+        "smallest_sequence": meta.smallest_sequence.get(),
+        "largest_sequence": meta.largest_sequence.get(),
     })
 }
 
@@ -148,6 +167,13 @@ fn recipe_fields(recipe: &Recipe) -> Value {
     });
     if recipe.parted_from > 0 {
         fields["parted_from"] = recipe.parted_from.into();
+    }
+    if recipe.large_from > 0 {
+        fields["large_from"] = recipe.large_from.into();
+    }
+    if !recipe.emptied.is_empty() {
+        let emptied = recipe.emptied.iter().map(FileId::to_string);
+        fields["emptied"] = emptied.collect::<Vec<_>>().into();
     }
     if let Some(Merging { expiries, above_from_ms }) = recipe.merging {
         fields["merge_operator"] = "add-i64".into();

@@ -1,15 +1,18 @@
-//! `gabion db dump file`: an SST, part by part.
+//! `gabion db dump file`: an SST, part by part, or a values file, record by record.
 
-use super::edits::{clears, file_fields, options_fields};
+use super::edits::{clears, file_fields, options_fields, values_fields};
 use super::log::{add_expiring, add_operand, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use crate::screen::Progress;
-use gabion_base::{Error, FileId, Result};
+use gabion_base::{Error, FileId, FileKind, GroupId, Result};
+use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::range_delete::Fragment;
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
 use gabion_engine::sst::{Footer, Properties};
-use gabion_engine::{Entry, EntryKind, FileSource, Keyspace, Operand};
+use gabion_engine::{
+    Entry, EntryKind, FileMeta, FileSource, Keyspace, Operand, Pointer, ValueRecords,
+};
 use gabion_node::{LocalStore, PoolSource};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -31,16 +34,46 @@ pub(super) fn dump(pool: &AtRest, id: FileId, entries: bool, out: &mut Out) -> T
         let found = opened.tree().version().files().find(|(_, meta)| meta.id == id);
         match found {
             Some((level, meta)) => out.item(0, "in-tree", file_fields(level, meta))?,
-            None => out.item(0, "in-no-tree", json!({ "file": id.to_string() }))?,
+            None => match opened.tree().version().values_file(id) {
+                Some(meta) => out.item(0, "in-tree", values_fields(meta))?,
+                None => out.item(0, "in-no-tree", json!({ "file": id.to_string() }))?,
+            },
         }
     }
     let store = LocalStore::of(pool.medium(), &recovered.pool);
     let (group, len) = (recovered.pool.group(), placement.len);
     let locate = BTreeMap::from([(id, placement)]);
     let source = PoolSource { store, locate, meter: Rc::default() };
+    if id.kind == FileKind::Values {
+        let meta = pool.pool()?.tree().version().values_file(id).cloned();
+        let Some(meta) = meta else { return Ok(()) };
+        let image = pool.wait(source.read(id, 0, len as usize))?;
+        return records(&image, group, &meta, entries, out);
+    }
     let file = pool.wait(Inspector::open(source, group, id, len));
     let Some(file) = out.readable(0, file)? else { return Ok(()) };
     parts(pool, &file, entries, out)
+}
+
+/// The records of a values file: each where it lies, and whether its value is whole.
+fn records(image: &[u8], group: GroupId, meta: &FileMeta, entries: bool, out: &mut Out) -> Told {
+    let records = ValueRecords::new(image, group, meta);
+    let Some(records) = out.readable(0, records)? else { return Ok(()) };
+    for record in records {
+        let Some(record) = out.readable(0, record)? else { return Ok(()) };
+        let keyspace = record.key.first().copied().and_then(Keyspace::from_byte);
+        let mut fields = json!({
+            "sequence": record.trailer.sequence().get(), "keyspace": keyspace_name(keyspace),
+            "key": bytes(record.key.get(1..).unwrap_or_default()),
+            "offset": record.pointer.offset, "len": record.pointer.len,
+            "crc_ok": record.pointer.check(record.value).is_ok(),
+        });
+        if entries {
+            fields["value"] = bytes(record.value);
+        }
+        out.item(0, "value", fields)?;
+    }
+    Ok(())
 }
 
 fn missing(id: FileId, pool: &gabion_pool::Pool) -> Error {
@@ -155,9 +188,30 @@ fn add_value(fields: &mut Value, entry: &Entry<'_>) -> Result<()> {
     if entry.trailer.kind() == EntryKind::ExpiringPut {
         return add_expiring(fields, entry.value);
     }
+    if entry.trailer.kind().is_pointer() {
+        return add_pointer(fields, entry);
+    }
     fields["value"] = bytes(entry.value);
     if entry.trailer.kind() == EntryKind::Merge {
         add_operand(fields, Operand::decode(entry.value)?);
     }
+    Ok(())
+}
+
+/// Adds where a value lies, and when its key is gone.
+fn add_pointer(fields: &mut Value, entry: &Entry<'_>) -> Result<()> {
+    let mut stored = entry.value;
+    if let (true, Some((expiry, rest))) =
+        (entry.trailer.kind().is_expiring(), stored.split_first_chunk::<EXPIRY_LEN>())
+    {
+        fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
+        stored = rest;
+    }
+    let Pointer { file, offset, len, raw_len, crc } = Pointer::decode(stored)?;
+    fields["file"] = file.to_string().into();
+    fields["offset"] = offset.into();
+    fields["len"] = len.into();
+    fields["raw_len"] = raw_len.into();
+    fields["crc"] = format!("{crc:08x}").into();
     Ok(())
 }

@@ -2,11 +2,14 @@
 //! writer has good checksums.
 
 use super::out::quoted;
-use gabion_base::SequenceNumber;
+use gabion_base::{FileId, SequenceNumber};
 use gabion_engine::expiry::EXPIRY_LEN;
 use gabion_engine::sst::Properties;
 use gabion_engine::sst::inspect::IndexEntry;
-use gabion_engine::{Entry, EntryKind, ExpirySpan, FileMeta, Operand, Operands, Trailer, Version};
+use gabion_engine::{
+    Entry, EntryKind, ExpirySpan, FileMeta, Operand, Operands, Pointer, Trailer, Version,
+};
+use std::collections::BTreeMap;
 
 /// Goes through the entries of one file, in their order.
 pub(super) struct Order<'a> {
@@ -18,6 +21,8 @@ pub(super) struct Order<'a> {
     deletes: u64,
     expiry: Option<ExpirySpan>,
     operands: Option<Operands>,
+    /// Bytes of values in other files, by file.
+    references: BTreeMap<FileId, u64>,
     key_bytes: u64,
     value_bytes: u64,
     sequences: Option<(SequenceNumber, SequenceNumber)>,
@@ -34,6 +39,7 @@ impl<'a> Order<'a> {
             deletes: 0,
             expiry: None,
             operands: None,
+            references: BTreeMap::new(),
             key_bytes: 0,
             value_bytes: 0,
             sequences: None,
@@ -84,7 +90,7 @@ impl<'a> Order<'a> {
     /// is gone.
     fn times(&mut self, entry: &Entry<'_>) -> Result<(), String> {
         match entry.trailer.kind() {
-            EntryKind::ExpiringPut => {
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
                 let Some(expiry) = entry.value.first_chunk::<EXPIRY_LEN>() else {
                     let len = entry.value.len();
                     return Err(format!(
@@ -102,6 +108,11 @@ impl<'a> Order<'a> {
                 self.operands = Some(Operands { count: count + 1, first_ms: first_ms.min(at_ms) });
             }
             _ => {}
+        }
+        if entry.trailer.kind().is_pointer() {
+            let at = if entry.trailer.kind().is_expiring() { EXPIRY_LEN } else { 0 };
+            let pointer = Pointer::decode(&entry.value[at..]).map_err(|error| error.to_string())?;
+            *self.references.entry(pointer.file).or_default() += u64::from(pointer.len);
         }
         Ok(())
     }
@@ -161,7 +172,10 @@ impl<'a> Order<'a> {
         let times = times.map(|(found, said)| format!("holds {found}, its edit says {said}"));
         let ranges = (properties.ranges.described() != self.meta.ranges)
             .then(|| "has other range deletes than its edit says".to_owned());
-        numbers.chain(keys).chain(times).chain(ranges).collect()
+        let said = self.meta.references.iter().map(|it| (it.file, it.live_bytes));
+        let references = (!self.references.iter().map(|(file, len)| (*file, *len)).eq(said))
+            .then(|| "has pointers to other values than its edit says".to_owned());
+        numbers.chain(keys).chain(times).chain(ranges).chain(references).collect()
     }
 
     /// The first key and the last, and the smallest sequence number and the largest, of entries and

@@ -120,7 +120,7 @@ fn one_slot(
         fields["use"] = generation.get().into();
     }
     // Only files that are written whole have headers; in other slots an earlier use left it.
-    let sst = owner.filter(|placement| placement.file.kind == FileKind::Sst);
+    let sst = owner.filter(|placement| placement.file.kind != FileKind::LogSegment);
     let mut wrong = None;
     match (header, sst) {
         (Ok(header), sst) => {

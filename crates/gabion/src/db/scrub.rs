@@ -109,9 +109,9 @@ fn files(
     progress: &mut Progress,
 ) -> Result<()> {
     let version = opened.tree().version();
-    let total: u64 = version.files().map(|(_, meta)| meta.rounded_len()).sum();
+    let total: u64 = version.described().map(|meta| meta.rounded_len()).sum();
     let source = source(pool, opened);
-    for (_, meta) in version.files() {
+    for meta in version.described() {
         let step = &mut || progress.bar(source.meter.bytes(), total, &meta.id.to_string());
         let mut bad = Vec::new();
         check_file(&pool.medium, &source, meta, step, |offset, expected, found| {

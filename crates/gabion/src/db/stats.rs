@@ -108,7 +108,9 @@ fn levels(tree: &Tree) -> Value {
 fn referenced(tree: &Tree) -> Option<Value> {
     let referenced = tree.version().referenced();
     let live: u64 = referenced.values().sum();
-    (!referenced.is_empty()).then(|| json!({ "files": referenced.len(), "live_bytes": live }))
+    let dead = tree.version().values_stats().dead_bytes();
+    (!referenced.is_empty())
+        .then(|| json!({ "files": referenced.len(), "live_bytes": live, "dead_bytes": dead }))
 }
 
 /// How many files have each codec; files that do not name one are left out.
@@ -133,7 +135,7 @@ fn written(entries: &[(u16, Vec<u8>)]) -> Written {
     let mut written = Written::default();
     let edits = entries.iter().filter(|(kind, _)| *kind == opaque::EDIT);
     for edit in edits.filter_map(|(_, bytes)| Edit::decode(bytes).ok()) {
-        let len: u64 = edit.added.iter().map(|(_, meta)| meta.rounded_len()).sum();
+        let len: u64 = edit.made().map(FileMeta::rounded_len).sum();
         written.edits += 1;
         match edit.kind {
             JobKind::Flush => written.flushed += len,
@@ -149,8 +151,9 @@ fn written(entries: &[(u16, Vec<u8>)]) -> Written {
 fn amplification(opened: &OpenedPool, written: &Written) -> Value {
     let version = opened.tree().version();
     let raw: u64 = version.files().map(|(_, file)| file.raw_key_bytes + file.raw_value_bytes).sum();
-    let ssts = opened.pool().files().filter(|file| file.file.kind == FileKind::Sst);
-    let slots: u64 = ssts.map(|file| file.slots.len() as u64).sum();
+    let raw = raw + version.values_stats().live_bytes;
+    let files = opened.pool().files().filter(|file| file.file.kind != FileKind::LogSegment);
+    let slots: u64 = files.map(|file| file.slots.len() as u64).sum();
     let deepest = (0..version.level_count()).rev().map(|level| version.level(level));
     let deepest = deepest.into_iter().find(|files| !files.is_empty()).unwrap_or_default();
     let last: u64 = deepest.iter().map(|file| file.raw_key_bytes + file.raw_value_bytes).sum();
@@ -264,9 +267,10 @@ fn replica_text(replica: &Value) -> String {
 
 fn referenced_text(referenced: &Value) -> String {
     format!(
-        "values    {} referenced, {} live\n",
+        "values    {} referenced, {} live, {} dead\n",
         count(number(&referenced["files"]), "file"),
-        size(number(&referenced["live_bytes"]))
+        size(number(&referenced["live_bytes"])),
+        size(number(&referenced["dead_bytes"]))
     )
 }
 

@@ -6,7 +6,7 @@ use super::scrub::{Scrubbed, Source, run_with, scrub, source};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, FileKind, Result};
 use gabion_engine::sst::inspect::Inspector;
-use gabion_engine::{FileMeta, SstReader};
+use gabion_engine::{FileMeta, FileSource, SstReader, ValueRecords};
 use gabion_node::NodeOptions;
 use gabion_node::open::OpenedPool;
 use gabion_pool::inspect;
@@ -26,6 +26,10 @@ pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
         for (level, meta) in opened.tree().version().files() {
             progress.bar_of(done, total, "entries", &format!("{} of L{level}", meta.id));
             done += entries(pool, &source, meta, scrubbed)?;
+        }
+        for meta in opened.tree().version().values_files() {
+            progress.say(&format!("reading {}", meta.id));
+            values(pool, &source, meta, scrubbed)?;
         }
         scrubbed.entries = Some(done);
         progress.say("replaying the log");
@@ -48,8 +52,8 @@ fn superblocks(pool: &AtRest, scrubbed: &mut Scrubbed) {
 /// Files and the terms of their numbers, and levels.
 fn tree(opened: &OpenedPool, scrubbed: &mut Scrubbed) {
     let term = opened.state.term();
-    let ssts = opened.pool().files().filter(|file| file.file.kind == FileKind::Sst);
-    for file in ssts.filter(|file| file.file.term() > term) {
+    let made = opened.pool().files().filter(|file| file.file.kind != FileKind::LogSegment);
+    for file in made.filter(|file| file.file.term() > term) {
         let message = format!("its number is of a later term than {term}, the replica's");
         scrubbed.damage(Some(file.file), None, message);
     }
@@ -76,6 +80,28 @@ fn entries(
         Err(error) => return Err(error),
     }
     Ok(order.entries())
+}
+
+/// Reads a values file record by record, each with the checksum of its value. Damage that scrubbing
+/// has named is not named again.
+fn values(pool: &AtRest, source: &Source, meta: &FileMeta, scrubbed: &mut Scrubbed) -> Result<()> {
+    let look = || {
+        let bytes = pool.wait(source.read(meta.id, 0, meta.rounded_len() as usize))?;
+        for record in ValueRecords::new(&bytes, source.store.group, meta)? {
+            let record = record?;
+            record.pointer.check(record.value)?;
+        }
+        Ok(())
+    };
+    match look() {
+        Err(error) if crate::at_rest::is_damage(&error) => {
+            if !scrubbed.names(meta.id) {
+                scrubbed.damage(Some(meta.id), None, error);
+            }
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 fn look(
@@ -128,12 +154,12 @@ fn look(
 fn replay(pool: &AtRest, opened: OpenedPool) -> Result<()> {
     let ring = pool.ring(&opened)?;
     let (node, _) = pool.wait(opened.open_node(ring, NodeOptions::default(), 0))?;
-    let stranger =
-        node.tree().version().files().find(|(_, meta)| node.file_map().get(meta.id).is_none());
+    let mut files = node.tree().version().described();
+    let stranger = files.find(|meta| node.file_map().get(meta.id).is_none());
     match stranger {
         None => Ok(()),
-        Some((level, meta)) => Err(Error::corruption(format!(
-            "{} of L{level}, {} on, has no place in the pool",
+        Some(meta) => Err(Error::corruption(format!(
+            "{}, {} on, has no place in the pool",
             meta.id,
             quoted(&meta.smallest)
         ))),

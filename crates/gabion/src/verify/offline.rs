@@ -14,7 +14,7 @@ use crate::units::size;
 use gabion_base::{FileId, Result, crc};
 use gabion_engine::{FileMeta, FileSource, LocalCache, Tables};
 use gabion_fabric::BlockingMedium;
-use gabion_node::{CompactionMode, FileMap, Node, PoolSource};
+use gabion_node::{CapturedFile, CompactionMode, FileMap, Node, PoolSource};
 use gabion_server::RecordDigest;
 use std::path::Path;
 use std::rc::Rc;
@@ -67,8 +67,8 @@ impl Replica {
         if let Some(loss) = self.node.ring_loss().filter(|loss| loss.may_miss()) {
             damage.push(Damage { file: None, offset: None, message: loss.to_string() });
         }
-        let total: u64 = version.files().map(|(_, meta)| meta.rounded_len()).sum();
-        for (_, meta) in version.files() {
+        let total: u64 = version.described().map(|meta| meta.rounded_len()).sum();
+        for meta in version.described() {
             progress.say(&format!(
                 "replica {}: {} of {} read, now {}",
                 self.number,
@@ -89,19 +89,19 @@ impl Replica {
             }
             Err(error) => return Err(error.within(format!("replica {}", self.number))),
         };
-        let live = |(level, meta): (u8, &std::sync::Arc<FileMeta>)| LiveFile {
-            level: u64::from(level),
-            number: meta.id.number,
-            len: meta.rounded_len(),
-            checksum: format!("{:08x}", meta.checksum),
+        let live = |file: CapturedFile| LiveFile {
+            level: u64::from(file.level),
+            number: file.file.number,
+            len: file.len,
+            checksum: format!("{:08x}", file.checksum),
         };
         Ok(Found {
             replica: self.number,
             log_end: self.node.log_end(),
             log_crc: None,
             edit: self.node.tree().last_edit(),
-            files: version.files().map(live).collect(),
-            files_read: version.files().map(|(_, meta)| meta.id.number).collect(),
+            files: CapturedFile::all(&version).map(live).collect(),
+            files_read: version.described().map(|meta| meta.id.number).collect(),
             bytes_read,
             damage,
             records,

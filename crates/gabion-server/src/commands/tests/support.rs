@@ -12,7 +12,7 @@ use core::ops::Bound;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::{Error, Result};
-use gabion_engine::Found;
+use gabion_engine::{Found, FoundLen};
 use gabion_resp::{Incoming, Reply, Request, RequestParser};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -149,6 +149,12 @@ impl Store for MemoryStore {
         self.wait().await;
         // What the read saw when it began: a newer value must not hide a missing lock.
         Ok(found)
+    }
+
+    async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
+        let found = self.state().remove(key);
+        self.wait().await;
+        Ok(found.map(|Found { value, expires_ms }| FoundLen { len: value.len(), expires_ms }))
     }
 
     fn now_ms(&self) -> u64 {

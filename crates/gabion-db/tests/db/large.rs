@@ -1,0 +1,69 @@
+//! Large values apart from the tree, as a program meets them.
+
+use super::{Dir, key, options};
+use gabion_db::{Db, Options, RunOptions};
+
+fn value(n: u64, round: u64) -> Vec<u8> {
+    let len = if n.is_multiple_of(3) { 40 } else { 700 + n as usize % 400 };
+    format!("{n} in round {round} ").into_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn with_large_values() -> Options {
+    let mut options = options();
+    options.tree.large_values = 512;
+    options
+}
+
+/// What each round writes again, another part stays of; every fifth key is of the first round.
+fn write(db: &Db, round: u64) {
+    for n in (0..2_000_u64).filter(|n| round == 0 || !n.is_multiple_of(5)) {
+        db.put(&key(n), &value(n, round)).unwrap();
+    }
+}
+
+fn check(db: &Db, round: u64) {
+    let of = |n: u64| if n.is_multiple_of(5) { 0 } else { round };
+    for n in 0..2_000 {
+        assert_eq!(db.get(&key(n)).unwrap().unwrap(), value(n, of(n)), "key {n}");
+    }
+    assert_eq!(db.iter(..).map(Result::unwrap).count(), 2_000);
+}
+
+#[test]
+fn large_values_survive_overwrites_reopening_and_copies_and_their_room_comes_back() {
+    let dir = Dir::new("large");
+    let db = Db::create(&dir.0.join("store"), &with_large_values()).unwrap();
+    for round in 0..6 {
+        write(&db, round);
+        check(&db, round);
+    }
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    check(&db, 5);
+    let stats = db.stats().values;
+    let live: u64 = (0..2_000).map(|n| value(n, 5).len() as u64).filter(|len| *len >= 512).sum();
+    assert!(stats.files > 1 && stats.live_bytes >= live * 9 / 10, "{stats:?}, {live}");
+    assert!(stats.value_bytes < 2 * live, "{stats:?}, {live} of {} were written", 5 * live);
+    db.checkpoint(dir.0.join("copy")).unwrap();
+    drop(db);
+    check(&Db::open(dir.0.join("copy"), &with_large_values()).unwrap(), 5);
+
+    // From now on none goes apart; what is there is read where it lies.
+    let run = RunOptions { large_values: Some(0), ..options().run };
+    let db = Db::open(dir.0.join("store"), &Options { run, ..with_large_values() }).unwrap();
+    check(&db, 5);
+    for round in 6..9 {
+        write(&db, round);
+    }
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    db.wait_until_quiet().unwrap();
+    check(&db, 8);
+    let left = db.stats().values;
+    assert!(left.live_bytes < stats.live_bytes / 2, "{left:?} of {stats:?}");
+    db.delete_range(..).unwrap();
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    db.wait_until_quiet().unwrap();
+    assert_eq!(db.stats().values.files, 0);
+}
