@@ -137,7 +137,7 @@ impl Default for ProcessOptions {
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 12] {
+    pub(crate) fn words(&self) -> [String; 14] {
         [
             "--io".into(),
             self.io.as_str().into(),

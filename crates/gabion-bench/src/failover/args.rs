@@ -125,8 +125,8 @@ pub struct FailoverArgs {
     /// A command for a shell that cuts links and holds disks up, needed for such faults. It gets
     /// these words: `prepare PID...` with the replicas' processes, before each round; `cut PID
     /// PORTS PID PORTS`, to drop what the first sends to the second (PORTS: where others connect to
-    /// it, with commas); `hang PID DIR`, to let no read or write of the process end on the device of
-    /// that directory; `heal`.
+    /// it, with commas); `hang PID DIR`, to let no read or write of the process end on the device
+    /// of that directory; `heal`.
     #[arg(long, value_name = "COMMAND")]
     pub cut_command: Option<String>,
     /// Directory of the group's data while it runs [default: beside the data directory].
