@@ -120,12 +120,6 @@ fn hasty(options: &mut Options, faults: &mut ControlFaults) {
     *faults = ControlFaults { deaf: 150, ..ControlFaults::default() };
 }
 
-/// Members and controllers are in two parts, of which one may hear the other.
-fn apart(options: &mut Options, faults: &mut ControlFaults) {
-    options.faults = Faults::default();
-    *faults = ControlFaults { split: 250, ..ControlFaults::default() };
-}
-
 /// Heads sleep, and have records in memory by then that nobody else has.
 fn sleepy(options: &mut Options, faults: &mut ControlFaults) {
     options.faults = Faults::default();
@@ -139,12 +133,6 @@ const STALE: [&str; 2] = ["a newer one had acknowledged writes before", "no line
 #[test]
 fn a_view_that_takes_effect_under_a_promise_is_caught() {
     is_caught(Planted::Node(Mutant::LeaseNotWaitedFor), hasty, &STALE);
-}
-
-/// docs/faults.md: R5
-#[test]
-fn a_promise_that_counts_from_when_it_came_is_caught() {
-    is_caught(Planted::Node(Mutant::LeaseFromReceipt), apart, &STALE);
 }
 
 /// docs/faults.md: R5
