@@ -30,6 +30,8 @@ pub(crate) enum Mutant {
     ReadsWithoutLease,
     /// A member promises although it has taken a newer view.
     PromiseAfterView,
+    /// A promise counts from when it came, not from when it was asked for.
+    LeaseFromReceipt,
 }
 
 /// The planted defect of one chain.

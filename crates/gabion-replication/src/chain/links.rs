@@ -201,6 +201,9 @@ impl Chain {
     /// A member has promised.
     pub(super) fn promised_by(&mut self, i: usize, given: Lease) {
         if let Some(now_ms) = self.leases.now_ms() {
+            let is_late = self.planted.has(Mutant::LeaseFromReceipt);
+            let asked_ms = if is_late { now_ms } else { given.asked_ms };
+            let given = Lease { asked_ms, ..given };
             self.peers[i].promised.take(given, now_ms, self.config.lease_ms);
         }
     }
