@@ -388,7 +388,8 @@ impl Service {
                 client.write_turn != self.replica.turns.current || self.reader() == self.writer();
             return client.writes_out == 0 && is_known;
         }
-        client.reads_out == 0 && self.gated_bytes + self.unsent.writes.bytes() <= GATED_BYTES_HIGH
+        let waiting = self.gated_bytes + self.unsent.writes.bytes() + self.retries.bytes();
+        client.reads_out == 0 && waiting <= GATED_BYTES_HIGH
     }
 
     /// Sees to it that a connection is looked after when a turn is acknowledged.
