@@ -260,6 +260,7 @@ fn a_head_asks_in_each_view_for_the_files_that_it_lacks() {
         number: 1,
         kind: JobKind::Flush,
         term: Term(1),
+        values: Vec::new(),
         removed: Vec::new(),
         added: alloc::vec![(0, FileMeta::new(FileId::sst(7), Term(1)))],
         flushed: None,
