@@ -46,7 +46,7 @@ fn part(seed: u64, stay: &[u32], back: &[u32]) -> (World, bool) {
 #[test]
 fn a_head_that_was_left_out_cuts_what_it_alone_has_and_goes_on() {
     let (mut cut, mut all) = (0, 0);
-    for seed in 0..2 * times() {
+    for seed in 2..2 + 2 * times() {
         for (stay, back) in [
             (&[2, 3][..], &[2, 3, 1][..]),
             (&[2, 3], &[2, 1, 3]),
