@@ -143,7 +143,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     some_seeds("seeds", first, u64::from(count))?;
-    // Always the same: of other seeds one in some five hundred fails as yet (docs/testing.md).
+    // The first, always the same; the soak takes others (docs/testing.md).
     println!("groups whose controller leaves members out and takes them back");
     porcupine::failovers(1, u64::from(count))?;
     println!("more seeds of the faults that have tests of their own, and more crash states");

@@ -134,14 +134,10 @@ impl GroupRecord {
 
     /// Adds an event; the oldest goes where there are too many.
     pub fn note(&mut self, unix_ms: u64, text: &str) {
-        let mut len = text.len().min(Event::TEXT_LEN_MAX);
-        while !text.is_char_boundary(len) {
-            len -= 1;
-        }
         if self.events.len() == Self::EVENTS_MAX {
             self.events.pop_front();
         }
-        self.events.push_back(Event { unix_ms, text: text[..len].to_string() });
+        self.events.push_back(Event { unix_ms, text: cut(text, Event::TEXT_LEN_MAX).to_string() });
     }
 
     /// Checks what every record fulfils.
@@ -302,6 +298,15 @@ fn read_events(payload: &[u8]) -> Result<VecDeque<Event>> {
         events.push_back(Event { unix_ms, text: text.to_string() });
     }
     Ok(events)
+}
+
+/// As much of a text as has room in so many bytes.
+pub(crate) fn cut(text: &str, len_max: usize) -> &str {
+    let mut len = text.len().min(len_max);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    &text[..len]
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
 //! and at once when its view or its term has changed.
 
+use crate::record::cut;
 use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -104,7 +105,8 @@ impl ControlMessage {
                 out.put_u16(u16::from(KIND_ANSWER));
                 out.put_u64(*number);
                 out.put_u8(u8::from(refused.is_some()));
-                out.put_prefixed(cut(refused.as_deref().unwrap_or_default()).as_bytes());
+                let text = refused.as_deref().unwrap_or_default();
+                out.put_prefixed(cut(text, TEXT_LEN_MAX).as_bytes());
             }
         }
         let len = (out.len() - LEN_LEN + CRC_LEN) as u32;
@@ -169,15 +171,6 @@ impl ControlMessage {
         r.finish()?;
         Ok(Some((message, whole.len())))
     }
-}
-
-/// As much of a text as an answer has room for.
-fn cut(text: &str) -> &str {
-    let mut len = text.len().min(TEXT_LEN_MAX);
-    while !text.is_char_boundary(len) {
-        len -= 1;
-    }
-    &text[..len]
 }
 
 fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
@@ -379,7 +372,7 @@ mod tests {
             panic!("an answer")
         };
         assert_eq!(refused.unwrap().len(), TEXT_LEN_MAX);
-        assert_eq!(cut(&format!("a{}", "ä".repeat(400))).len(), TEXT_LEN_MAX - 1);
+        assert_eq!(cut(&format!("a{}", "ä".repeat(400)), TEXT_LEN_MAX).len(), TEXT_LEN_MAX - 1);
     }
 
     #[test]

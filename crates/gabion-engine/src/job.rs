@@ -243,7 +243,7 @@ async fn merge_inputs<const APART: bool>(
         }
         merge.advance().await?;
     }
-    // Where the last key had operands alone: these are no values to be put apart.
+    // Operands are left where the last key had nothing else; they never go apart.
     for made in visibility.end_folding()? {
         files.write::<APART>(&made.entry(&visibility.folding_key), sink, output).await?;
     }

@@ -158,8 +158,7 @@ impl MemTable {
         next
     }
 
-    /// Has bytes of values counted from so many in a value on, of those that are inserted from now
-    /// on; 0: of none.
+    /// Counts the bytes of values of at least `len` that are inserted from now on; 0: of none.
     pub(crate) fn count_large_from(&self, len: u32) {
         let from = if len == 0 { usize::MAX } else { len as usize };
         self.counts.large_from.store(from, Ordering::Relaxed);

@@ -44,8 +44,8 @@
 //! little but range deletes would never be picked for its length: when no level is over its target
 //! it sinks, level by level, and at the last that has anything of its range it vanishes.
 //!
-//! Which values files a compaction empties, and when SSTs are written anew for that alone, is in
-//! `values`.
+//! The choice of values files that a compaction empties, and of SSTs that are written anew for that
+//! alone, is in `values`.
 //!
 //! Two jobs never share an input. That suffices for outputs not to overlap either: a job's key
 //! range at its output level is covered by its own inputs. Picking depends on the version, the

@@ -31,16 +31,16 @@ pub const POINTER_LEN_MAX: usize = 1 + 5 * 5 + 4;
 const PACKED: u8 = 0x80;
 const WHAT: &str = "pointer";
 
-/// Where a value lies.
+/// The place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
     /// A values file, or a segment of the log.
     pub file: FileId,
-    /// Where its first byte lies in the file.
+    /// Offset of its first byte in the file.
     pub offset: u32,
-    /// How many bytes it has there.
+    /// Its length there, in bytes.
     pub len: u32,
-    /// How long the value is for who reads it.
+    /// The length of the value as readers get it, in bytes.
     pub raw_len: u32,
     /// CRC32C of its bytes in the file.
     pub crc: u32,
@@ -100,7 +100,7 @@ impl Pointer {
         Ok((pointer, expires_ms))
     }
 
-    /// What is to be read.
+    /// The range to be read.
     #[must_use]
     pub const fn range(&self) -> FileRange {
         FileRange { file: self.file, offset: self.offset as u64, len: self.len as usize }

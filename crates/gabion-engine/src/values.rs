@@ -59,7 +59,7 @@ const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"GABIONVE");
 const CRC_AT: usize = ENDS_LEN - 4;
 const WHAT: &str = "values file";
 
-// Numbers are no longer than no number can be: a value is no counter (`counter::Base::of`).
+// A counter has at most 20 digits, so no value that lies apart is one (`counter::Base::of`).
 const _: () = assert!(LARGE_VALUES_MIN > 20);
 
 /// The values file with this number.
@@ -163,7 +163,7 @@ impl ValuesBuilder {
         self.records == 0
     }
 
-    /// Which file this is.
+    /// Kind and number of this file.
     #[must_use]
     pub const fn id(&self) -> FileId {
         self.id
@@ -252,7 +252,7 @@ pub struct ValueRecord<'a> {
     pub trailer: Trailer,
     /// The value, of whose checksum nothing is known here.
     pub value: &'a [u8],
-    /// What leads to it.
+    /// The pointer to the value.
     pub pointer: Pointer,
 }
 

@@ -162,7 +162,7 @@ impl Version {
         self.values.gone_in(&next.values)
     }
 
-    /// What values files hold.
+    /// The counts of values files.
     #[must_use]
     pub const fn values_stats(&self) -> ValuesStats {
         self.values.stats()

@@ -359,7 +359,7 @@ impl Service {
         let (reply, turn) = match self.begin_in_view(item) {
             Begun::Done(reply, turn) => (reply, turn),
             Begun::Refused(reply) => (reply, 0),
-            // Of a write that came just now nobody has to be asked.
+            // A write that has just come needs no retry.
             Begun::Forgotten(reply) => {
                 client.fill_in_doubt(slot, reply);
                 return self.mark(token, client);

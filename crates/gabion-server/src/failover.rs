@@ -35,7 +35,7 @@ const NO_ANSWER: Reply = Reply::error(
 );
 const TOO_MANY: Reply = Reply::error("TRYAGAIN too many fail-overs are asked for");
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FailOver {
     /// Address and port of a member's door for clients.

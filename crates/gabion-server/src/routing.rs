@@ -42,8 +42,8 @@ enum Kept {
     Read(Item),
     /// All of it, to ask for it again.
     Write(Item),
-    /// Too much is kept: of a write who asked, and of a transaction the replies that were made
-    /// here, to be put in.
+    /// Too much is kept: only the asker of a write, and the replies of a transaction that were
+    /// made here.
     Rest(Origin, Option<Transaction>),
 }
 
@@ -374,7 +374,7 @@ impl Service {
         let (origin, is_read, (outcome, reply)) = match command {
             Kept::Read(item) => (item.origin, true, (outcome, Reply::Encoded(reply))),
             Kept::Write(item) if outcome == Outcome::Unknown => return self.ask_later(item),
-            // This head has not made it; whether another one has, it does not say.
+            // This head has not made it, and does not say whether another one has.
             Kept::Write(item) if outcome == Outcome::NotMade && item.is_again => {
                 return self.ask_later(item);
             }

@@ -236,7 +236,7 @@ impl Service {
         match gate {
             WriteGate::Open | WriteGate::Full { .. } => self.run_item(item),
             WriteGate::Wait(_) => self.gate(item),
-            // What became of it is told later, before what its door sends behind it.
+            // Its fate is told later, before any write that its door sends after it.
             WriteGate::Refuse(_) if item.is_again => self.gate(item),
             WriteGate::Refuse(reason) => self.refuse(item, refused("TRYAGAIN", &reason)),
         }

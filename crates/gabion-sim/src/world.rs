@@ -182,7 +182,7 @@ impl World {
         })
     }
 
-    /// What clients did, and saw of it, by now.
+    /// The operations of clients so far, with results.
     #[must_use]
     pub fn history(&self) -> &[Operation] {
         &self.history

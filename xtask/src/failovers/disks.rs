@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where v1 is mounted, if the machine has the controller there.
+/// The mount point of v1, if the machine has the controller there.
 const V1: &str = "/mnt";
 /// Its files, with the device and a number: 0 is no limit.
 const V1_LIMITS: [&str; 2] = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
@@ -42,7 +42,7 @@ pub(super) fn hang(pid: &str, directory: &str) -> Step {
     V1_LIMITS.iter().try_for_each(|limit| write(&group.join(limit), &format!("{device} 1")))
 }
 
-/// Ends that for every process.
+/// Lifts the limits of every process.
 pub(super) fn heal() -> Step {
     for group in groups(V1) {
         for limit in V1_LIMITS {

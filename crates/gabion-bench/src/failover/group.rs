@@ -211,7 +211,7 @@ impl Group {
         Ok(Self { up: child, program: up.program.clone(), data, log, addresses, doors })
     }
 
-    /// Where a replica has its files.
+    /// The directory of a replica's files.
     pub(super) fn directory_of(&self, member: &Member) -> PathBuf {
         self.data.join(format!("replica-{}", member.replica))
     }

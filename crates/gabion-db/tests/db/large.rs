@@ -14,7 +14,7 @@ fn with_large_values() -> Options {
     options
 }
 
-/// What each round writes again, another part stays of; every fifth key is of the first round.
+/// Each round overwrites other keys; every fifth key keeps its first value.
 fn write(db: &Db, round: u64) {
     for n in (0..2_000_u64).filter(|n| round == 0 || !n.is_multiple_of(5)) {
         db.put(&key(n), &value(n, round)).unwrap();

@@ -42,7 +42,7 @@ pub(super) struct Apart<'a> {
     windows: BTreeMap<FileId, (u64, Bytes)>,
     /// How long each of those is.
     lengths: BTreeMap<FileId, u64>,
-    /// What is stored in place of the last value.
+    /// The pointer stored in place of the last value.
     stored: Vec<u8>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Apart<'a> {
         Self { recipe, group, builder, next: recipe.values_first(), windows, lengths, stored }
     }
 
-    /// What is written of an entry: itself, or with a pointer to where its value went.
+    /// The entry as it is written: itself, or with a pointer to the place of its value.
     pub(super) async fn place<'e>(
         &'e mut self,
         entry: &Entry<'e>,

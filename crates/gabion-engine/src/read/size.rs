@@ -14,7 +14,8 @@ pub struct RangeSize {
     /// the block begins in which it lies, so for each file of L0 and for each level below, each
     /// bound adds an error of less than one block (`block_len`, or one entry that is longer). Sizes
     /// of adjoining ranges add up to the size of both. A file's index and filter, about 1 %, count
-    /// with its end. Of values that lie apart from their keys those of a file count evenly over it.
+    /// with its end. Values that lie apart count evenly over the file that
+    /// references them.
     pub file_bytes: u64,
     /// Bytes of memory charged for entries in MemTables; see [`crate::MemTable::estimate`] for its
     /// error.

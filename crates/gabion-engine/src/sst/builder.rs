@@ -245,7 +245,7 @@ impl SstBuilder {
         self.count_others(key, trailer, value);
     }
 
-    /// What there is to be said of an entry that is no plain put.
+    /// Counts an entry that is no plain put.
     fn count_others(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) {
         let kind = trailer.kind();
         let (expiry, _) = expiry_of(trailer, value).expect("checked where it was read");

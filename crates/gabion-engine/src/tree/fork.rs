@@ -51,7 +51,7 @@ impl Tree {
         let newest = shape.memtables.first().map_or(MemTableId::ZERO, |table| table.id());
         let flushed = Flushed { memtable: newest, frontier: Frontier::ZERO, sequence: upto };
         let counters = (0, next_file, floor);
-        // What it flushes is little, and lies at its keys.
+        // A fork flushes little, and keeps values at their keys.
         let config = TreeConfig { large_values: 0, ..config };
         let mut tree = Self::with_state(config, group, version, flushed, counters);
         tree.take_memtables(&shape.memtables, upto);

@@ -139,8 +139,8 @@ impl ValuesFiles {
         }
     }
 
-    /// Those off the front of `reader`, for a version whose files reference `referenced`; none
-    /// where nothing is left there.
+    /// Reads the values files of a version whose files reference `referenced`; none if `reader` is
+    /// at its end.
     ///
     /// # Errors
     /// Corruption, too when they are not those that are referenced.

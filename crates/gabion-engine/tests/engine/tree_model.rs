@@ -589,7 +589,7 @@ fn large_values_apart_from_the_tree_give_the_same_history() {
         let config = TreeConfig { large_values, ..small_config() };
         let mut world = World::new(seed, config);
         for step in 0..2500 {
-            // What is written from then on stays where it is, or goes apart again.
+            // Values of later flushes stay in place, or go apart again.
             if step % 500 == 499 {
                 let is_off = step % 1000 == 499 && seed % 2 == 0;
                 let large_values = if is_off { 0 } else { large_values + 20 };

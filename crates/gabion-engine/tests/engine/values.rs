@@ -225,7 +225,7 @@ fn a_damaged_value_is_told_and_never_returned() {
 }
 
 #[test]
-fn what_is_overwritten_is_given_back_and_what_lives_is_moved_with_its_number() {
+fn room_of_overwritten_values_comes_back_and_live_ones_move_with_their_numbers() {
     let mut store = Store::new(config());
     let mut emptied = 0;
     for round in 0..12 {
@@ -282,7 +282,7 @@ fn counting_none(store: &Store) -> Tables<Files> {
 }
 
 #[test]
-fn what_is_cleared_or_deleted_in_a_range_goes_unread() {
+fn values_that_are_cleared_or_deleted_in_a_range_go_unread() {
     for is_cleared in [false, true] {
         let mut store = Store::new(config());
         for n in 0..60 {

@@ -620,7 +620,7 @@ impl Missing {
         let from = if self.version.is_some() { at } else { 0 };
         let before = self.version.take().unwrap_or_else(|| current.clone());
         let after = line.range(from..=at).try_fold(before, |version, it| version.apply(&it.edit));
-        // What does not fit is refused when it is applied.
+        // An edit that does not fit is refused when it is applied.
         let Ok(after) = after else { return };
         self.values.retain(|file| after.values_file(*file).is_some());
         self.version = Some(after);

@@ -554,7 +554,7 @@ impl Fill {
             if self.asked.is_empty() {
                 self.moved_ms = now_ms;
             }
-            // What is fetched while nothing is held back is not owed later.
+            // Fetches that are not held back leave no debt.
             if rate > 0 {
                 self.budget.spend(meta.rounded_len());
             }

@@ -78,7 +78,7 @@ pub struct Captured {
     /// Number of the last edit in the log up to there.
     pub edit: u64,
     /// The files that the edits up to there leave in the tree, level by level, then values files.
-    /// Where every replica compacts for itself, those of its own edits.
+    /// With `every-replica` these are its own edits' files.
     pub files: Vec<CapturedFile>,
     /// The era of the log in which it was captured.
     pub era: LogEra,

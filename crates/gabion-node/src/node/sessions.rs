@@ -45,11 +45,11 @@ const BYTES_MAX: usize = 256 << 10;
 const SESSIONS_MAX: usize = 64;
 /// Bytes of a write without its reply.
 const WRITE_LEN: usize = 9;
-/// By so much the first number that a table without a past sees may be behind others of its
-/// session: more than writes of one door are under way.
+/// The first number in a table without a past may be behind others of its session by this much:
+/// more than writes of one door are under way.
 const NUMBERS_UNDER_WAY: u64 = 1 << 20;
 
-/// What became of a write that a door has numbered.
+/// The fate of a write that a door has numbered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteFate {
     /// It is in the log. The reply as it was encoded; `None` where that was too long to be kept.
@@ -148,7 +148,7 @@ impl Sessions {
 
     // ---- questions
 
-    /// What became of a write.
+    /// The fate of a write.
     pub(super) fn look_up(&self, session: u64, number: u64) -> WriteFate {
         match self.list.iter().find(|it| it.id == session) {
             Some(session) => session.look_up(number),
@@ -190,7 +190,7 @@ impl Sessions {
             RecordKind::Seal => self.is_due = true,
             RecordKind::Batch | RecordKind::Edit => {}
         }
-        // Of a build that had no sessions: there is nothing to be known of them.
+        // A record of a build without sessions tells nothing of them.
         self.is_begun = true;
         for write in record.sessions()? {
             self.note(write.session, write.number, write.reply, record.header.index);

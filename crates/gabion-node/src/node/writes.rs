@@ -60,7 +60,7 @@ pub(super) struct Writing {
     awaits_term_start: bool,
 }
 
-/// Which operations of the batch are whose write.
+/// The session writes of the batch, and the operations of each.
 #[derive(Default)]
 struct Claims {
     list: Vec<Claim>,
@@ -378,7 +378,7 @@ impl Writing {
         self.claims.iter()
     }
 
-    /// They are noted.
+    /// Forgets the claims, which the table has noted.
     pub(super) fn forget_claims(&mut self) {
         self.claims.clear();
     }

@@ -111,8 +111,7 @@ fn hello(client: &Client, words: &[Bytes], is_head: bool) -> Result<Reply, Reply
     ]))
 }
 
-/// What a WAIT or WAITAOF has to wait for; nothing where its reply is known: an error, or as many
-/// as are asked for.
+/// The wait of a WAIT or WAITAOF; none if its reply is known: an error, or enough replicas.
 pub(crate) fn wait_for(call: &Call, host: &impl Host) -> Option<WaitFor> {
     let (args, is_aof) = (call.args(), call.spec().id == Id::WaitAof);
     let checked = if is_aof { wait_aof(args, host) } else { wait(args, host) };

@@ -40,7 +40,7 @@ pub enum Step {
     Ask(Call),
 }
 
-/// What WAIT or WAITAOF waits for.
+/// The condition of a WAIT or WAITAOF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitFor {
     /// WAITAOF: writes are to be on devices.

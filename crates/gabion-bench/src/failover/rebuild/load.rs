@@ -28,7 +28,7 @@ pub(super) enum Pace {
     PerSecond(f64),
 }
 
-/// What all clients need.
+/// The values, doors and numbers that all clients share.
 pub(super) struct Load {
     addresses: Vec<SocketAddr>,
     values: Arc<Values>,
@@ -132,7 +132,7 @@ struct Shared {
     samples: Vec<Samples>,
 }
 
-/// What clients saw for a time.
+/// The answers that clients had in a period.
 pub(super) struct SeenAll {
     writes: Vec<Answer>,
     reads: Vec<Answer>,
@@ -159,7 +159,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// What was seen since this was called last.
+    /// The answers since the last call.
     pub(super) fn take(&self) -> SeenAll {
         let now = Instant::now();
         let mut since = crate::failover::client::locked(&self.since);

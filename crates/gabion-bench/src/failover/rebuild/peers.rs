@@ -1,4 +1,4 @@
-//! What the machine gives: the same bytes to the same file system, from one file to another, and
+//! Limits of the machine: the same bytes to the same file system, from one file to another, and
 //! through a connection of loopback.
 
 use gabion_base::{Error, ErrorKind, Result};
@@ -98,7 +98,12 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::thread::scope(|scope| {
         let reading = scope.spawn(move || {
             for mut buffer in empty {
-                if from.read(buffer.bytes())? == 0 || filled.send(buffer).is_err() {
+                // The file has whole chunks.
+                match from.read_exact(buffer.bytes()) {
+                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break,
+                    read => read?,
+                }
+                if filled.send(buffer).is_err() {
                     break;
                 }
             }

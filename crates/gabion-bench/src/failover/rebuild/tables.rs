@@ -11,7 +11,7 @@ fn mb(bytes_per_s: f64) -> f64 {
     bytes_per_s / 1e6
 }
 
-/// What the machine gives, in a line.
+/// The limits of the machine, in a line.
 pub(super) fn peers(peers: &Peers) -> String {
     format!(
         "device: {:.0} MB/s written, {:.0} MB/s from file to file; loopback: {:.0} MB/s\n",

@@ -61,7 +61,7 @@ impl Stored {
     }
 }
 
-/// Where the value of an entry lies, which is a pointer.
+/// The place of the value of an entry that is a pointer.
 pub(in crate::read) fn apart(trailer: Trailer, stored: &[u8]) -> Result<Apart> {
     let (pointer, expires_ms) = Pointer::of_entry(trailer, stored)?;
     Ok(Apart { pointer, expires_ms })

@@ -185,7 +185,8 @@ impl Node {
 
     /// The last `operations` of this turn are all that a command has written. It has `number` in
     /// the session of the door at which it came, and this reply: the record says so. One that is
-    /// longer than a record remembers is not kept. Of a log that no other member has nobody asks.
+    /// longer than a record remembers is not kept. A group of one records no sessions: no other
+    /// head can be asked.
     ///
     /// # Durability
     /// As [`Self::put`].
@@ -199,8 +200,8 @@ impl Node {
         }
     }
 
-    /// What became of a write that a door has numbered, by the log up to the end of this turn,
-    /// which ends here.
+    /// The fate of a write that a door has numbered, by the log up to the end of this turn, which
+    /// ends here.
     ///
     /// # Errors
     /// As [`Self::end_turn`].

@@ -214,7 +214,7 @@ fn a_write_that_waits_for_a_member_that_is_left_out_is_made_where_the_writer_sta
 
 /// docs/faults.md: R3
 #[test]
-fn what_comes_while_writer_and_reader_move_waits_for_them() {
+fn commands_wait_while_writer_and_reader_move() {
     let mut three = Three::start("moved");
     assert_eq!(three.insist(0, &["MSET", "key", "old", "other", "kept"]), "+OK\r\n");
     three.reported(&[0, 1, 2], "the group runs", |report| report.founded == FIRST);

@@ -157,7 +157,7 @@ fn doors_count_on_while_the_duty_to_write_moves_from_one_member_to_another() {
 
 /// docs/faults.md: R1
 #[test]
-fn what_a_log_without_its_beginning_has_of_a_door_is_known_after_a_start() {
+fn a_doors_writes_are_known_after_a_start_with_a_log_without_its_beginning() {
     let mut rig = Rig::new("retries-trimmed", &[group(7, 2, AckLevel::Replicated)]);
     let mut client = rig.client(1);
     assert_eq!(rig.insist(&mut client, &["INCR", "counter"]), ":1\r\n");
