@@ -74,11 +74,16 @@ impl Retries {
         std::mem::take(&mut self.items)
     }
 
-    /// Takes out those that came at or before `since_ms`.
+    /// Takes out those that came at or before `since_ms`: the first, as numbers ascend with time.
     fn take_late(&mut self, since_ms: u64) -> Vec<Item> {
-        let (late, left): (Vec<_>, _) =
-            self.take().into_values().partition(|item| item.since_ms <= since_ms);
-        left.into_iter().for_each(|item: Item| self.push(item));
+        let mut late = Vec::new();
+        while let Some(first) = self.items.first_entry()
+            && first.get().since_ms <= since_ms
+        {
+            let item = first.remove();
+            self.bytes -= item.footprint();
+            late.push(item);
+        }
         late
     }
 }
@@ -121,13 +126,22 @@ impl Service {
         self.ask_again(item);
     }
 
-    /// Whether writes are to be asked for again.
-    pub(crate) fn has_retries(&self) -> bool {
-        !self.retries.is_empty() || !self.lost.is_empty()
+    /// Whether writes that came before are to be asked for again, or may have to be: they are on
+    /// their way to a member that takes none any more, which says so.
+    #[inline]
+    pub(crate) fn has_writes_before(&self) -> bool {
+        !self.retries.is_empty()
+            || !self.lost.is_empty()
+            || self.forwarded.has_writes_beside(self.writer())
     }
 
     /// A write that comes while others wait is made after them.
     pub(crate) fn queue_behind_retries(&mut self, item: Item) -> Begun {
+        if item.is_again {
+            // It was taken in before, and may have been made.
+            self.ask_again(item);
+            return Begun::Later;
+        }
         if self.retries.bytes + item.footprint() > KEPT_MAX {
             return Begun::Refused(TOO_MUCH_WAITS);
         }
@@ -158,7 +172,8 @@ impl Service {
             let error = if item.is_again { NOT_TOLD } else { NOT_SENT };
             self.end_retry(&item, error);
         }
-        if self.now_ms < self.retries.not_before_ms || !self.has_head() {
+        let is_early = self.now_ms < self.retries.not_before_ms;
+        if is_early || !self.has_head() || self.forwarded.has_writes_beside(self.writer()) {
             return 0;
         }
         let items = self.retries.take();

@@ -54,20 +54,40 @@ pub(crate) struct ForwardedList {
     /// Bytes of the reads among them, and of writes that are kept.
     read_bytes: usize,
     write_bytes: usize,
+    /// Writes by the member that is to run them.
+    writes: BTreeMap<ReplicaId, usize>,
 }
 
 impl ForwardedList {
     fn insert(&mut self, number: u64, forwarded: Forwarded) {
         self.read_bytes += forwarded.command.read_bytes();
         self.write_bytes += forwarded.command.write_bytes();
+        if forwarded.command.is_write() {
+            *self.writes.entry(forwarded.to).or_default() += 1;
+        }
         self.all.insert(number, forwarded);
     }
 
     fn remove(&mut self, number: u64) -> Option<Forwarded> {
         let forwarded = self.all.remove(&number)?;
+        self.count_out(&forwarded);
+        Some(forwarded)
+    }
+
+    fn count_out(&mut self, forwarded: &Forwarded) {
         self.read_bytes -= forwarded.command.read_bytes();
         self.write_bytes -= forwarded.command.write_bytes();
-        Some(forwarded)
+        if forwarded.command.is_write()
+            && let Some(count) = self.writes.get_mut(&forwarded.to)
+        {
+            *count -= 1;
+        }
+    }
+
+    /// Whether writes are on their way to another member than the one that takes them.
+    #[inline]
+    pub(crate) fn has_writes_beside(&self, writer: ReplicaId) -> bool {
+        self.writes.iter().any(|(to, count)| *to != writer && *count > 0)
     }
 
     /// Takes off those of a connection.
@@ -77,8 +97,7 @@ impl ForwardedList {
         let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, it)| is_lost(it));
         self.all = kept.into_iter().collect();
         let lost: Vec<_> = lost.into_iter().map(|(_, forwarded)| forwarded).collect();
-        self.read_bytes -= lost.iter().map(|it| it.command.read_bytes()).sum::<usize>();
-        self.write_bytes -= lost.iter().map(|it| it.command.write_bytes()).sum::<usize>();
+        lost.iter().for_each(|forwarded| self.count_out(forwarded));
         lost
     }
 
@@ -94,6 +113,10 @@ impl ForwardedList {
 }
 
 impl Kept {
+    const fn is_write(&self) -> bool {
+        matches!(self, Self::Write(_) | Self::Rest(..))
+    }
+
     /// Bytes of a read; none of a write.
     fn read_bytes(&self) -> usize {
         match self {

@@ -214,7 +214,7 @@ impl Service {
         if !self.is_member() {
             return Begun::Refused(LEFT_OUT);
         }
-        if !item.is_read() && self.has_retries() {
+        if !item.is_read() && self.has_writes_before() {
             return self.queue_behind_retries(item);
         }
         let place = if item.is_read() { self.reader() } else { self.writer() };

@@ -13,6 +13,7 @@
 //! meanwhile that this would undo.
 
 use super::JobOutput;
+use super::outputs::OUTPUT_LEN_MOST;
 use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::EXPIRY_LEN;
 use crate::file::{FileSink, FileSource, noted};
@@ -28,6 +29,10 @@ use gabion_media::Bytes;
 /// Bytes that are read at once of a file that is emptied. Its values are met in its order, so each
 /// byte is read once.
 const WINDOW_LEN: u64 = 256 * 1024;
+/// So many values files of a job have the length that its recipe says; the next as many are twice as
+/// long, and so on: the edit has room for the descriptions of some hundred, and a flush may have
+/// 1 GiB for files of 4 KiB.
+const FILES_OF_LENGTH: usize = 32;
 /// Files that are emptied at once: as many as a job has windows for.
 pub(crate) const EMPTIED_MAX: usize = 64;
 
@@ -128,7 +133,8 @@ impl<'a> Apart<'a> {
         output: &mut JobOutput,
     ) -> Result<Pointer> {
         let record_len = (entry.key.len() + value.len() + RECORD_OVERHEAD_MAX) as u64;
-        let is_over = |builder: &ValuesBuilder| builder.len() + record_len > self.recipe.output_len;
+        let output_len = output_len_after(output.values.len(), self.recipe.output_len);
+        let is_over = |builder: &ValuesBuilder| builder.len() + record_len > output_len;
         if self.builder.as_ref().is_some_and(is_over) {
             self.finish(sink, output).await?;
         }
@@ -144,7 +150,7 @@ impl<'a> Apart<'a> {
                         recipe.values_first()
                     )));
                 }
-                let capacity = recipe.output_len.max(record_len) as usize + 64 * 1024;
+                let capacity = output_len.max(record_len) as usize + 64 * 1024;
                 let (id, buffer) = (values_file(self.next), sink.buffer(capacity));
                 self.next += 1;
                 none.insert(ValuesBuilder::in_buffer(self.group, id, recipe.term, buffer))
@@ -166,5 +172,28 @@ impl<'a> Apart<'a> {
         assert!(before < Some(file.meta.id), "{}: numbers ascend", file.meta.id);
         output.values.push(file.meta.clone());
         sink.finished(file).await
+    }
+}
+
+/// The length of a values file, after so many of the job; the first have `len`.
+fn output_len_after(made: usize, len: u64) -> u64 {
+    let doublings = (made / FILES_OF_LENGTH).min(30);
+    len.saturating_mul(1 << doublings).min(OUTPUT_LEN_MOST).max(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gabion_base::units::EDIT_LEN_MAX;
+
+    /// The longest MemTable, in the shortest files: their descriptions have room in an edit.
+    #[test]
+    fn values_files_become_longer_before_the_edit_is_full() {
+        let (mut made, mut left) = (0, 1_u64 << 30);
+        while left > 0 {
+            left = left.saturating_sub(output_len_after(made, 4_096));
+            made += 1;
+        }
+        assert!(made * 700 < EDIT_LEN_MAX / 2, "{made} files");
     }
 }

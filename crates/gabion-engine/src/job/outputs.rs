@@ -64,6 +64,8 @@ pub(super) struct Outputs<'a> {
     room: usize,
     /// What is left of it.
     room_left: usize,
+    /// Values files whose descriptions are taken off it.
+    values: usize,
     /// Longest file: the recipe's `output_len`, or more, so that the edit can name all that are to
     /// come.
     output_len: u64,
@@ -127,6 +129,7 @@ impl<'a> Outputs<'a> {
             within: smallest.cloned().zip(largest.cloned()),
             room,
             room_left: room,
+            values: 0,
             output_len: recipe.output_len,
             tombstones: 0,
             has_others: false,
@@ -146,6 +149,9 @@ impl<'a> Outputs<'a> {
         }
         let entry_len = (2 * entry.key.len() + entry.value.len()) as u64 + ENTRY_OVERHEAD_LEN;
         let is_tombstone = entry.trailer.kind() == EntryKind::Delete;
+        if APART {
+            self.describe_values(&output.values);
+        }
         let is_full = APART && self.is_full_of_references();
         if self.wants_end(entry.key, entry_len, 0) | self.parts_before(is_tombstone) | is_full {
             self.end_before(entry.key, sink, output).await?;
@@ -282,6 +288,16 @@ impl<'a> Outputs<'a> {
             let longer = self.recipe.output_len.saturating_mul(1 << doublings);
             self.output_len = longer.min(OUTPUT_LEN_MOST).max(self.recipe.output_len);
         }
+    }
+
+    /// Takes what the edit says of values files that were made meanwhile off the room that is left.
+    #[inline]
+    fn describe_values(&mut self, made: &[FileMeta]) {
+        for meta in &made[self.values..] {
+            self.room_left =
+                self.room_left.saturating_sub(Edit::ADDED_OVERHEAD_LEN + meta.encoded_len());
+        }
+        self.values = made.len();
     }
 
     #[cold]

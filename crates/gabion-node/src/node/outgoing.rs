@@ -86,6 +86,17 @@ impl OutgoingFiles {
         self.get(file).is_some_and(|outgoing| outgoing.bytes.is_none())
     }
 
+    /// Whether nobody has begun to read such a file.
+    pub(super) fn is_unread(&self, file: FileId) -> bool {
+        self.get(file).is_some_and(|outgoing| outgoing.bytes.is_none() && !outgoing.reading)
+    }
+
+    /// Whether a file is being read for a member that asked for it, or is in memory for it.
+    pub(super) fn is_read_for(&self, file: FileId, member: ReplicaId) -> bool {
+        let is_read = |it: &&Outgoing| it.reading || it.bytes.is_some();
+        self.get(file).filter(is_read).is_some_and(|it| it.wanted_by.contains(&member))
+    }
+
     pub(super) fn is_flush(&self, file: FileId) -> bool {
         self.get(file).is_some_and(|outgoing| outgoing.is_flush)
     }

@@ -26,10 +26,15 @@
 //!   table   0 u8 version, 1   1 u8  1: something was forgotten for which no number stands
 //!           2 u32 sessions, then for each
 //!               0 u64 session   8 u64 greatest number forgotten   16 u64 record of its last write
-//!              24 u32 writes, then for each: u64 number, u8 length, the reply
+//!              24 u8 sessions before it, u64 each, oldest first
+//!               … u32 writes, then for each: u64 number, u8 length, the reply
 //! ```
 //!
 //! A length of 0 stands for a reply that was longer than a record remembers.
+//!
+//! A write of a door may still run at the head when the door has started anew, and end behind the
+//! first write of the new session. It is of a session whose place is taken, and is not noted:
+//! nobody asks for it any more.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -48,6 +53,9 @@ const WRITE_LEN: usize = 9;
 /// The first number in a table without a past may be behind others of its session by this much:
 /// more than writes of one door are under way.
 const NUMBERS_UNDER_WAY: u64 = 1 << 20;
+/// Sessions of a replica that are known to be over: a door that starts as often while one write
+/// runs is none.
+const BEFORE_MAX: usize = 4;
 
 /// The fate of a write that a door has numbered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +76,8 @@ struct Session {
     forgotten: u64,
     /// The record of its last write.
     last: LogIndex,
+    /// Sessions of the same replica that had the place before, the oldest first.
+    before: Vec<u64>,
     /// Number and length of the reply, in the order of the log.
     writes: VecDeque<(u64, u8)>,
     /// The replies, one behind the other.
@@ -77,7 +87,7 @@ struct Session {
 impl Session {
     fn new(id: u64, forgotten: u64) -> Self {
         let (writes, replies) = (VecDeque::new(), VecDeque::new());
-        Self { id, forgotten, last: LogIndex(0), writes, replies }
+        Self { id, forgotten, last: LogIndex(0), before: Vec::new(), writes, replies }
     }
 
     /// The replica whose door it is.
@@ -153,6 +163,7 @@ impl Sessions {
         match self.list.iter().find(|it| it.id == session) {
             Some(session) => session.look_up(number),
             None if self.has_forgotten || !self.is_begun => WriteFate::Unknown,
+            None if self.list.iter().any(|it| it.before.contains(&session)) => WriteFate::Unknown,
             None => WriteFate::NotMade,
         }
     }
@@ -201,7 +212,7 @@ impl Sessions {
     /// The log has a write of a session, in this record.
     pub(super) fn note(&mut self, session: u64, number: u64, reply: &[u8], at: LogIndex) {
         debug_assert!(reply.len() <= REPLY_LEN_MAX, "a record remembers short replies");
-        let place = self.place_of(session, number);
+        let Some(place) = self.place_of(session, number) else { return };
         let session = &mut self.list[place];
         session.last = at;
         session.push(number, reply);
@@ -211,20 +222,30 @@ impl Sessions {
         }
     }
 
-    /// The place of a session, emptied of an older one of the same replica.
-    fn place_of(&mut self, id: u64, number: u64) -> usize {
+    /// The place of a session, emptied of an older one of the same replica; none if the session is
+    /// over, as a newer one has the place.
+    fn place_of(&mut self, id: u64, number: u64) -> Option<usize> {
         let is_of_replica = |it: &Session| it.replica() == id >> 32;
         let found = self.list.iter().position(is_of_replica);
-        if let Some(place) = found
-            && self.list[place].id == id
-        {
-            return place;
+        let mut before = Vec::new();
+        if let Some(place) = found {
+            let there = &self.list[place];
+            if there.id == id {
+                return found;
+            }
+            if there.before.contains(&id) {
+                return None;
+            }
+            let kept = (there.before.len() + 1).saturating_sub(BEFORE_MAX);
+            before.extend_from_slice(&there.before[kept..]);
+            before.push(there.id);
         }
-        let forgotten = if self.has_forgotten { number + NUMBERS_UNDER_WAY } else { 0 };
+        let under_way = number.saturating_add(NUMBERS_UNDER_WAY);
+        let forgotten = if self.has_forgotten { under_way } else { 0 };
         let place = found.unwrap_or_else(|| self.make_place());
         self.bytes -= self.list[place].bytes();
-        self.list[place] = Session::new(id, forgotten);
-        place
+        self.list[place] = Session { before, ..Session::new(id, forgotten) };
+        Some(place)
     }
 
     /// A place for another replica: a new one, or that which was longest without a write.
@@ -267,14 +288,16 @@ impl Sessions {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(8 + self.list.len() * 28 + self.bytes);
+        let mut out = Vec::with_capacity(8 + self.list.len() * 29 + self.bytes);
         out.put_u8(VERSION);
         out.put_u8(u8::from(self.has_forgotten));
         out.put_u32(self.list.len() as u32);
-        for Session { id, forgotten, last, writes, replies } in &self.list {
+        for Session { id, forgotten, last, before, writes, replies } in &self.list {
             out.put_u64(*id);
             out.put_u64(*forgotten);
             out.put_u64(last.get());
+            out.put_u8(before.len() as u8);
+            before.iter().for_each(|id| out.put_u64(*id));
             out.put_u32(writes.len() as u32);
             let mut at = 0;
             for (number, len) in writes {
@@ -299,7 +322,7 @@ impl Sessions {
             )));
         }
         // A head that cannot know has the last word, since all others follow its log.
-        let knows_less = has_forgotten && !self.has_forgotten;
+        let knows_less = has_forgotten && list.is_empty();
         if self.is_begun && !knows_less && list != self.list {
             return Err(Error::corruption(format!(
                 "the log has a table of {} sessions with {bytes} bytes of writes, and its records \
@@ -333,6 +356,15 @@ fn decode(bytes: &[u8]) -> Result<(Vec<Session>, bool)> {
     for _ in 0..count {
         let mut session = Session::new(r.u64()?, r.u64()?);
         session.last = LogIndex(r.u64()?);
+        let before = usize::from(r.u8()?);
+        if before > BEFORE_MAX {
+            return Err(Error::corruption(format!(
+                "table of sessions: {before} before one; the limit is {BEFORE_MAX}"
+            )));
+        }
+        for _ in 0..before {
+            session.before.push(r.u64()?);
+        }
         for _ in 0..r.u32()? {
             let (number, len) = (r.u64()?, usize::from(r.u8()?));
             if len > REPLY_LEN_MAX {

@@ -38,7 +38,8 @@ use gabion_pool::{FilePlacement, Geometry, Placed};
 
 /// Shipments under way to one secondary: enough to fill its queue while another one flushes.
 const SHIPMENTS_MAX: usize = 2;
-/// Files that are read back for one secondary at a time: one is read while others are shipped.
+/// Files that are being read back for one secondary, or were and wait for it: one is read while
+/// another is shipped.
 const READS_MAX: usize = 2;
 /// Built files that wait for a member that is being filled: nobody waits for it.
 const BESIDES_MAX: usize = 8;
@@ -226,7 +227,7 @@ impl Shipping {
 
     /// The edit of these files is applied here: they are shipped on only to who asks for them.
     pub(super) fn forget_built(&mut self, edit: &Edit) {
-        for (_, meta) in &edit.added {
+        for meta in edit.made() {
             self.files.change(meta.id, |outgoing| outgoing.of_job = false);
         }
     }
@@ -389,8 +390,10 @@ impl Shipping {
     fn read_ahead(&mut self, facts: &Facts, effects: &mut Effects, to: ReplicaId) {
         let Some(remote) = self.remotes.get(&to).filter(|it| it.geometry.is_some()) else { return };
         let is_readable =
-            |file: &&FileId| self.files.is_to_be_read(**file) && facts.place(**file).is_some();
-        let next = remote.queue.iter().filter(is_readable).take(READS_MAX).copied();
+            |file: &&FileId| self.files.is_unread(**file) && facts.place(**file).is_some();
+        let is_ahead = |file: &&FileId| self.files.is_read_for(**file, to);
+        let ahead = remote.queue.iter().filter(is_ahead).take(READS_MAX).count();
+        let next = remote.queue.iter().filter(is_readable).take(READS_MAX - ahead).copied();
         let next: Vec<FileId> = next.collect();
         next.into_iter().for_each(|file| self.read_back(facts, effects, file));
     }
@@ -572,7 +575,8 @@ mod tests {
     use crate::node::testing::{self, HEAD, TAIL, one_of_two, ordered, placed};
     use crate::work::{Done, WorkId, run_ship};
     use gabion_base::units::MIB;
-    use gabion_base::{Generation, GroupId, SlotIndex, Term, crc};
+    use gabion_base::{FileKind, Generation, GroupId, SlotIndex, Term, crc};
+    use gabion_engine::{FileMeta, JobKind};
     use gabion_media::AlignedBuf;
     use gabion_media::simulated::{DiskOptions, SimulatedDisk};
 
@@ -696,9 +700,55 @@ mod tests {
         let [(_, first), (id, second)] = reads[..] else { panic!("{reads:?}") };
         assert_eq!([first, second], [files[0].meta.id, files[1].meta.id]);
         node.handle_done(id, Done::ReadFile(Ok(files[1].bytes.clone())));
+        assert_eq!(shipment(&mut node).1.placement.file, second, "it waits for none before it");
         let Some((_, Work::ReadFile(place))) = work(&mut node) else { panic!("none is read") };
         assert_eq!(place.file, files[2].meta.id);
-        assert_eq!(shipment(&mut node).1.placement.file, second, "it waits for none before it");
+    }
+
+    /// A member that grants no slots takes nothing, and what is read for it would fill the memory.
+    #[test]
+    fn no_more_files_are_read_back_than_wait_to_be_shipped() {
+        let mut node = primary(100);
+        let files: Vec<_> = (1..=5).map(|number| built_here(&mut node, number, 8_192)).collect();
+        for file in &files {
+            placed(&mut node, file);
+            node.ship.files.insert(file.meta.id, Outgoing::lost(file.meta.clone(), TAIL));
+        }
+        grant(&mut node, 1, 0..0);
+        let mut reads = 0;
+        while let Some((id, Work::ReadFile(place))) = work(&mut node) {
+            let file = files.iter().find(|file| file.meta.id == place.file).unwrap();
+            node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
+            reads += 1;
+        }
+        assert_eq!(reads, READS_MAX);
+    }
+
+    #[test]
+    fn the_files_that_an_edit_brings_leave_with_it_those_of_values_too() {
+        let mut node = primary(100);
+        let sst = built_here(&mut node, 1, 8_192);
+        let mut values = built_here(&mut node, 2, 8_192);
+        let file = FileId { kind: FileKind::Values, number: 2 };
+        values.meta = Arc::new(FileMeta { id: file, ..(*values.meta).clone() });
+        for built in [&sst, &values] {
+            node.ship.files.insert(built.meta.id, Outgoing::built(built, true));
+        }
+        let edit = Edit {
+            number: 1,
+            kind: JobKind::Flush,
+            term: Term(1),
+            removed: Vec::new(),
+            added: alloc::vec![(0, (*sst.meta).clone())],
+            values: alloc::vec![(*values.meta).clone()],
+            flushed: None,
+            next_file: 3,
+            floor: None,
+            recipe: None,
+        };
+        node.ship.forget_built(&edit);
+        assert_eq!(node.ship.files.kept(), 0, "of bytes that nobody is to be sent");
+        assert!(node.ship.files.get(file).is_none());
     }
 
     /// docs/faults.md: E17

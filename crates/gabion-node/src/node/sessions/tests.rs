@@ -88,7 +88,7 @@ fn a_table_comes_back_from_its_record_and_one_that_differs_is_refused() {
     }
     let mut twice = payload.clone();
     twice[2..6].copy_from_slice(&2_u32.to_le_bytes());
-    twice[6 + 28 + 9 + 4..][..8].copy_from_slice(&(DOOR + 1).to_le_bytes());
+    twice[6 + 29 + 9 + 4..][..8].copy_from_slice(&(DOOR + 1).to_le_bytes());
     assert!(decode(&twice).unwrap_err().to_string().contains("two of replica 1"));
     let refused = |at: usize, byte: u8| {
         let mut bytes = payload.clone();
@@ -98,7 +98,32 @@ fn a_table_comes_back_from_its_record_and_one_that_differs_is_refused() {
     assert!(refused(0, 2).contains("version 2; this build knows version 1"));
     assert!(refused(1, 2).contains("flag 2"));
     assert!(refused(2, 65).contains("65 sessions"));
-    assert!(refused(6 + 28 + 8, 65).contains("a reply of 65 bytes; the limit is 64"));
+    assert!(refused(6 + 29 + 8, 65).contains("a reply of 65 bytes; the limit is 64"));
+    assert!(refused(6 + 24, 5).contains("5 before one; the limit is 4"));
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_late_write_of_a_door_that_started_anew_takes_nothing_from_the_new_session() {
+    let mut table = table(1 << 20);
+    table.note(DOOR, 1, b"+OK\r\n", LogIndex(1));
+    table.note(DOOR + 1, 1, b":1\r\n", LogIndex(2));
+    table.note(DOOR, 2, b"+OK\r\n", LogIndex(3));
+    assert_eq!(table.look_up(DOOR + 1, 1), made(b":1\r\n"));
+    assert_eq!(table.look_up(DOOR, 2), WriteFate::Unknown, "its session is over");
+    let payload = table.begin_record();
+    let mut other = Sessions::new(1 << 20, false);
+    other.take(&payload).unwrap();
+    other.note(DOOR, 3, b"+OK\r\n", LogIndex(4));
+    assert_eq!(other.begin_record(), payload, "as the one that has the whole log");
+    for start in 2..9 {
+        table.note(DOOR + start, 1, b"+OK\r\n", LogIndex(start + 3));
+        table.invariants();
+    }
+    for over in 4..8 {
+        table.note(DOOR + over, 2, b"+OK\r\n", LogIndex(20));
+    }
+    assert_eq!(table.look_up(DOOR + 8, 1), made(b"+OK\r\n"), "of the last start");
 }
 
 /// docs/faults.md: R1
@@ -128,11 +153,11 @@ fn the_bytes_of_a_table_are_as_they_always_were() {
     let golden: [&[u8]; 8] = [
         &[1, 0, 2, 0, 0, 0],
         &[7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        &[4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+        &[4, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
         &[3, 0, 0, 0, 0, 0, 0, 0, 4],
         b":1\r\n",
         &[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        &[6, 5, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+        &[6, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
         &[9, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
     assert_eq!(table.begin_record(), golden.concat());
