@@ -22,8 +22,9 @@ use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use mio::Events;
 use std::future::pending;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,10 +55,19 @@ pub(crate) fn group(number: u64, members: u32, ack: AckLevel) -> GroupConfig {
     }
 }
 
-/// Ports that nobody listens on.
+/// Ports that nobody listens on, each given once: none of those that the system gives to whoever
+/// connects or binds to any.
 fn addresses<const N: usize>() -> [SocketAddr; N] {
-    let doors = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    doors.map(|door| door.local_addr().unwrap())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + std::process::id() as u16 % 20 * 500;
+    [(); N].map(|()| {
+        loop {
+            let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
+            if let Ok(door) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                return door.local_addr().unwrap();
+            }
+        }
+    })
 }
 
 impl Rig {
