@@ -1,7 +1,7 @@
 //! Bits that flip in files on a disk, and the required consequences.
 
 use super::World;
-use gabion_base::{FileId, crc};
+use gabion_base::{Error, FileId, FileKind, crc};
 use gabion_node::{CompactionMode, RepairState};
 
 /// Steps until a file is repaired, at most, when a whole copy is there: pauses included.
@@ -87,7 +87,8 @@ impl World {
         let mut seen = String::new();
         for _ in 0..REPAIR_STEPS / 100 {
             match self.scan(index) {
-                Ok(_) => return self.check_whole(index),
+                Ok(_) if !self.scrub_values(index) => return self.check_whole(index),
+                Ok(_) => {}
                 Err(error) => seen = error,
             }
             for _ in 0..100 {
@@ -96,6 +97,18 @@ impl World {
             }
         }
         Err(format!("replica {} is not repaired: {seen}; {}", index + 1, self.describe()))
+    }
+
+    /// Values files are read whole, as a reader meets neither dead values nor what lies between
+    /// them. Returns whether one is rotten.
+    fn scrub_values(&mut self, index: usize) -> bool {
+        let rotten = self.files(index).into_iter().find(|file| {
+            let is_read = file.kind == FileKind::Sst;
+            !is_read && !self.is_whole(index, *file)
+        });
+        let Some((file, node)) = rotten.zip(self.node_mut(index)) else { return false };
+        node.handle_damage(file, &Error::corruption(format!("{file}: another checksum")));
+        true
     }
 
     fn check_whole(&self, index: usize) -> Result<(), String> {
