@@ -29,8 +29,8 @@ use gabion_media::Bytes;
 /// Bytes that are read at once of a file that is emptied. Its values are met in its order, so each
 /// byte is read once.
 const WINDOW_LEN: u64 = 256 * 1024;
-/// So many values files of a job have the length that its recipe says; the next as many are twice as
-/// long, and so on: the edit has room for the descriptions of some hundred, and a flush may have
+/// So many values files of a job have the length that its recipe says; the next as many are twice
+/// as long, and so on: the edit has room for the descriptions of some hundred, and a flush may have
 /// 1 GiB for files of 4 KiB.
 const FILES_OF_LENGTH: usize = 32;
 /// Files that are emptied at once: as many as a job has windows for.

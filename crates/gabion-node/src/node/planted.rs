@@ -77,8 +77,6 @@ pub enum Mutant {
     /// A replica that was filled takes edits that came with the copy for new ones when the log
     /// brings them again.
     CopiedEditsAgain,
-    /// The first view after a start in none voids no grants of the process before.
-    GrantsOfBeforeKept,
     /// A new session's target is open before the old one's writes have ended (A13). The defect is
     /// the target driver's, as that is where the wait is.
     #[cfg(feature = "planted")]

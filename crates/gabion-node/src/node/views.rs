@@ -224,8 +224,7 @@ impl Node {
         // A process that started with a view that waited has acted in none, and still has the
         // grants of the process before.
         let has_old_grants = has.ship && !had.ship && has_old_grants(&self.pool);
-        let keeps_grants = self.has(Mutant::GrantsOfBeforeKept);
-        if had.receive || has.receive || (has_old_grants && !keeps_grants) {
+        if had.receive || has.receive || has_old_grants {
             // What was granted to another writer is void, and whatever it has begun lands nowhere.
             self.raise_session();
         }

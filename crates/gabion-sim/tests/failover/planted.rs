@@ -167,17 +167,6 @@ fn edits_of_a_copy_that_are_applied_again_with_the_log_are_caught() {
     is_caught(Planted::Node(Mutant::CopiedEditsAgain), change, &["must not", "is not whole"]);
 }
 
-/// docs/faults.md: H4
-#[test]
-fn grants_of_before_a_start_that_stay_are_caught() {
-    let change: Change = |options, faults| {
-        (options.faults.hold, options.faults.link) = (60, 300);
-        (faults.freeze, faults.set_back) = (800, 0);
-    };
-    let ways = ["slots are granted, the head knows of"];
-    is_caught(Planted::Node(Mutant::GrantsOfBeforeKept), change, &ways);
-}
-
 /// docs/faults.md: R8
 #[test]
 fn a_newcomer_that_counts_before_it_is_filled_is_caught() {
