@@ -9,7 +9,7 @@
 //!                           Fold (operands of a counter become one, or the value)
 //! ```
 //!
-//! Before `Outputs`, values may go apart into values files: see [`apart`].
+//! Before `Outputs`, values may go apart into values files: see `apart`.
 //!
 //! Range deletes do not go through the merge: those of all inputs are read first and cut into
 //! fragments. They hide entries like tombstones of each key; what has to stay of them goes to the

@@ -13,9 +13,9 @@
 //! Lower half: [`entry`] (kinds, order), [`batch`] (payload of a log record), [`memtable`],
 //! [`file`](mod@file) (what an edit says of a file), [`sst`] (format, builder, readers), [`cache`].
 //! [`expiry`]: values that are gone from a time on. [`counter`]: the merge operator.
-//! [`range_delete`]: keys from one up to another that are gone. [`values`] and [`pointer`]: large
-//! values apart from the tree. Upper half: [`tree`] (one replica's
-//! state, driven by its log), [`version`] and [`edit`] (which files count), [`recipe`], [`picker`]
+//! [`range_delete`]: keys from one up to another that are gone. [`values`] and [`mod@pointer`]:
+//! large values apart from the tree. Upper half: [`tree`] (one replica's state, driven by its log),
+//! [`version`] and [`edit`] (which files count), [`recipe`], [`picker`]
 //! and [`job`] (how they come to be), [`read`] (what a reader sees), [`readers`] (for how long),
 //! [`config`].
 //!
