@@ -36,7 +36,7 @@ pub struct RunOptions {
     pub limits: Option<WriteLimits>,
     /// Values of so many bytes, or more, go to values files apart from the tree from now on, 64 to
     /// 8 MiB; 0: none does. Default none: as [`TreeConfig::large_values`] says, with which the
-    /// store was made. What is there stays where it is, and is read there.
+    /// store was made. Values that are there stay in place, and are read there.
     pub large_values: Option<u32>,
 }
 

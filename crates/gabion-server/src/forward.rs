@@ -80,8 +80,8 @@ pub(crate) enum Outcome {
     Made = 1,
     /// It was refused before anything was written: the client may make it again.
     NotMade = 2,
-    /// A record of it may be in the log, and nobody knows yet whether that commits. Whoever takes
-    /// writes then tells, by its number.
+    /// A record of it may be in the log, and nobody knows yet whether that commits. The member
+    /// that takes writes then tells, by its number.
     Unknown = 3,
     /// It was made and its reply is lost, or nobody can tell any more whether it was.
     Forgotten = 4,

@@ -17,8 +17,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 /// How long a command waits, at each node on its way, for what a group that recovers will soon
 /// have: a connection with the head or the tail, a term that has begun, a tail that has joined, the
-/// log up to what a read's connection has seen. In ms. What has been missing for as long is not
-/// waited for at all.
+/// log up to what a read's connection has seen. In ms. A thing that has been missing for as long
+/// is not waited for at all.
 pub(crate) const WAIT_MAX_MS: u64 = 5_000;
 /// Bytes of commands that may wait for the write gate; beyond them members are refused.
 const GATED_BYTES_MAX: usize = 256 << 20;

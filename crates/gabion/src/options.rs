@@ -101,7 +101,7 @@ pub(crate) struct ProcessOptions {
     #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
     pub(crate) compactions_max: usize,
     /// Values of so many bytes, or more, go to files apart from the tree from now on, 64 to 8MiB;
-    /// 0: none does. What is there stays where it is
+    /// 0: none does. Values that are there stay in place
     #[arg(long, value_name = "SIZE", value_parser = parse_large_values, default_value = "0")]
     pub(crate) large_values: u32,
     /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the

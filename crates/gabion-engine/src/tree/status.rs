@@ -66,8 +66,8 @@ impl Tree {
     }
 
     /// Takes another length from which on values go to values files, for flushes that begin from
-    /// now on; 0 for none. What is there stays where it is. Only who begins jobs has to; nothing
-    /// remembers it beyond this tree's life.
+    /// now on; 0 for none. Values that are there stay in place. Only the member that begins jobs
+    /// needs it; nothing remembers it beyond this tree's life.
     ///
     /// # Errors
     /// Invalid input for a length out of its limits; nothing has changed then.

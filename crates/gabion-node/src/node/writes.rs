@@ -40,7 +40,7 @@ pub(super) struct Writing {
     batch: BatchBuilder,
     /// Bytes of the record before: about as many will be in the next.
     room: usize,
-    /// Whose operations the batch has.
+    /// The session writes of the batch.
     claims: Claims,
     /// The sequence number of the batch's first operation.
     first: SequenceNumber,

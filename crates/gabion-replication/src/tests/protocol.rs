@@ -470,7 +470,9 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     assert_eq!((status[0].refused.is_some(), status[1].refused.is_some()), (false, true));
 }
 
-/// Whoever gives up a copy as a new term may have its log followed is told again that it cannot be.
+/// A member that gives up a copy, as a new term may have its log followed, is told again if it
+/// cannot be.
+///
 /// docs/faults.md: R12
 #[test]
 fn a_member_that_is_filled_asks_for_a_copy_once_in_each_term_that_it_cannot_follow() {
