@@ -229,6 +229,13 @@ impl Log {
         self.spans.list()
     }
 
+    /// `position`, or the start of the next span where it is the end of one: a mark at either
+    /// means the same records.
+    #[must_use]
+    pub fn after(&self, position: LogPosition) -> LogPosition {
+        LogPosition(self.spans.hop(position.get()))
+    }
+
     /// Appends a record with a payload that is copied. [`Self::append_built`] avoids the copy.
     ///
     /// # Durability

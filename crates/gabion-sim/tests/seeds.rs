@@ -2,7 +2,8 @@
 //! any write, torn writes, directions in which nothing arrives, bits that flip on the way.
 //! `GABION_SEEDS` and `GABION_FIRST_SEED` choose more and others.
 
-use gabion_engine::PinBudget;
+use gabion_engine::{Compression, PinBudget};
+use gabion_node::{AckLevel, CompactionMode};
 use gabion_sim::seeds::run_seeds;
 use gabion_sim::{Options, Outcome, World};
 
@@ -47,6 +48,26 @@ fn seeds_that_once_failed_pass() {
         let (_, failure) = run(seed);
         assert_eq!(failure, None, "{what}");
     }
+}
+
+/// The commit of two members stood where a span began that the new head did not have: of that span
+/// nothing was committed, so they cut it and follow.
+#[test]
+fn a_span_of_which_nothing_is_committed_is_cut_after_a_return() {
+    let seed = 3;
+    let of_seed = Options::of_seed(seed);
+    let options = Options {
+        replicas: 3,
+        clients: 4,
+        compaction: CompactionMode::Primary,
+        ack: AckLevel::Replicated,
+        compression: Compression::None,
+        tree: None,
+        large_values: 64,
+        loads: 0,
+        ..of_seed
+    };
+    World::run(seed, options).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]

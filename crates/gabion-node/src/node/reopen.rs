@@ -95,7 +95,7 @@ impl Node {
         let flushed = self.tree.flushed().frontier.only();
         let kept = self.state.durable.max(flushed).max(self.state.trimmed.position);
         let (me, end) = (self.me, self.log.last().end);
-        if at < kept {
+        if self.log.after(at) < kept {
             return Error::new(
                 ErrorKind::Fenced,
                 format!(

@@ -144,7 +144,7 @@ impl Chain {
         let from = state.spans.after(common);
         let needed = self.progress.flushed.only().max(self.marks.commit.only()).min(mine.tip().1);
         let is_forgotten = state.spans.forgot_after(common, state.oldest);
-        if is_forgotten || from < state.oldest || common < needed {
+        if is_forgotten || from < state.oldest || mine.after(common) < needed {
             let reason = format!(
                 "replica {} (the primary) needs a full copy: its log agrees with that of replica {} \
                  up to {common} only, which begins at {}",

@@ -119,10 +119,9 @@ impl Chain {
     ) -> Option<String> {
         let me = self.config.me.get();
         let is_cut = common < mine.tip().1;
-        let is_lost = common < self.progress.flushed.only().min(mine.tip().1);
-        if is_cut
-            && (term == self.term || is_lost || common < self.marks.commit.only().min(mine.tip().1))
-        {
+        let needed = self.progress.flushed.only().max(self.marks.commit.only()).min(mine.tip().1);
+        // A mark may stand where the next span begins, of which it has nothing.
+        if is_cut && (term == self.term || mine.after(common) < needed) {
             return Some(format!(
                 "replica {me} needs a full copy: its log agrees with the primary's up to {common} \
                  only and ends at {}",

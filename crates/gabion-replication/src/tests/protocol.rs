@@ -53,10 +53,15 @@ pub(super) fn frame(from: u32, to: u32, term: u64, message: Message) -> Frame {
 
 /// Replica 2 in term 1 with a log of `end` bytes, connected to the head.
 fn middle(end: u64) -> Chain {
+    middle_with(end, &[(1, 0, OPEN.get())])
+}
+
+/// The same in the term of the last of these spans.
+fn middle_with(end: u64, list: &[(u64, u64, u64)]) -> Chain {
     let progress = Progress { end: at(end), ..Progress::default() };
     let state = LocalState {
-        term: Term(1),
-        spans: spans(&[(1, 0, OPEN.get())]),
+        term: list.last().map_or(Term::ZERO, |span| Term(span.0)),
+        spans: spans(list),
         progress,
         last_crc: 5,
         ..LocalState::default()
@@ -138,6 +143,30 @@ fn a_cut_below_what_is_flushed_is_refused() {
         )
     );
     assert_eq!(chain.term(), Term(1));
+}
+
+/// The commit stands where a span begins that the new head's log does not have: nothing of that
+/// span is committed.
+#[test]
+fn a_span_of_which_only_the_start_is_committed_can_be_cut() {
+    let of_mine = [(1, 0, 100), (2, 4096, OPEN.get())];
+    for (commit, is_refused) in [(4096, false), (4100, true)] {
+        let mut chain = middle_with(4200, &of_mine);
+        let marks = crate::Watermarks { commit: at(commit), ..crate::Watermarks::default() };
+        let (oldest, end, spans) = (LogPosition::ZERO, LogPosition(4200), spans(&of_mine));
+        let joining = Message::NewTerm { oldest, end, last_crc: 5, marks, spans };
+        chain.handle_message(ReplicaId(1), 9, frame(1, 2, 2, joining), 0).unwrap();
+        assert!(chain.is_joined());
+        let message = new_term(5000, 0, &[(1, 0, 100), (3, 4096, OPEN.get())]);
+        chain.handle_message(ReplicaId(1), 9, frame(1, 2, 3, message), 0).unwrap();
+        let all = actions(&mut chain);
+        let is_cut = all.iter().any(
+            |action| matches!(action, Action::AdoptTerm { end, .. } if *end == LogPosition(4096)),
+        );
+        assert_eq!(is_cut, !is_refused, "{all:?}");
+        let is_blocked = chain.not_ready_reason().is_some_and(|it| it.contains("a full copy"));
+        assert_eq!(is_blocked, is_refused, "{:?}", chain.not_ready_reason());
+    }
 }
 
 #[test]
