@@ -299,7 +299,7 @@ pub struct NodeOptions {
 
 impl NodeOptions {
     /// The default of `rebuild_bytes_per_s`: docs/benchmarks.md has the figures behind it.
-    pub const REBUILD_RATE: u64 = 200_000_000;
+    pub const REBUILD_RATE: u64 = 100_000_000;
     /// The least that can be asked for: below it the log outgrows its room before a copy of a few
     /// gigabytes is whole, and each copy begins anew.
     pub const REBUILD_RATE_MIN: u64 = 1 << 20;
