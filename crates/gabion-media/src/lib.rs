@@ -25,6 +25,7 @@ pub mod handle;
 pub mod medium;
 pub mod memory;
 pub mod nvme;
+pub mod remote;
 pub mod simulated;
 pub mod task;
 pub mod transport;
