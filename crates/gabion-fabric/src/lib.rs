@@ -6,6 +6,7 @@
 //!   jobs ── block_on ─► BlockingMedium ─► FileMedium ───┘
 //!   log  ── MemoryRegion ─► MappedRing ─► a MAP_SHARED file
 //!   NVMe/TCP protocol ── Transport ──► TcpTransport ─► a socket
+//!   memory protocol ──── Transport ──► a socket; or none: a region that both ends have mapped
 //! ```
 //!
 //! - [`mod@file`]: pool files and block devices; [`blocking`]: the same for threads that may sleep.
@@ -13,6 +14,7 @@
 //!   nobody's file; [`lock`]: one process per pool.
 //! - [`ring`]: mapped memory that survives the kill of the process.
 //! - [`tcp`]: sockets; [`nvme`]: the threads that serve a region and ship into others.
+//! - [`remote`]: a log peer's thread, connections to it, and memory that processes share.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -28,6 +30,7 @@ mod ledger;
 pub mod lock;
 pub mod nvme;
 mod pool_io;
+pub mod remote;
 pub mod ring;
 pub mod space;
 pub mod tcp;

@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use std::cell::Cell;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// Most buffers that one system call sends; the rest waits for the next.
 const PARTS_MAX: usize = 64;
@@ -137,6 +137,12 @@ impl TcpTransport {
 impl AsRawFd for TcpTransport {
     fn as_raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
+    }
+}
+
+impl AsFd for TcpTransport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

@@ -49,5 +49,5 @@ pub use message::{
     ClientId, ConnectionGeneration, Incarnation, Key, Notice, OwnerUsage, Part, PeerId, Refusal,
     RefusalReason, RegionEntry, RegionId, Reply, Request, RequestNumber, Usage,
 };
-pub use peer::{Entry, LentMemory, Peer, PeerConfig, Supply};
+pub use peer::{Entry, Gate, LentMemory, Peer, PeerConfig, Supply};
 pub use serve::{ConnectionConfig, PeerConnection};
