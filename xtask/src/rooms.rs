@@ -88,7 +88,16 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "gabion-bench",
-        &["gabion-base", "gabion-engine", "gabion-node", "gabion-resp", "gabion-workload"],
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-engine",
+            "gabion-node",
+            "gabion-resp",
+            "gabion-proc",
+            "gabion-fabric",
+            "gabion-workload",
+        ],
     ),
     (
         "gabion",

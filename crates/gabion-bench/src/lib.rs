@@ -16,6 +16,7 @@
 //! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`failover()`]: faults of a real `gabion up` under load, every answer checked.
 //! - [`rebuild()`]: a replica of one that loses its disk, idle and under load.
+//! - [`fabric()`]: records on their way into a log peer's memory, by each path.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: the start of a cluster of its own; the command line implements it.
 #![allow(
@@ -30,6 +31,7 @@ mod client;
 mod cluster;
 mod connection;
 mod engines;
+mod fabric;
 mod failover;
 #[cfg(test)]
 mod fake;
@@ -51,6 +53,7 @@ pub use args::{
     AckChoice, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs, parse_codec,
 };
 pub use engines::{EngineArgs, Peer, Program, engines};
+pub use fabric::{FabricArgs, fabric};
 pub use failover::rebuild::{LoadKind, RebuildArgs, rebuild};
 pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;

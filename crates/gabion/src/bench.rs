@@ -35,6 +35,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
             let up = own_up(args.dir.as_deref(), args.replicas, args.pool_size())?;
             gabion_bench::rebuild(args, &up).map(|()| 0)
         }
+        BenchCommand::Fabric(args) => {
+            gabion_bench::fabric(args, &mut std::io::stdout().lock()).map(|()| 0)
+        }
         BenchCommand::Report(args) => {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
         }

@@ -474,6 +474,8 @@ pub(crate) enum BenchCommand {
     Failover(gabion_bench::FailoverArgs),
     /// A replica that loses its disk, idle and under load: how long until it is full again
     Rebuild(gabion_bench::RebuildArgs),
+    /// Records on their way into a log peer's memory: latency, rate and CPU by each path
+    Fabric(gabion_bench::FabricArgs),
     /// One page with plots, and a summary in Markdown, of the JSON of runs
     Report(gabion_bench::ReportArgs),
     /// One run of one workload on this engine: what `engine` starts

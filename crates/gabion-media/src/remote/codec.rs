@@ -27,7 +27,8 @@
 //!     70  Published
 //!     71  Freed      bytes u64
 //!     72  Mapped     bytes u64 │ gate u32 │ bytes of gates u32
-//!     73  Usage      its numbers in their order, then owners
+//!     73  Usage      peer u64 │ incarnation u32 │ draining u8 │ failure domain │ its numbers in their
+//!                    order, u64 each │ u32 count × (owner │ term, regions, published, bytes u64)
 //!     74  Refused    reason u8 │ value u64 │ limit u64
 //!     96  Revoked    regions       (a notice)
 //!     97  Draining                 (a notice)
@@ -35,10 +36,10 @@
 
 use super::frame::{self, BODY_LEN_MAX};
 use super::message::{
-    ClientId, ConnectionGeneration, Incarnation, Key, LABEL_LEN_MAX, NAMED_REGIONS_MAX, Notice,
-    OWNER_LEN_MAX, OWNERS_SHOWN_MAX, OwnerUsage, PARTS_MAX, Part, Parts, PeerId, Refusal,
-    RefusalReason, RegionEntry, RegionId, Regions, Reply, Request, RequestNumber, TOKEN_LEN_MAX,
-    TRANSFER_LEN_MAX, Usage,
+    ClientId, ConnectionGeneration, DOMAIN_LEN_MAX, Incarnation, Key, LABEL_LEN_MAX,
+    NAMED_REGIONS_MAX, Notice, OWNER_LEN_MAX, OWNERS_SHOWN_MAX, OwnerUsage, PARTS_MAX, Part, Parts,
+    PeerId, Refusal, RefusalReason, RegionEntry, RegionId, Regions, Reply, Request, RequestNumber,
+    TOKEN_LEN_MAX, TRANSFER_LEN_MAX, Usage,
 };
 use alloc::format;
 use alloc::string::String;
@@ -86,7 +87,8 @@ const DRAINING: u8 = 97;
 const _: () = assert!(PAGE_LEN_MAX + LABEL_LEN_MAX + ENTRY_LEN + 64 < BODY_LEN_MAX);
 const _: () = assert!(TRANSFER_LEN_MAX + PARTS_MAX * PART_LEN + 64 < BODY_LEN_MAX);
 const _: () = assert!(2 * (NAMED_REGIONS_MAX * 8) + OWNER_LEN_MAX + 64 < BODY_LEN_MAX);
-const _: () = assert!(OWNERS_SHOWN_MAX * (OWNER_LEN_MAX + 40) + 256 < BODY_LEN_MAX);
+const _: () =
+    assert!(OWNERS_SHOWN_MAX * (OWNER_LEN_MAX + 40) + DOMAIN_LEN_MAX + 256 < BODY_LEN_MAX);
 
 fn corrupt(what: impl core::fmt::Display) -> Error {
     Error::corruption(format!("{WHAT}: {what}"))
@@ -108,9 +110,13 @@ fn read_term(r: &mut Reader<'_>) -> Result<Term> {
     Ok(term)
 }
 
+fn read_text<'a>(r: &mut Reader<'a>, len_max: usize) -> Result<&'a str> {
+    let bytes = r.prefixed(len_max)?;
+    core::str::from_utf8(bytes).map_err(|_| corrupt("a name is not UTF-8"))
+}
+
 fn read_owner<'a>(r: &mut Reader<'a>) -> Result<&'a str> {
-    let bytes = r.prefixed(OWNER_LEN_MAX)?;
-    core::str::from_utf8(bytes).map_err(|_| corrupt("the owner's name is not UTF-8"))
+    read_text(r, OWNER_LEN_MAX)
 }
 
 impl<'a> Parts<'a> {
@@ -579,6 +585,7 @@ fn put_usage(out: &mut Vec<u8>, usage: &Usage) {
     out.put_u64(usage.peer.0);
     out.put_u32(usage.incarnation.0);
     out.put_u8(u8::from(usage.is_draining));
+    out.put_prefixed(usage.failure_domain.as_bytes());
     let mut copy = usage.clone();
     usage_numbers(&mut copy).into_iter().for_each(|number| out.put_u64(*number));
     let owners = &usage.owners[..usage.owners.len().min(OWNERS_SHOWN_MAX)];
@@ -617,6 +624,7 @@ fn read_usage(r: &mut Reader<'_>) -> Result<Usage> {
         peer: PeerId(r.u64()?),
         incarnation: Incarnation(r.u32()?),
         is_draining: read_flag(r)?,
+        failure_domain: String::from(read_text(r, DOMAIN_LEN_MAX)?),
         ..Usage::default()
     };
     for number in usage_numbers(&mut usage) {

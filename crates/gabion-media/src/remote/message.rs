@@ -9,6 +9,8 @@ use gabion_base::{Error, ErrorKind, Term};
 pub const OWNER_LEN_MAX: usize = 255;
 /// Longest label of a region in bytes.
 pub const LABEL_LEN_MAX: usize = 1024;
+/// Longest name of a failure domain in bytes.
+pub const DOMAIN_LEN_MAX: usize = 255;
 /// Longest token of a greeting in bytes.
 pub const TOKEN_LEN_MAX: usize = 1024;
 /// Longest data of one write, all parts together, and longest read, in bytes. A copy of a region
@@ -446,6 +448,8 @@ pub struct Usage {
     pub fences: u64,
     /// Whether it lends no more.
     pub is_draining: bool,
+    /// What it shares the fate of, as its operator says: a machine, a rack. It may be empty.
+    pub failure_domain: String,
     /// Owners with regions, by name; [`OWNERS_SHOWN_MAX`] at most.
     pub owners: Vec<OwnerUsage>,
     /// All owners with regions.
@@ -474,6 +478,6 @@ impl Usage {
     /// Bytes that can still be lent.
     #[must_use]
     pub const fn free_bytes(&self) -> u64 {
-        self.limit_bytes.saturating_sub(self.lent_bytes)
+        if self.is_draining { 0 } else { self.limit_bytes.saturating_sub(self.lent_bytes) }
     }
 }

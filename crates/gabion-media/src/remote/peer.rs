@@ -30,9 +30,9 @@ mod access;
 use self::access::check_term;
 use super::codec::PAGE_LEN_MAX;
 use super::message::{
-    ClientId, ConnectionGeneration, Incarnation, Key, LABEL_LEN_MAX, Notice, OWNER_LEN_MAX,
-    OWNERS_SHOWN_MAX, OwnerUsage, PeerId, Refusal, RefusalReason as Reason, RegionEntry, RegionId,
-    Regions, Reply, Request, TOKEN_LEN_MAX, Usage,
+    ClientId, ConnectionGeneration, DOMAIN_LEN_MAX, Incarnation, Key, LABEL_LEN_MAX, Notice,
+    OWNER_LEN_MAX, OWNERS_SHOWN_MAX, OwnerUsage, PeerId, Refusal, RefusalReason as Reason,
+    RegionEntry, RegionId, Regions, Reply, Request, TOKEN_LEN_MAX, Usage,
 };
 use super::stock::Stock;
 use crate::MemoryRegion;
@@ -101,6 +101,8 @@ pub struct PeerConfig {
     pub ready_bytes: u64,
     /// What clients have to show; nothing: all are welcome.
     pub token: Option<Vec<u8>>,
+    /// What it shares the fate of; told, not used here.
+    pub failure_domain: String,
 }
 
 impl PeerConfig {
@@ -117,6 +119,7 @@ impl PeerConfig {
             owners_max: 4096,
             ready_bytes: 64 << 20,
             token: None,
+            failure_domain: String::new(),
         }
     }
 
@@ -133,6 +136,10 @@ impl PeerConfig {
         if self.region_bytes_max < PAGE_LEN || self.regions_max == 0 || self.owners_max == 0 {
             let least = self.region_bytes_max.min(self.regions_max.min(self.owners_max).into());
             return invalid("limit of a peer", least, "a page, a region and an owner or more");
+        }
+        if self.failure_domain.len() > DOMAIN_LEN_MAX {
+            let len = self.failure_domain.len() as u64;
+            return invalid("bytes of a failure domain's name", len, "255 or less");
         }
         match &self.token {
             Some(token) if token.is_empty() || token.len() > TOKEN_LEN_MAX => {
@@ -428,6 +435,7 @@ impl<S: Supply> Peer<S> {
             published: self.owners.values().map(|owner| owner.published.len() as u64).sum(),
             connections: self.clients.len() as u64,
             is_draining: self.is_draining,
+            failure_domain: self.config.failure_domain.clone(),
             owners_count: with_regions.count() as u64,
             ..self.counts.clone()
         };
