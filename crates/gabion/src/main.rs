@@ -6,6 +6,7 @@
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
+//!   gabion ncl peer | status ──► a log peer's process, and what it holds
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!
@@ -17,6 +18,7 @@
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
+//! - [`ncl`]: `gabion ncl`, near-compute logs.
 //! - [`mod@bench`]: the replicas that `gabion bench` measures.
 //!
 //! Exit codes: 0 fine; 1 a difference, an error reply, or a replica that is not ready; 2 the
@@ -39,6 +41,7 @@ mod destroy;
 mod engine;
 mod filling;
 mod lines;
+mod ncl;
 mod options;
 mod owned;
 mod repl;
@@ -82,6 +85,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Failover(options) => control::ask::failover(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Db(options) => db::run(&options),
+        Command::Ncl(command) => ncl::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Destroy(options) => destroy::run(&options),
         Command::Server(options) => server::run(&options),

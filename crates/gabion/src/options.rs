@@ -44,6 +44,9 @@ pub(crate) enum Command {
     Failover(FailoverOptions),
     /// Look into the pool of one replica while nothing runs on it, copy it, or use it as a store.
     Db(DbOptions),
+    /// Near-compute logs: lend memory to logs of programs.
+    #[command(subcommand)]
+    Ncl(crate::ncl::NclCommand),
     /// Measure what a workload costs, on a cluster made for it.
     #[command(subcommand)]
     Bench(BenchCommand),

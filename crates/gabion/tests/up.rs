@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 mod db;
 #[path = "up/failover.rs"]
 mod failover;
+#[path = "up/ncl.rs"]
+mod ncl;
 #[path = "up/ring.rs"]
 mod ring;
 #[path = "up/start.rs"]
