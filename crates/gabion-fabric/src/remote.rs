@@ -5,7 +5,7 @@
 //!   PeerServer, thread gabion-peer          Peer ── regions: sealed memfds, mapped here
 //!     ├─ TCP ◄──────── PeerLink             requests, replies
 //!     └─ Unix socket ◄ PeerLink             the same, and descriptors of regions (SCM_RIGHTS)
-//!                        └─ SharedRegion ── copies into the memfd, reads the gate ──► no peer's thread
+//!                        └─ SharedRegion ── copies into the memfd, reads the gate
 //! ```
 //!
 //! - [`server`]: the peer's thread. [`link`]: a client's connection.

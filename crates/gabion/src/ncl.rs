@@ -1,6 +1,6 @@
 //! `gabion ncl`: near-compute logs (docs/near-compute-logs.md).
 //!
-//! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and its how manieth run.
+//! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done.
 
 mod identity;

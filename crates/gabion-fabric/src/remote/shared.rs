@@ -94,7 +94,7 @@ impl SharedRegion {
         self.gates.map.word(self.gate).load(Ordering::Acquire) == self.region.0
     }
 
-    /// Reads bytes. The region's client writes meanwhile, if there is one, so they may be a mixture.
+    /// Reads bytes. A client that writes meanwhile may make them a mixture.
     ///
     /// # Panics
     /// When the range reaches past the end.

@@ -159,11 +159,11 @@ impl Transport for UnixTransport {
         let lost = self.takes && message.flags.contains(ReturnFlags::CTRUNC);
         if lost || self.arrived.len() > ARRIVED_MAX {
             return Err(Error::limit(format!(
-                "more than {ARRIVED_MAX} descriptors, or {DESCRIPTORS_MAX} at once, came by a socket"
+                "Unix socket: more than {ARRIVED_MAX} descriptors, or {DESCRIPTORS_MAX} at once"
             )));
         }
-        // Bytes with descriptors come by a call of their own: where some may come, only the kernel's
-        // word tells that the socket is empty.
+        // Bytes with descriptors come by a call of their own: where some may come, only the
+        // kernel's word tells that the socket is empty.
         self.readable = self.takes || message.bytes == room || message.bytes == 0;
         Ok(Some(message.bytes))
     }

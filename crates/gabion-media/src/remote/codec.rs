@@ -27,8 +27,9 @@
 //!     70  Published
 //!     71  Freed      bytes u64
 //!     72  Mapped     bytes u64 │ gate u32 │ bytes of gates u32
-//!     73  Usage      peer u64 │ incarnation u32 │ draining u8 │ failure domain │ its numbers in their
-//!                    order, u64 each │ u32 count × (owner │ term, regions, published, bytes u64)
+//!     73  Usage      peer u64 │ incarnation u32 │ draining u8 │ failure domain │ its numbers in
+//!                    their order, u64 each
+//!                    │ u32 count × (owner │ term, regions, published, bytes u64)
 //!     74  Refused    reason u8 │ value u64 │ limit u64
 //!     96  Revoked    regions       (a notice)
 //!     97  Draining                 (a notice)

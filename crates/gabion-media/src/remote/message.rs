@@ -44,7 +44,7 @@ numbers! {
     RegionId(u64) shown "{:x}";
     /// A client: one process of an application, by a random number of its own.
     ClientId(u64) shown "{:016x}";
-    /// A connection of a client. Each of its connections to a peer has a greater one than that before.
+    /// A connection of a client: greater than that of any before it to the same peer.
     ConnectionGeneration(u64) shown "{}";
     /// A request of a connection. They begin at 1 and ascend by 1.
     RequestNumber(u64) shown "{}";

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!   client                                                              peer
-//!   ClientConnection ── frames ──► Transport ──► PeerConnection ──► Peer ──► regions (M: LentMemory)
-//!     submit, poll   ◄── replies, in order, one `Written` for many ──┘        Stock: zeroed ahead
-//!        │                                                                      ▲
-//!        └── shared memory: copies into the region itself, reads its gate ──────┘
+//!   ClientConnection ── frames ──► Transport ──► PeerConnection ──► Peer ──► regions
+//!     submit, poll   ◄── replies, in order, one `Written` for many ──┘      Stock: zeroed ahead
+//!        │                                                                    ▲
+//!        └── shared memory: copies into the region itself, reads its gate ────┘
 //! ```
 //!
 //! - [`message`]: requests, replies and notices; [`codec`]: their bodies in bytes.
@@ -22,8 +22,8 @@
 //! controller. [`Request::Fence`] raises the term: from its reply on each access of a lower term
 //! fails, all keys of the owner are new, and only then are numbers read. A region takes writes in
 //! the term in which it was lent and in no other, so a new instance copies what it recovers into
-//! regions of its own. A fence of the same term changes the keys alone: a client that connects again
-//! fences first, and what its old connection left in the network carries dead keys.
+//! regions of its own. A fence of the same term changes the keys alone: a client that connects
+//! again fences first, and what its old connection left in the network carries dead keys.
 //!
 //! # Order
 //!

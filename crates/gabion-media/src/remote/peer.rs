@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants, checked by [`Peer::invariants`]: lent bytes are the sum of the regions' and within
-//! the limit; memory at hand is within what is free; a label has one published region of an owner at
-//! most; no region was lent in a term above its owner's.
+//! the limit; memory at hand is within what is free; a label has one published region of an owner
+//! at most; no region was lent in a term above its owner's.
 //!
 //! # Revocation
 //!
@@ -391,8 +391,6 @@ impl<S: Supply> Peer<S> {
     }
 
     /// Takes the controller's word on a region, and frees it if nobody can name it any more.
-    ///
-    /// docs/faults.md: N6
     pub fn handle_entry(&mut self, region: RegionId, entry: Entry) -> bool {
         let Some(found) = self.regions.get(&region) else { return false };
         if entry.is_named || entry.epoch < found.epoch {

@@ -230,7 +230,7 @@ impl<T: Transport> PeerConnection<T> {
                 }
                 return Err(Error::invalid(format!("client {client}: its greeting was refused")));
             };
-            // docs/faults.md: N10
+            // Bytes of another connection are none of this one's.
             if header.generation != self.generation {
                 return Err(Error::corruption(format!(
                     "memory request {}: of connection {}, this one is {}",

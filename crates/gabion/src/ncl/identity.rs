@@ -1,11 +1,9 @@
-//! Which peer a directory is, and its how manieth run begins.
+//! Which peer a directory is, and which run of it begins.
 //!
 //! `DIR/identity` is JSON: `format`, `made_by`, `id`, `machine`, `directory`, `incarnation`. Each
 //! start raises the incarnation durably before anything is served, so that no two runs are taken
 //! for one. The identity is bound to the machine and to the directory's inode: a copy would be the
 //! same peer with other memory. `DIR/lock` is held while the peer runs.
-//!
-//! docs/faults.md: N1
 
 use crate::cluster::failed;
 use gabion_base::{Error, Result, crc};

@@ -150,8 +150,8 @@ fn check(options: &PeerOptions) -> Result<()> {
     match options.listen {
         Some(address) if !address.ip().is_loopback() && options.token_file.is_none() => {
             Err(Error::invalid(format!(
-                "--listen {address}: other machines reach it, so it takes --token-file; without one \
-                 only loopback is valid"
+                "--listen {address}: other machines reach it, so it takes --token-file; \
+                 without one only loopback is valid"
             )))
         }
         _ => Ok(()),
@@ -212,8 +212,8 @@ impl SocketFile {
         let len = path.as_os_str().len();
         if len > SOCKET_PATH_MAX {
             return Err(Error::invalid(format!(
-                "{}: the path of a socket has {len} bytes, {SOCKET_PATH_MAX} or less are valid: give \
-                 a shorter one to --socket",
+                "{}: the path of a socket has {len} bytes, {SOCKET_PATH_MAX} or less are valid: \
+                 give a shorter one to --socket",
                 path.display()
             )));
         }
