@@ -28,6 +28,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
+    ("gabion-ncl", &["gabion-base", "gabion-media", "gabion-control"]),
     // The kernel's data on a process, on Gabion's and on those that it is measured beside, and
     // orders to the kernel.
     ("gabion-proc", &[]),
@@ -138,6 +139,7 @@ pub(crate) const CORES: &[&str] = &[
     "gabion-control",
     "gabion-node",
     "gabion-resp",
+    "gabion-ncl",
 ];
 
 const LICENCES: &[&str] = &[

@@ -1,0 +1,458 @@
+//! The files: their mirrors, lengths and names, and the records that change them.
+//!
+//! The mirror is the truth for readers and for copies to new peers. Every change is made there and
+//! is a record at once. A file never loses bytes between its length and its greatest one so far:
+//! when it grows over bytes that it once cut off, records of zeros go first.
+
+use crate::command::Label;
+use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces};
+use crate::log::{Effect, Log, Need, Record};
+use crate::names::{Change, FileEntry, Names};
+use crate::number::{FileNumber, Number};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, Result, crc};
+
+/// The mirror of a file. Bytes that were never written, and those past the length, are zeros.
+pub trait Image {
+    /// Bytes at an offset; the image grows to their end.
+    fn write(&mut self, offset: u64, data: &[u8]);
+
+    /// Copies from `offset` into the whole of `into`.
+    fn read(&self, offset: u64, into: &mut [u8]);
+
+    /// Another length.
+    fn resize(&mut self, len: u64);
+}
+
+impl Image for Vec<u8> {
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = offset as usize + data.len();
+        if self.len() < end {
+            self.resize(end, 0);
+        }
+        self[offset as usize..end].copy_from_slice(data);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let from = self.get(offset as usize..).unwrap_or_default();
+        let len = from.len().min(into.len());
+        into[..len].copy_from_slice(&from[..len]);
+        into[len..].fill(0);
+    }
+
+    fn resize(&mut self, len: u64) {
+        Self::resize(self, len as usize, 0);
+    }
+}
+
+/// Makes mirrors.
+pub trait Images {
+    /// A mirror.
+    type Image: Image;
+
+    /// An empty mirror for a file.
+    ///
+    /// # Errors
+    /// Those of the system that has no memory or descriptor for it.
+    fn create(&mut self, file: FileNumber) -> Result<Self::Image>;
+}
+
+/// Mirrors in vectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InMemory;
+
+impl Images for InMemory {
+    type Image = Vec<u8>;
+
+    fn create(&mut self, _: FileNumber) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Sizes of parts and records, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Data of the first part of a file.
+    pub part_min: u64,
+    /// Data of the largest part: each has as much as all before it, up to this.
+    pub part_max: u64,
+    /// Data of the largest record. Longer writes are several.
+    pub record_max: usize,
+    /// The longest file.
+    pub file_max: u64,
+    /// A table of names that is longer, and four times what it must be, is written anew.
+    pub names_max: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            part_min: (1 << 20) - RING_LEN,
+            part_max: 64 << 20,
+            record_max: 128 << 10,
+            file_max: 1 << 40,
+            names_max: 256 << 10,
+        }
+    }
+}
+
+/// A file.
+#[derive(Debug)]
+pub(crate) struct File<I> {
+    pub(crate) image: I,
+    pub(crate) len: u64,
+    /// Bytes of data of each part.
+    pub(crate) parts: Vec<u64>,
+    /// Ordinal of its last record.
+    pub(crate) ordinal: u32,
+    /// The greatest length that peers may have bytes for.
+    dirty: u64,
+    opens: u32,
+}
+
+impl<I: Image> File<I> {
+    pub(crate) fn new(image: I, len: u64, parts: Vec<u64>) -> Self {
+        Self { image, len, parts, ordinal: 0, dirty: len, opens: 0 }
+    }
+
+    /// Length of the region of a part.
+    pub(crate) fn region_bytes(&self, part: u32) -> u64 {
+        region_bytes(part, self.parts[part as usize])
+    }
+}
+
+const fn region_bytes(part: u32, data: u64) -> u64 {
+    if part == 0 { data + RING_LEN } else { data }
+}
+
+/// A file as a program sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The file.
+    pub file: FileNumber,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Its names, metadata and parts.
+    pub entry: FileEntry,
+}
+
+/// All files of an application.
+#[derive(Debug)]
+pub(crate) struct Files<S: Images> {
+    images: S,
+    sizes: Sizes,
+    pub(crate) names: Names,
+    /// Generation of the table; its file is that of this parity.
+    generation: u64,
+    files: BTreeMap<FileNumber, File<S::Image>>,
+}
+
+impl<S: Images> Files<S> {
+    /// The files of a table, all empty, and the table itself in the next generation.
+    pub(crate) fn new(mut images: S, sizes: Sizes, names: Names, generation: u64) -> Result<Self> {
+        let table = names.encode(generation);
+        let mut files = BTreeMap::new();
+        let active = FileNumber::NAMES[(generation % 2) as usize];
+        for file in FileNumber::NAMES {
+            let mut image = images.create(file)?;
+            let mut parts = vec![sizes.part_min];
+            let len = if file == active { table.len() as u64 } else { 0 };
+            if file == active {
+                image.write(0, &table);
+            }
+            while parts.iter().sum::<u64>() < len {
+                parts.push(next_part(&sizes, &parts));
+            }
+            files.insert(file, File::new(image, len, parts));
+        }
+        for (file, entry) in names.files() {
+            files.insert(file, File::new(images.create(file)?, 0, entry.parts.clone()));
+        }
+        Ok(Self { images, sizes, names, generation, files })
+    }
+
+    /// A file of the table, or of names.
+    pub(crate) fn get(&self, file: FileNumber) -> Option<&File<S::Image>> {
+        self.files.get(&file)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileNumber, &File<S::Image>)> {
+        self.files.iter().map(|(number, file)| (*number, file))
+    }
+
+    /// What makes mirrors, for other files than these.
+    pub(crate) fn into_images(self) -> S {
+        self.images
+    }
+
+    /// Recovered bytes of a file; no record.
+    pub(crate) fn load(&mut self, file: FileNumber, offset: u64, data: &[u8]) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.image.write(offset, data);
+        }
+    }
+
+    /// The recovered length of a file; no record.
+    pub(crate) fn load_len(&mut self, file: FileNumber, len: u64) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.image.resize(len);
+            (file.len, file.dirty) = (len, len);
+        }
+    }
+
+    pub(crate) fn stat(&self, file: FileNumber) -> Result<Stat> {
+        let entry = self.names.file(file).cloned();
+        let (Some(entry), Some(found)) = (entry, self.files.get(&file)) else {
+            return Err(missing(file));
+        };
+        Ok(Stat { file, len: found.len, entry })
+    }
+
+    pub(crate) fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let found = self.files.get(&file).ok_or_else(|| missing(file))?;
+        let len = found.len.saturating_sub(offset).min(into.len() as u64) as usize;
+        found.image.read(offset, &mut into[..len]);
+        Ok(len)
+    }
+
+    /// One more holder of a file: it outlives its names.
+    pub(crate) fn open(&mut self, file: FileNumber) -> Result<()> {
+        self.files.get_mut(&file).ok_or_else(|| missing(file))?.opens += 1;
+        Ok(())
+    }
+
+    /// A holder less. The last one of a file without names ends it.
+    pub(crate) fn close(&mut self, log: &mut Log, file: FileNumber) -> Result<()> {
+        let found = self.files.get_mut(&file).ok_or_else(|| missing(file))?;
+        match found.opens.checked_sub(1) {
+            Some(opens) => found.opens = opens,
+            None => return Err(Error::invalid(format!("{file} is not open"))),
+        }
+        self.forget_if_unused(log, file)
+    }
+
+    fn forget_if_unused(&mut self, log: &mut Log, file: FileNumber) -> Result<()> {
+        let is_named = self.names.file(file).is_none_or(|entry| entry.links > 0);
+        let is_open = self.files.get(&file).is_none_or(|found| found.opens > 0);
+        if is_named || is_open {
+            return Ok(());
+        }
+        self.change(log, &Change::Forget { file }, Effect::Frees(file))?;
+        self.files.remove(&file);
+        Ok(())
+    }
+
+    /// Makes a change of the table, which is a record of it.
+    fn change(&mut self, log: &mut Log, change: &Change, effect: Effect) -> Result<Number> {
+        self.names.apply(change)?;
+        let mut file = self.active();
+        let len = self.files.get(&file).map_or(0, |found| found.len);
+        // What a table costs at least is known once it is encoded, so that is asked rarely.
+        if len > self.sizes.names_max && len > 4 * self.names.encode(0).len() as u64 {
+            self.generation += 1;
+            file = self.active();
+            let table = self.names.encode(self.generation);
+            self.issue_truncate(log, file, 0);
+            self.write_all(log, file, 0, &table, effect)
+        } else {
+            self.write_all(log, file, len, &change.encode(), effect)
+        }
+    }
+
+    const fn active(&self) -> FileNumber {
+        FileNumber::NAMES[(self.generation % 2) as usize]
+    }
+
+    /// A new file.
+    pub(crate) fn create(&mut self, log: &mut Log, change: &Change) -> Result<Number> {
+        let &Change::Create { file, bytes, .. } = change else {
+            return Err(Error::invalid("only a creation creates"));
+        };
+        self.names.check(change)?;
+        let image = self.images.create(file)?;
+        let need = Need { label: Label { file, part: 0 }, bytes: region_bytes(0, bytes) };
+        self.files.insert(file, File::new(image, 0, vec![bytes]));
+        self.change(log, change, Effect::Needs(need))
+    }
+
+    /// Data bytes of the first part of a file.
+    pub(crate) const fn part_min(&self) -> u64 {
+        self.sizes.part_min
+    }
+
+    /// A change of names alone. Files that lose their last name end with their last holder.
+    pub(crate) fn rename(&mut self, log: &mut Log, change: &Change) -> Result<Number> {
+        let target = match change {
+            Change::Rename { to: path, .. } | Change::Unlink { path } => self.names.get(path),
+            _ => None,
+        };
+        self.change(log, change, Effect::None)?;
+        if let Some(file) = target {
+            self.forget_if_unused(log, file)?;
+        }
+        Ok(log.issued())
+    }
+
+    /// Bytes at an offset. Returns the last of the records that this is.
+    pub(crate) fn write(
+        &mut self,
+        log: &mut Log,
+        file: FileNumber,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Number> {
+        let end = offset.checked_add(data.len() as u64);
+        let end = end.filter(|end| *end <= self.sizes.file_max).ok_or_else(|| {
+            let limit = self.sizes.file_max;
+            Error::limit(format!("{file}: {} bytes at {offset}, limit {limit}", data.len()))
+        })?;
+        if data.is_empty() {
+            return Ok(log.issued());
+        }
+        self.reserve(log, file, end)?;
+        self.zero_to(log, file, offset)?;
+        self.write_all(log, file, offset, data, Effect::None)
+    }
+
+    /// Another length.
+    pub(crate) fn truncate(&mut self, log: &mut Log, file: FileNumber, len: u64) -> Result<Number> {
+        if len > self.sizes.file_max {
+            let limit = self.sizes.file_max;
+            return Err(Error::limit(format!("{file}: length {len}, limit {limit}")));
+        }
+        self.reserve(log, file, len)?;
+        self.zero_to(log, file, len)?;
+        let found = self.files.get(&file).ok_or_else(|| missing(file))?;
+        if found.len != len {
+            self.issue_truncate(log, file, len);
+        }
+        Ok(log.issued())
+    }
+
+    /// Parts up to `end`, and one more ahead of need.
+    fn reserve(&mut self, log: &mut Log, number: FileNumber, end: u64) -> Result<()> {
+        loop {
+            let file = self.files.get(&number).ok_or_else(|| missing(number))?;
+            let (capacity, last) = (file.parts.iter().sum(), file.parts.last().copied());
+            let is_near = end.max(file.len) + last.unwrap_or(0) / 4 > capacity;
+            if end <= capacity && !(is_near && end > file.len) {
+                return Ok(());
+            }
+            let bytes = next_part(&self.sizes, &file.parts);
+            let label = Label { file: number, part: file.parts.len() as u32 };
+            let need = Need { label, bytes: region_bytes(label.part, bytes) };
+            let grown = Change::Grow { file: number, bytes };
+            match self.change(log, &grown, Effect::Needs(need)) {
+                Ok(_) => {}
+                // What is needed is there.
+                Err(_) if end <= capacity => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            self.files.get_mut(&number).expect("it was found").parts.push(bytes);
+        }
+    }
+
+    /// Peers have zeros between the length and `offset`.
+    fn zero_to(&mut self, log: &mut Log, number: FileNumber, offset: u64) -> Result<()> {
+        let zeros = vec![0; self.sizes.record_max.min(16 << 10)];
+        loop {
+            let file = self.files.get(&number).ok_or_else(|| missing(number))?;
+            let to = offset.min(file.dirty);
+            if file.len >= to {
+                return Ok(());
+            }
+            let (at, len) = (file.len, (to - file.len).min(zeros.len() as u64) as usize);
+            self.write_all(log, number, at, &zeros[..len], Effect::None)?;
+        }
+    }
+
+    /// Records of bytes within the parts; those of a file of names grow here.
+    fn write_all(
+        &mut self,
+        log: &mut Log,
+        number: FileNumber,
+        mut offset: u64,
+        data: &[u8],
+        mut effect: Effect,
+    ) -> Result<Number> {
+        let (record_max, sizes) = (self.sizes.record_max, self.sizes);
+        let file = self.files.get_mut(&number).ok_or_else(|| missing(number))?;
+        let end = offset + data.len() as u64;
+        // The table's own regions are known by their labels: no frame of it tells of them.
+        while number.is_names() && file.parts.iter().sum::<u64>() < end {
+            let bytes = next_part(&sizes, &file.parts);
+            let label = Label { file: number, part: file.parts.len() as u32 };
+            file.parts.push(bytes);
+            let need = Need { label, bytes };
+            let empty = Effect::Needs(need);
+            let (at, len) = (file.len, file.len);
+            issue(log, file, number, Kind::Truncate, at, &[], len, empty);
+        }
+        for piece in data.chunks(record_max) {
+            let len = file.len.max(offset + piece.len() as u64);
+            file.image.write(offset, piece);
+            let is_last = offset + piece.len() as u64 == end;
+            // A need comes first, and what is freed goes last.
+            let now = match effect {
+                Effect::Frees(_) if !is_last => Effect::None,
+                _ => core::mem::replace(&mut effect, Effect::None),
+            };
+            issue(log, file, number, Kind::Write, offset, piece, len, now);
+            offset += piece.len() as u64;
+        }
+        Ok(log.issued())
+    }
+
+    fn issue_truncate(&mut self, log: &mut Log, number: FileNumber, len: u64) {
+        if let Some(file) = self.files.get_mut(&number) {
+            file.image.resize(len);
+            issue(log, file, number, Kind::Truncate, len, &[], len, Effect::None);
+        }
+    }
+}
+
+fn next_part(sizes: &Sizes, parts: &[u64]) -> u64 {
+    parts.iter().sum::<u64>().clamp(sizes.part_min, sizes.part_max)
+}
+
+fn missing(file: FileNumber) -> Error {
+    Error::not_found(format!("{file} does not exist"))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the fields of a cell")]
+fn issue<I: Image>(
+    log: &mut Log,
+    file: &mut File<I>,
+    number: FileNumber,
+    kind: Kind,
+    offset: u64,
+    data: &[u8],
+    file_len: u64,
+    effect: Effect,
+) {
+    file.ordinal = file.ordinal.wrapping_add(1);
+    file.len = file_len;
+    file.dirty = file.dirty.max(file_len);
+    let cell = Cell {
+        kind,
+        file: number,
+        term: log.term,
+        number: log.issued().next(),
+        offset,
+        len: data.len() as u32,
+        data_crc: crc::crc32c(data),
+        file_len,
+        ordinal: file.ordinal,
+    };
+    let found = pieces(&file.parts, offset, data.len() as u64).unwrap_or_default();
+    assert_eq!(found.iter().map(|piece| piece.len).sum::<u64>(), data.len() as u64, "has parts");
+    assert!(found.len() <= 2, "a record is no longer than a part");
+    let mut pieces: [Option<Piece>; 2] = [None; 2];
+    pieces.iter_mut().zip(found).for_each(|(place, piece)| *place = Some(piece));
+    log.push(Record { cell, data: Bytes::copy_from_slice(data), pieces, effect });
+}

@@ -1,0 +1,45 @@
+//! Near-compute logs: files of a program whose bytes lie in the memory of 2f+1 log peers (SplitFT
+//! §4). This is the library as a state machine: it does no I/O and knows no clock.
+//!
+//! ```text
+//!   program ── write, rename, … ──► Application ── Output::Send ──────► peers (memory protocol)
+//!           ◄── check(number) ─────      │   ◄──── handle_reply ──────
+//!                                        ├──────── Output::Store ─────► store: lease, map, peers
+//!                                        │   ◄──── handle_store ──────
+//!                    files: mirrors ◄────┴───────► links: one for each peer
+//! ```
+//!
+//! - [`Application`]: the machine; its text is the protocol. `turn`: what happened, and what
+//!   follows. `control`: map and peers. `program`: what programs do. `files`: mirrors, records.
+//! - `link`: one peer, from its greeting to a copy that counts. `recover`: what a former copy has.
+//! - `lease`: one instance at a time. [`map`]: what the store holds.
+//! - [`layout`]: the bytes of a file at a peer. [`names`]: the table of names, a file itself.
+//!
+//! How it survives what is in docs/near-compute-logs.md.
+#![no_std]
+
+extern crate alloc;
+
+mod application;
+mod command;
+mod control;
+mod files;
+pub mod layout;
+mod lease;
+mod link;
+mod log;
+pub mod map;
+pub mod names;
+mod number;
+mod planted;
+mod program;
+mod recover;
+mod turn;
+
+pub use application::{Application, OnLoss, Options, Status};
+pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
+pub use files::{Image, Images, InMemory, Sizes, Stat};
+pub use names::Metadata;
+pub use number::{FileNumber, Number};
+#[cfg(feature = "planted")]
+pub use planted::Mutant;

@@ -1,0 +1,534 @@
+//! One peer of the application: what it was asked, what it has, and what it is sent next.
+//!
+//! ```text
+//!   Greeting ─► Fencing ─► Ready ┬─► Reading ─► Known ─┐   (recovery: a former copy)
+//!                                └─────────────────────┴─► Filling ─► Copied ─► Publishing ─► Full
+//! ```
+//!
+//! A peer that is being filled gets regions of a new epoch, a copy of every file from the mirror,
+//! and all records that are issued meanwhile, over one connection in this order: what a record
+//! overtakes in the copy it writes again. Once all has arrived the regions are published together
+//! and those of former copies go. Whatever is refused, and whatever else than the expected reply
+//! comes, ends the link: the peer is lost, and may come back as a new one.
+
+use crate::command::{ChainPart, Command, Label};
+use crate::files::{Files, Image, Images};
+use crate::layout::{CELL_LEN, Cell, Kind, OwnerCrc, pieces};
+use crate::log::{Effect, Log, Need, Record};
+use crate::number::{FileNumber, Number};
+use crate::planted::{Mutant, Planted};
+use crate::recover::{Copy, Loaded, Reading};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use gabion_base::{Error, Result, Term, crc};
+use gabion_media::remote::{
+    Incarnation, Key, Notice, PeerId, RefusalReason, RegionEntry, RegionId, Reply,
+};
+
+/// What a link is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Greeting,
+    Fencing,
+    Ready,
+    Reading,
+    Known,
+    Filling,
+    Copied,
+    Publishing,
+    Full,
+}
+
+/// A request without a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pending {
+    Hello,
+    Fence,
+    Lend(Label),
+    Record(Number, Option<FileNumber>),
+    Copy,
+    Publish { is_all: bool },
+    Read(usize),
+    Free,
+}
+
+/// A region of the new copy.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    region: RegionId,
+    key: Key,
+}
+
+/// How far the filling is.
+#[derive(Debug, Default)]
+struct Fill {
+    /// Ranges of files to be copied.
+    jobs: VecDeque<(FileNumber, u64, u64)>,
+    /// Copies without a reply.
+    outstanding: usize,
+    /// The last record before the cells of the copy, once they are sent.
+    base: Option<Number>,
+}
+
+/// Limits of what is outstanding at a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) requests: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What a link needs to know to go on.
+pub(crate) struct Context<'a, S: Images> {
+    pub(crate) files: &'a Files<S>,
+    pub(crate) log: &'a Log,
+    pub(crate) planted: Planted,
+    pub(crate) window: Window,
+}
+
+/// What a reply means beyond its link.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    None,
+    /// The owner has a later term at the peer.
+    NewerTerm(Term),
+    /// Bytes of a file of the copy that is loaded.
+    Loaded(Loaded),
+}
+
+/// A peer of the application.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: PeerId,
+    /// What fails together with it.
+    pub(crate) domain: String,
+    pub(crate) stage: Stage,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) epoch: u64,
+    /// All records up to it took effect there.
+    pub(crate) done: Number,
+    /// The next record to be sent.
+    pub(crate) cursor: Number,
+    pub(crate) reading: Option<Reading>,
+    pub(crate) copy: Option<Copy>,
+    /// Regions of former copies.
+    pub(crate) old: Vec<RegionEntry>,
+    pending: VecDeque<(Pending, usize)>,
+    bytes: usize,
+    /// When it last replied, or was asked after nothing was outstanding.
+    heard_ms: u64,
+    regions: BTreeMap<Label, Option<Lent>>,
+    to_lend: VecDeque<Need>,
+    fill: Fill,
+    out: VecDeque<Command>,
+}
+
+impl Link {
+    pub(crate) fn new(peer: PeerId, domain: String, now_ms: u64) -> Self {
+        let mut link = Self {
+            peer,
+            domain,
+            stage: Stage::Greeting,
+            incarnation: Incarnation(0),
+            epoch: 0,
+            done: Number::ZERO,
+            cursor: Number::ZERO,
+            reading: None,
+            copy: None,
+            old: Vec::new(),
+            pending: VecDeque::new(),
+            bytes: 0,
+            heard_ms: now_ms,
+            regions: BTreeMap::new(),
+            to_lend: VecDeque::new(),
+            fill: Fill::default(),
+            out: VecDeque::new(),
+        };
+        link.ask(Pending::Hello, Command::Hello, 0);
+        link
+    }
+
+    /// The next command to be sent.
+    pub(crate) fn poll(&mut self) -> Option<Command> {
+        self.out.pop_front()
+    }
+
+    /// Whether it owes a reply for longer than `patience_ms`.
+    pub(crate) fn is_late(&self, now_ms: u64, patience_ms: u64) -> bool {
+        !self.pending.is_empty() && now_ms >= self.heard_ms + patience_ms
+    }
+
+    fn ask(&mut self, pending: Pending, command: Command, bytes: usize) {
+        self.bytes += bytes;
+        self.pending.push_back((pending, bytes));
+        self.out.push_back(command);
+    }
+
+    fn has_room(&self, window: Window) -> bool {
+        self.pending.len() < window.requests && self.bytes < window.bytes
+    }
+
+    /// Whether the notice concerns this link.
+    pub(crate) fn handle_notice(&self, notice: &Notice) -> Result<()> {
+        let is_ours = |region: &RegionId| {
+            let lent = self.regions.values().flatten().any(|lent| lent.region == *region);
+            lent || self.old.iter().any(|old| old.region == *region)
+        };
+        match notice {
+            Notice::Revoked(regions) if regions.iter().any(is_ours) => {
+                Err(Error::unavailable(format!("peer {} took memory back", self.peer)))
+            }
+            Notice::Revoked(_) => Ok(()),
+            Notice::Draining => Err(Error::unavailable(format!("peer {} is draining", self.peer))),
+        }
+    }
+
+    /// A reply, in the order of the commands. An error ends the link.
+    pub(crate) fn handle_reply(
+        &mut self,
+        now_ms: u64,
+        reply: Reply,
+        planted: Planted,
+    ) -> Result<Event> {
+        let Some((pending, bytes)) = self.pending.pop_front() else {
+            return Err(Error::corruption(format!("peer {}: a reply to nothing", self.peer)));
+        };
+        self.bytes -= bytes;
+        self.heard_ms = now_ms;
+        let reply = match (&pending, reply) {
+            (_, Reply::Refused(refusal)) if refusal.reason == RefusalReason::OldTerm => {
+                return Ok(Event::NewerTerm(Term(refusal.limit)));
+            }
+            (Pending::Record(..), Reply::Refused(_)) if planted.has(Mutant::ErrorCounts) => {
+                Reply::Written
+            }
+            (_, Reply::Refused(refusal)) => return Err(refusal.error()),
+            (_, reply) => reply,
+        };
+        match (pending, reply) {
+            (Pending::Hello, Reply::Welcome { peer, incarnation, .. }) if peer == self.peer => {
+                self.incarnation = incarnation;
+                self.stage = Stage::Fencing;
+                self.ask(Pending::Fence, Command::Fence, 0);
+            }
+            (Pending::Fence, Reply::Regions { regions, more, .. }) => self.listed(regions, more),
+            (Pending::Lend(label), Reply::Lent { region, key, .. }) => {
+                self.lent(label, Lent { region, key });
+            }
+            (Pending::Record(number, freed), Reply::Written) => {
+                assert!(number > self.done, "records complete in their order");
+                self.done = number;
+                freed.into_iter().for_each(|file| self.free(file));
+            }
+            (Pending::Copy, Reply::Written) => {
+                self.fill.outstanding -= 1;
+                self.note_copied();
+            }
+            (Pending::Publish { is_all }, Reply::Published) => {
+                if is_all {
+                    self.stage = Stage::Full;
+                    self.old.clear();
+                }
+            }
+            (Pending::Read(tag), Reply::Bytes(bytes)) => return self.handle_read(tag, bytes),
+            (Pending::Free, Reply::Freed { .. }) => {}
+            (pending, reply) => {
+                let what = format!("peer {}: {reply:?} for {pending:?}", self.peer);
+                return Err(Error::corruption(what));
+            }
+        }
+        Ok(Event::None)
+    }
+
+    fn listed(&mut self, regions: Vec<RegionEntry>, more: bool) {
+        self.old.extend(regions);
+        match self.old.last() {
+            Some(last) if more => {
+                let command = Command::List { after: last.region };
+                self.ask(Pending::Fence, command, 0);
+            }
+            _ => self.stage = Stage::Ready,
+        }
+    }
+
+    fn lent(&mut self, label: Label, lent: Lent) {
+        // A file that was forgotten meanwhile has no region any more.
+        let Some(place) = self.regions.get_mut(&label) else {
+            let command = Command::Free { regions: vec![lent.region] };
+            return self.ask(Pending::Free, command, 0);
+        };
+        *place = Some(lent);
+        if self.stage >= Stage::Publishing {
+            let command = Command::Publish { regions: vec![lent.region], withdraw: Vec::new() };
+            self.ask(Pending::Publish { is_all: false }, command, 0);
+        }
+    }
+
+    fn free(&mut self, file: FileNumber) {
+        let labels: Vec<Label> =
+            self.regions.keys().filter(|label| label.file == file).copied().collect();
+        let lent = labels.iter().filter_map(|label| self.regions.remove(label)?);
+        let regions: Vec<RegionId> = lent.map(|lent| lent.region).collect();
+        if !regions.is_empty() {
+            self.ask(Pending::Free, Command::Free { regions }, 0);
+        }
+    }
+
+    // Reading a former copy.
+
+    /// Reads a range for the recovery; the tag comes back with the bytes.
+    fn read(&mut self, tag: usize, of: &RegionEntry, offset: u64, len: u32) {
+        let command = Command::Read { region: of.region, key: of.key, offset, len };
+        self.ask(Pending::Read(tag), command, len as usize);
+    }
+
+    /// Begins to read what the peer has of a former copy.
+    pub(crate) fn start_reading(&mut self, owner: OwnerCrc) {
+        assert_eq!(self.stage, Stage::Ready, "numbers are read after the fence");
+        self.stage = Stage::Reading;
+        self.reading = Some(Reading::new(owner, &self.old));
+    }
+
+    /// Reads on. An error ends the link: its copy is none.
+    pub(crate) fn pump_reading(&mut self, window: Window) -> Result<()> {
+        let Some(mut reading) = self.reading.take() else { return Ok(()) };
+        let is_over = reading.advance_if_idle()?;
+        while self.has_room(window)
+            && let Some((tag, region, offset, len)) = reading.next_range()?
+        {
+            self.read(tag, &region, offset, len);
+        }
+        if is_over && self.stage == Stage::Reading {
+            self.copy = reading.copy();
+            self.stage = Stage::Known;
+        }
+        self.reading = Some(reading);
+        Ok(())
+    }
+
+    /// Begins to read all files of the copy.
+    pub(crate) fn start_load(&mut self) -> Result<()> {
+        match (&mut self.reading, &self.copy) {
+            (Some(reading), Some(copy)) => reading.start_load(copy),
+            _ => Err(Error::corruption("nothing was read")),
+        }
+    }
+
+    /// Whether all of it is here.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.reading.as_ref().is_some_and(Reading::is_loaded)
+    }
+
+    fn handle_read(&mut self, tag: usize, bytes: Vec<u8>) -> Result<Event> {
+        match &mut self.reading {
+            Some(reading) => Ok(reading.handle(tag, bytes)?.map_or(Event::None, Event::Loaded)),
+            None => Err(Error::corruption(format!("peer {}: nothing is read", self.peer))),
+        }
+    }
+
+    // Filling.
+
+    /// Begins a copy of all files, in regions of this epoch.
+    pub(crate) fn start_fill<S: Images>(&mut self, context: &Context<'_, S>, epoch: u64) {
+        assert!(
+            matches!(self.stage, Stage::Ready | Stage::Known),
+            "a peer is filled once it is fenced and nothing is read there"
+        );
+        self.stage = Stage::Filling;
+        self.epoch = epoch;
+        (self.reading, self.copy) = (None, None);
+        self.cursor = context.log.issued().next();
+        self.done = context.log.issued();
+        for (number, file) in context.files.iter() {
+            for part in 0..file.parts.len() as u32 {
+                let label = Label { file: number, part };
+                self.want(Need { label, bytes: file.region_bytes(part) });
+            }
+            if file.len > 0 {
+                self.fill.jobs.push_back((number, 0, file.len));
+            }
+        }
+        if context.planted.has(Mutant::CatchUpInPlace) && !self.old.is_empty() {
+            let regions = self.old.drain(..).map(|old| old.region).collect();
+            self.ask(Pending::Free, Command::Free { regions }, 0);
+        }
+    }
+
+    fn want(&mut self, need: Need) {
+        if let alloc::collections::btree_map::Entry::Vacant(place) = self.regions.entry(need.label)
+        {
+            place.insert(None);
+            self.to_lend.push_back(need);
+        }
+    }
+
+    /// All that was copied goes into effect at once, and former copies go.
+    pub(crate) fn publish(&mut self) {
+        assert_eq!(self.stage, Stage::Copied, "what is published is a whole copy");
+        self.stage = Stage::Publishing;
+        let regions = self.regions.values().flatten().map(|lent| lent.region).collect();
+        let withdraw = self.old.iter().map(|old| old.region).collect();
+        let command = Command::Publish { regions, withdraw };
+        self.ask(Pending::Publish { is_all: true }, command, 0);
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn pump<S: Images>(&mut self, now_ms: u64, context: &Context<'_, S>) -> Result<()> {
+        let was_idle = self.pending.is_empty();
+        if self.stage >= Stage::Filling {
+            self.pump_lends(context);
+            self.pump_copies(context)?;
+            self.pump_records(context)?;
+            self.pump_cells(context)?;
+            self.note_copied();
+        }
+        if was_idle {
+            self.heard_ms = now_ms;
+        }
+        Ok(())
+    }
+
+    fn pump_lends<S: Images>(&mut self, context: &Context<'_, S>) {
+        while self.has_room(context.window)
+            && let Some(Need { label, bytes }) = self.to_lend.pop_front()
+        {
+            let command = Command::Lend { label, epoch: self.epoch, bytes };
+            self.ask(Pending::Lend(label), command, 0);
+        }
+    }
+
+    fn pump_copies<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
+        const CHUNK: u64 = 128 << 10;
+        while self.has_room(context.window)
+            && let Some((number, at, to)) = self.fill.jobs.front_mut()
+        {
+            let (number, from) = (*number, *at);
+            let Some(file) = context.files.get(number).filter(|_| from < *to) else {
+                self.fill.jobs.pop_front();
+                continue;
+            };
+            let len = (*to - from).min(CHUNK);
+            let found = pieces(&file.parts, from, len).and_then(|found| found.first().copied());
+            let piece = found.ok_or_else(|| no_region(number, from))?;
+            let label = Label { file: number, part: piece.part };
+            let Some(&Some(lent)) = self.regions.get(&label) else { return Ok(()) };
+            *at += piece.len;
+            let mut data = vec![0; piece.len as usize];
+            file.image.read(from, &mut data);
+            // A region is lent full of zeros.
+            if data.iter().any(|byte| *byte != 0) {
+                let data = Bytes::from(data);
+                let (region, key, offset) = (lent.region, lent.key, piece.offset);
+                let part = ChainPart { region, key, offset, data };
+                self.ask_copy([Some(part), None, None], piece.len as usize);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_copy(&mut self, chain: [Option<ChainPart>; 3], bytes: usize) {
+        self.fill.outstanding += 1;
+        self.ask(Pending::Copy, Command::Write { chain }, bytes);
+    }
+
+    fn pump_records<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
+        while self.has_room(context.window)
+            && let Some(record) = context.log.get(self.cursor)
+        {
+            if let Effect::Needs(need) = record.effect {
+                self.want(need);
+                self.pump_lends(context);
+                if !matches!(self.regions.get(&need.label), Some(Some(_))) {
+                    return Ok(());
+                }
+            }
+            let Some(chain) = self.chain(record, context)? else { return Ok(()) };
+            let freed = match record.effect {
+                Effect::Frees(file) => Some(file),
+                _ => None,
+            };
+            if context.planted.has(Mutant::FreedEarly) {
+                freed.into_iter().for_each(|file| self.free(file));
+            }
+            let pending = Pending::Record(self.cursor, freed);
+            self.ask(pending, Command::Write { chain }, record.bytes());
+            self.cursor = self.cursor.next();
+        }
+        Ok(())
+    }
+
+    /// The chain of a record at this peer; none while a region of it is not lent.
+    fn chain<S: Images>(
+        &self,
+        record: &Record,
+        context: &Context<'_, S>,
+    ) -> Result<Option<[Option<ChainPart>; 3]>> {
+        let cell = &record.cell;
+        let lent = |part: u32| {
+            let lent = self.regions.get(&Label { file: cell.file, part });
+            lent.ok_or_else(|| no_region(cell.file, cell.offset)).copied()
+        };
+        let (mut chain, mut count, mut from) = ([None, None, None], 0, 0);
+        for piece in record.pieces.iter().flatten() {
+            let Some(Lent { region, key }) = lent(piece.part)? else { return Ok(None) };
+            let data = record.data.slice(from..from + piece.len as usize);
+            from += piece.len as usize;
+            chain[count] = Some(ChainPart { region, key, offset: piece.offset, data });
+            count += 1;
+        }
+        let Some(lent) = lent(0)? else { return Ok(None) };
+        chain[count] = Some(cell_part(cell, lent, context.log));
+        if context.planted.has(Mutant::NumberBeforeData) {
+            chain[..=count].rotate_right(1);
+        }
+        Ok(Some(chain))
+    }
+
+    /// Once the copy and all records are on their way, the cells that say how far it goes.
+    fn pump_cells<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
+        let issued = context.log.issued();
+        let is_lent = self.to_lend.is_empty() && self.regions.values().all(Option::is_some);
+        let is_sent = self.fill.jobs.is_empty() && self.cursor == issued.next();
+        if self.stage != Stage::Filling || self.fill.base.is_some() || !is_lent || !is_sent {
+            return Ok(());
+        }
+        self.fill.base = Some(issued);
+        for (number, file) in context.files.iter() {
+            let cell = Cell {
+                kind: Kind::Copy,
+                file: number,
+                term: context.log.term,
+                number: issued,
+                offset: 0,
+                len: 0,
+                data_crc: crc::crc32c(&[]),
+                file_len: file.len,
+                ordinal: file.ordinal,
+            };
+            let lent = self.regions.get(&Label { file: number, part: 0 }).copied().flatten();
+            let lent = lent.ok_or_else(|| no_region(number, 0))?;
+            self.ask_copy([Some(cell_part(&cell, lent, context.log)), None, None], CELL_LEN);
+        }
+        Ok(())
+    }
+
+    fn note_copied(&mut self) {
+        let Some(base) = self.fill.base.filter(|_| self.stage == Stage::Filling) else { return };
+        if self.fill.outstanding == 0 {
+            assert!(self.done >= base, "records before the cells of a copy came before them");
+            self.stage = Stage::Copied;
+        }
+    }
+}
+
+fn cell_part(cell: &Cell, lent: Lent, log: &Log) -> ChainPart {
+    let data = Bytes::copy_from_slice(&cell.encode(log.owner));
+    ChainPart { region: lent.region, key: lent.key, offset: cell.place(), data }
+}
+
+fn no_region(file: FileNumber, offset: u64) -> Error {
+    Error::corruption(format!("{file}: no region for offset {offset}"))
+}

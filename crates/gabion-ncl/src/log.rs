@@ -1,0 +1,97 @@
+//! The records of this instance that some peer has not been sent yet.
+
+use crate::command::Label;
+use crate::layout::{CELL_LEN, Cell, OwnerCrc, Piece};
+use crate::number::{FileNumber, Number};
+use alloc::collections::VecDeque;
+use bytes::Bytes;
+use gabion_base::Term;
+
+/// A region that a peer must have lent before it is sent a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) label: Label,
+    /// Its length.
+    pub(crate) bytes: u64,
+}
+
+/// What a record means to a peer beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    None,
+    /// A region is needed first.
+    Needs(Need),
+    /// This file's regions are free once the record is acknowledged.
+    Frees(FileNumber),
+}
+
+/// A record.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) cell: Cell,
+    pub(crate) data: Bytes,
+    /// Where the data lies: across one border of parts at most.
+    pub(crate) pieces: [Option<Piece>; 2],
+    pub(crate) effect: Effect,
+}
+
+impl Record {
+    /// What it costs to keep.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len() + CELL_LEN
+    }
+}
+
+/// The records.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) term: Term,
+    pub(crate) owner: OwnerCrc,
+    records: VecDeque<Record>,
+    /// The number of the first one kept.
+    first: Number,
+    bytes: usize,
+}
+
+impl Log {
+    /// A log whose next record follows `last`.
+    pub(crate) fn new(owner: OwnerCrc, term: Term, last: Number) -> Self {
+        Self { term, owner, records: VecDeque::new(), first: last.next(), bytes: 0 }
+    }
+
+    /// The record that was issued last.
+    pub(crate) fn issued(&self) -> Number {
+        Number(self.first.0 + self.records.len() as u64 - 1)
+    }
+
+    /// Bytes of the records that are kept.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Issues the next record; its cell has that number.
+    pub(crate) fn push(&mut self, record: Record) -> Number {
+        let number = self.issued().next();
+        assert_eq!(record.cell.number, number, "numbers go on without a gap");
+        assert_eq!(record.cell.len as usize, record.data.len(), "a cell tells of its data");
+        self.bytes += record.bytes();
+        self.records.push_back(record);
+        number
+    }
+
+    /// A record that is kept.
+    pub(crate) fn get(&self, number: Number) -> Option<&Record> {
+        let at = number.0.checked_sub(self.first.0)?;
+        self.records.get(usize::try_from(at).ok()?)
+    }
+
+    /// Every peer has been sent all up to `number`.
+    pub(crate) fn trim(&mut self, number: Number) {
+        while self.first <= number
+            && let Some(record) = self.records.pop_front()
+        {
+            self.bytes -= record.bytes();
+            self.first = self.first.next();
+        }
+    }
+}
