@@ -1,0 +1,157 @@
+//! What must hold: a plain model of files, the history of operations, and the comparison of what
+//! was recovered with both.
+
+use gabion_ncl::{Application, FileNumber, InMemory, Metadata, Number};
+use std::collections::BTreeMap;
+
+/// An operation of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create(FileNumber, String, Metadata),
+    Write(FileNumber, u64, Vec<u8>),
+    Truncate(FileNumber, u64),
+    Rename(String, String),
+    Link(FileNumber, String),
+    Unlink(String),
+    Metadata(FileNumber, Metadata),
+}
+
+/// Files as they are after some operations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Model {
+    pub(crate) names: BTreeMap<String, FileNumber>,
+    pub(crate) files: BTreeMap<FileNumber, (Vec<u8>, Metadata)>,
+}
+
+impl Model {
+    pub(crate) fn apply(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Create(file, path, metadata) => {
+                self.names.insert(path.clone(), *file);
+                self.files.insert(*file, (Vec::new(), *metadata));
+            }
+            Operation::Write(file, offset, data) => {
+                let (bytes, _) = self.files.get_mut(file).expect("the file is there");
+                let end = *offset as usize + data.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[*offset as usize..end].copy_from_slice(data);
+            }
+            Operation::Truncate(file, len) => {
+                let (bytes, _) = self.files.get_mut(file).expect("the file is there");
+                bytes.resize(*len as usize, 0);
+            }
+            Operation::Rename(from, to) => {
+                if self.names.get(from) != self.names.get(to) {
+                    let file = self.names.remove(from).expect("the name is there");
+                    self.names.insert(to.clone(), file);
+                }
+            }
+            Operation::Link(file, path) => drop(self.names.insert(path.clone(), *file)),
+            Operation::Unlink(path) => drop(self.names.remove(path)),
+            Operation::Metadata(file, metadata) => {
+                self.files.get_mut(file).expect("the file is there").1 = *metadata;
+            }
+        }
+        let named: Vec<FileNumber> = self.names.values().copied().collect();
+        self.files.retain(|file, _| named.contains(file));
+    }
+
+    /// What an application has.
+    pub(crate) fn of(application: &Application<InMemory>) -> Result<Self, String> {
+        let mut model = Self::default();
+        let names = application.list("").map_err(|error| error.to_string())?;
+        for (name, file) in names {
+            model.names.insert(name, file);
+            let stat = application.stat(file).map_err(|error| error.to_string())?;
+            let mut bytes = vec![0; stat.len as usize + 3];
+            let read = application.read(file, 0, &mut bytes).map_err(|error| error.to_string())?;
+            bytes.truncate(read);
+            if read as u64 != stat.len {
+                return Err(format!("{file}: {read} bytes of {} are read", stat.len));
+            }
+            model.files.insert(file, (bytes, stat.entry.metadata));
+        }
+        Ok(model)
+    }
+}
+
+/// An operation and the records that it became.
+#[derive(Clone, Debug)]
+pub(crate) struct Issued {
+    pub(crate) first: Number,
+    pub(crate) last: Number,
+    pub(crate) operation: Operation,
+}
+
+/// What one instance did since its files were there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) base: Model,
+    pub(crate) issued: Vec<Issued>,
+    /// The greatest number that any instance was told is acknowledged.
+    pub(crate) acknowledged: Number,
+}
+
+impl History {
+    /// Whether what was recovered up to `number` is what was done: all that was acknowledged, no
+    /// byte that nobody wrote, and of the first record that is not there some bytes at most.
+    pub(crate) fn check(&self, found: &Model, number: Number) -> Result<(), String> {
+        if number < self.acknowledged {
+            return Err(format!("{} was acknowledged, {number} is recovered", self.acknowledged));
+        }
+        let mut expected = self.base.clone();
+        let mut partial = None;
+        for issued in &self.issued {
+            if issued.last <= number {
+                expected.apply(&issued.operation);
+            } else if partial.is_none() && issued.first.0 <= number.0 + 1 {
+                partial = Some(&issued.operation);
+            }
+        }
+        let mut after = expected.clone();
+        partial.into_iter().for_each(|operation| after.apply(operation));
+        if found.names != expected.names && found.names != after.names {
+            return Err(format!("names {:?}, expected {:?}", found.names, expected.names));
+        }
+        for (file, (bytes, metadata)) in &found.files {
+            let none = (Vec::new(), *metadata);
+            let (before, old) = expected.files.get(file).unwrap_or(&none);
+            let (later, new) = after.files.get(file).unwrap_or(&none);
+            if metadata != old && metadata != new {
+                return Err(format!("{file}: {metadata:?}, expected {old:?}"));
+            }
+            check_bytes(*file, bytes, before, later, partial)
+                .map_err(|failure| format!("{failure}, at {number}, then {partial:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_bytes(
+    file: FileNumber,
+    bytes: &[u8],
+    before: &[u8],
+    later: &[u8],
+    partial: Option<&Operation>,
+) -> Result<(), String> {
+    let lens = before.len().min(later.len())..=before.len().max(later.len());
+    if !lens.contains(&bytes.len()) {
+        return Err(format!("{file}: {} bytes, expected {lens:?}", bytes.len()));
+    }
+    let written = match partial {
+        Some(Operation::Write(of, offset, data)) if *of == file => {
+            Some((*offset as usize..*offset as usize + data.len(), data))
+        }
+        _ => None,
+    };
+    for (at, &byte) in bytes.iter().enumerate() {
+        let old = before.get(at).copied().unwrap_or(0);
+        let is_new = written
+            .as_ref()
+            .is_some_and(|(range, data)| range.contains(&at) && data[at - range.start] == byte);
+        if byte != old && !is_new {
+            return Err(format!("{file}: byte {at} of {} is {byte}, was {old}", bytes.len()));
+        }
+    }
+    Ok(())
+}

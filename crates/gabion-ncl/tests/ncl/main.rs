@@ -1,0 +1,11 @@
+//! The library and the peers' core, real both, in one thread from one seed. `world` is what lies
+//! between them, `check` knows what must hold, and nothing of how it is done.
+
+mod check;
+mod peers;
+#[cfg(feature = "planted")]
+mod planted;
+mod program;
+mod seeds;
+mod steps;
+mod world;

@@ -1,0 +1,233 @@
+//! Machines with a log peer each, and their memory, into which a write may land in part.
+
+use gabion_base::Term;
+use gabion_media::MemoryRegion;
+use gabion_media::remote::peer::Gate;
+use gabion_media::remote::{
+    ClientId, ConnectionGeneration, Incarnation, Key, LentMemory, Peer, PeerConfig, PeerId,
+    RegionId, Reply, Request, Supply,
+};
+use gabion_ncl::map::{ApMap, Named, PeerRecord};
+use gabion_ncl::{ChainPart, Command};
+use std::sync::{Arc, Mutex};
+
+/// Chance from a seed: SplitMix64.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.number() % limit
+    }
+
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
+
+/// Memory that the simulated network can reach into.
+#[derive(Clone)]
+pub(crate) struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl MemoryRegion for Memory {
+    fn len(&self) -> u64 {
+        self.0.lock().expect("one thread").len() as u64
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        self.0.lock().expect("one thread")[offset as usize..][..data.len()].copy_from_slice(data);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0.lock().expect("one thread")[offset as usize..][..into.len()]);
+    }
+}
+
+impl LentMemory for Memory {
+    fn zero(&mut self, offset: u64, len: u64) {
+        self.0.lock().expect("one thread")[offset as usize..][..len as usize].fill(0);
+    }
+
+    fn close(&mut self) {}
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn share(&mut self, _: RegionId, _: bool) -> Option<Gate> {
+        None
+    }
+}
+
+pub(crate) struct Supplied(Random);
+
+impl Supply for Supplied {
+    type Memory = Memory;
+
+    fn make(&mut self, len: u64) -> Option<Memory> {
+        Some(Memory(Arc::new(Mutex::new(vec![0; len as usize]))))
+    }
+
+    fn key(&mut self) -> Key {
+        Key(u128::from(self.0.number()) << 64 | u128::from(self.0.number()))
+    }
+}
+
+/// Bytes that a machine lends.
+pub(crate) const LIMIT: u64 = 1 << 21;
+
+/// A machine. While it is down its memory is gone.
+pub(crate) struct Machine {
+    pub(crate) id: PeerId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) peer: Option<Peer<Supplied>>,
+    pub(crate) up_at_ms: u64,
+    /// Regions of the copy were revoked: it does not count until another one is published.
+    pub(crate) is_broken: bool,
+    /// A planted defect: keys and terms are not looked at.
+    pub(crate) keys_stay: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(id: u64) -> Self {
+        let (id, incarnation) = (PeerId(id), Incarnation(0));
+        let mut machine =
+            Self { id, incarnation, peer: None, up_at_ms: 0, is_broken: false, keys_stay: false };
+        machine.start();
+        machine
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.incarnation.0 += 1;
+        self.is_broken = false;
+        let config =
+            PeerConfig { ready_bytes: 0, ..PeerConfig::new(self.id, self.incarnation, LIMIT) };
+        let supply = Supplied(Random(self.id.0 << 32 | u64::from(self.incarnation.0)));
+        self.peer = Some(Peer::new(config, supply).expect("the limits make sense"));
+    }
+
+    pub(crate) fn record(&self) -> PeerRecord {
+        PeerRecord {
+            incarnation: self.incarnation,
+            free_bytes: self.peer.as_ref().map_or(0, Peer::free_bytes),
+            domain: format!("rack {}", self.id.0 % 4),
+            address: format!("machine {}", self.id.0),
+        }
+    }
+
+    /// Carries out a command of a client's connection; nothing of an older connection.
+    pub(crate) fn handle(
+        &mut self,
+        owner: &str,
+        client: ClientId,
+        generation: ConnectionGeneration,
+        term: Term,
+        command: &Command,
+    ) -> Option<Reply> {
+        let keys_stay = self.keys_stay;
+        let peer = self.peer.as_mut()?;
+        command.with_request(owner, term, client, &[], |request| match request {
+            Request::Hello { token, .. } => Some(peer.greet(client, generation, token)),
+            _ if !peer.is_current(client, generation) => None,
+            request => {
+                let reply = peer.handle(client, &request);
+                // A whole copy has two files of names at least; a part that is new is one region.
+                if let (Command::Publish { regions, .. }, Reply::Published) = (command, &reply) {
+                    self.is_broken &= regions.len() < 2;
+                }
+                match (command, reply) {
+                    (Command::Write { chain }, Reply::Refused(_)) if keys_stay => {
+                        let here = |part: &ChainPart| peer.memory(part.region).is_some();
+                        chain.iter().flatten().all(here).then(|| {
+                            chain.iter().flatten().for_each(|part| {
+                                let memory = peer.memory(part.region).expect("it is here");
+                                memory.clone().write(part.offset, &part.data);
+                            });
+                            Reply::Written
+                        })
+                    }
+                    (_, reply) => Some(reply),
+                }
+            }
+        })
+    }
+
+    /// A chain lands in part: some of its parts, and of the next one some bytes, in any order.
+    ///
+    /// docs/faults.md N10
+    pub(crate) fn land_in_part(
+        &mut self,
+        owner: &str,
+        client: ClientId,
+        term: Term,
+        chain: &[Option<ChainPart>],
+        random: &mut Random,
+    ) {
+        let Some(peer) = self.peer.as_mut() else { return };
+        let parts: Vec<&ChainPart> = chain.iter().flatten().collect();
+        let whole = random.below(parts.len() as u64 + 1) as usize;
+        for (at, part) in parts.iter().enumerate().take(whole + 1) {
+            // The right to write is the right to read of a region of the owner's term.
+            let ChainPart { region, key, offset, data } = part;
+            let (region, key, offset) = (*region, *key, *offset);
+            let read = Command::Read { region, key, offset, len: data.len() as u32 };
+            let reply = read.with_request(owner, term, client, &[], |it| peer.handle(client, &it));
+            let (Reply::Bytes(mut bytes), Some(memory)) = (reply, peer.memory(region)) else {
+                return;
+            };
+            let density = 1 + random.below(8);
+            for (into, from) in bytes.iter_mut().zip(data.iter()) {
+                if at < whole || random.below(8) < density {
+                    *into = *from;
+                }
+            }
+            memory.clone().write(offset, &bytes);
+        }
+    }
+
+    /// Asks about each region whether the map names it; what has leaked goes.
+    pub(crate) fn collect(&mut self, map: Option<&ApMap>) {
+        let Some(peer) = self.peer.as_mut() else { return };
+        for check in peer.checks(RegionId(0), usize::MAX) {
+            let entry = gabion_media::remote::Entry {
+                epoch: map.map_or(0, |map| map.epoch),
+                is_named: map.is_some_and(|map| {
+                    map.names(self.id, self.incarnation, check.epoch) == Named::Yes
+                }),
+            };
+            peer.handle_entry(check.region, entry);
+        }
+    }
+
+    pub(crate) fn regions(&self) -> u64 {
+        self.peer.as_ref().map_or(0, |peer| peer.usage().regions)
+    }
+
+    pub(crate) fn published(&self) -> u64 {
+        self.peer.as_ref().map_or(0, |peer| peer.usage().published)
+    }
+
+    /// Whether it has a whole copy, of this run or none.
+    pub(crate) fn has_copy(&self, incarnation: Incarnation) -> bool {
+        self.published() > 0 && !self.is_broken && self.incarnation == incarnation
+    }
+
+    /// Memory is short for a moment: one region goes at least, if there are any.
+    pub(crate) fn revoke(&mut self) -> Vec<RegionId> {
+        let Some(peer) = self.peer.as_mut() else { return Vec::new() };
+        let before = peer.usage();
+        let revoked = peer.set_limit(before.lent_bytes.saturating_sub(4096).max(4096));
+        // A part that was to be published is missed too, by records that are under way.
+        self.is_broken |= !revoked.is_empty();
+        peer.set_limit(LIMIT);
+        revoked
+    }
+}

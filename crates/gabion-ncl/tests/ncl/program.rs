@@ -1,0 +1,111 @@
+//! A program that does anything to its files, and knows what it was told.
+
+use crate::check::{History, Issued, Model, Operation};
+use crate::peers::Random;
+use gabion_base::{ErrorKind, Result};
+use gabion_ncl::{Application, FileNumber, InMemory, Metadata, Number};
+
+/// A program over one instance.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Program {
+    pub(crate) model: Model,
+    pub(crate) history: History,
+    pub(crate) operations: u64,
+    /// It does nothing more.
+    pub(crate) is_over: bool,
+}
+
+impl Program {
+    /// One that begins with recovered files.
+    pub(crate) fn new(model: Model, acknowledged: Number) -> Self {
+        let history = History { base: model.clone(), issued: Vec::new(), acknowledged };
+        Self { model, history, operations: 0, is_over: false }
+    }
+
+    /// Does something.
+    pub(crate) fn step(&mut self, application: &mut Application<InMemory>, random: &mut Random) {
+        if self.is_over || !application.has_room() {
+            return;
+        }
+        let operation = self.choose(random);
+        let first = application.issued().next();
+        let done = self.perform(application, operation);
+        match done {
+            Ok(Some(operation)) => {
+                self.model.apply(&operation);
+                self.operations += 1;
+                let last = application.issued();
+                self.history.issued.push(Issued { first, last, operation });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let is_end = matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Unavailable);
+                assert!(is_end, "{error}");
+            }
+        }
+    }
+
+    fn any_file(&self, random: &mut Random) -> Option<FileNumber> {
+        let at = random.below(self.model.files.len().max(1) as u64);
+        self.model.files.keys().nth(at as usize).copied()
+    }
+
+    fn any_name(&self, random: &mut Random) -> Option<String> {
+        let at = random.below(self.model.names.len().max(1) as u64);
+        self.model.names.keys().nth(at as usize).cloned()
+    }
+
+    fn choose(&self, random: &mut Random) -> Operation {
+        let path = format!("dir/{}", random.below(8));
+        let metadata =
+            Metadata { mode: random.below(512) as u32, modified_ns: random.below(9) as i64 };
+        let create = Operation::Create(FileNumber(0), path.clone(), metadata);
+        let (Some(file), Some(name)) = (self.any_file(random), self.any_name(random)) else {
+            return create;
+        };
+        let len = self.model.files[&file].0.len() as u64;
+        let most = if random.once_in(12) { 9000 } else { 200 };
+        // Logs that end in zeros are as good as others.
+        let fill = if random.once_in(4) { 0 } else { 1 + random.below(255) as u8 };
+        let mut data = vec![fill; 1 + random.below(most) as usize];
+        if let Some(first) = data.first_mut() {
+            *first = random.below(256) as u8;
+        }
+        match random.below(20) {
+            0 => create,
+            1 => Operation::Rename(name, path),
+            2 if !self.model.names.contains_key(&path) => Operation::Link(file, path),
+            3 if random.once_in(2) => Operation::Unlink(name),
+            4 => Operation::Metadata(file, metadata),
+            5 => Operation::Truncate(file, random.below(len.max(1) + 1)),
+            6 => Operation::Truncate(file, random.below(30_000)),
+            7..=9 if len < 60_000 => Operation::Write(file, random.below(len + 2000), data),
+            10..=11 => Operation::Write(file, random.below(len.max(1)), data),
+            _ if len < 60_000 => Operation::Write(file, len, data),
+            _ => Operation::Truncate(file, 0),
+        }
+    }
+
+    fn perform(
+        &self,
+        application: &mut Application<InMemory>,
+        operation: Operation,
+    ) -> Result<Option<Operation>> {
+        match &operation {
+            Operation::Create(_, path, metadata) => {
+                if self.model.names.contains_key(path) {
+                    return Ok(None);
+                }
+                let file = application.create(path, *metadata)?;
+                return Ok(Some(Operation::Create(file, path.clone(), *metadata)));
+            }
+            Operation::Write(file, offset, data) => application.write(*file, *offset, data)?,
+            Operation::Truncate(file, len) => application.truncate(*file, *len)?,
+            Operation::Rename(from, to) => application.rename(from, to)?,
+            Operation::Link(file, path) => application.link(*file, path)?,
+            Operation::Unlink(path) => application.unlink(path)?,
+            Operation::Metadata(file, metadata) => application.set_metadata(*file, *metadata)?,
+        };
+        Ok(Some(operation))
+    }
+}

@@ -1,0 +1,75 @@
+//! Seeds of everything at once.
+
+use crate::peers::Random;
+use crate::world::{Faults, Outcome, World};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A number that the environment gives, or the default.
+pub(crate) fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// One seed: faults, then everything heals.
+pub(crate) fn run(world: &mut World) -> Result<(), String> {
+    let ms = 1_500 + world.random.below(1_500);
+    world.run(ms)?;
+    world.settle()
+}
+
+/// Why a run failed, also when an assertion did.
+pub(crate) fn failure(
+    world: &mut World,
+    run: impl FnOnce(&mut World) -> Result<(), String>,
+) -> Option<String> {
+    match catch_unwind(AssertUnwindSafe(|| run(world))) {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(failure),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Some(text.unwrap_or_else(|| "it panicked".to_owned()))
+        }
+    }
+}
+
+fn world(seed: u64) -> World {
+    let mut random = Random(seed);
+    let machines = 4 + random.below(3);
+    World::new(seed, machines, Faults::of_seed(&mut random))
+}
+
+/// docs/faults.md: N1, N2, N3, N4, N5, N6, N7, N9, N10, N12
+#[test]
+fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_wrote() {
+    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 300));
+    let (mut failed, mut total) = (Vec::new(), Outcome::default());
+    for seed in first..first + count {
+        let mut world = world(seed);
+        if let Some(failure) = failure(&mut world, run) {
+            eprintln!("GABION_FIRST_SEED={seed} GABION_SEEDS=1: {failure}");
+            failed.push(seed);
+        }
+        total.add(&world.outcome);
+    }
+    eprintln!("coverage: {count} seeds: {total:?}");
+    assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+    if count >= 300 {
+        assert!(total.acknowledged > count * 20, "records are acknowledged");
+        assert!(total.recoveries > 2 * count, "instances recover");
+        assert!(
+            total.losses.min(total.revocations).min(total.takeovers) > count / 3,
+            "faults come"
+        );
+        assert!(total.set_backs > 0, "the store is set back");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_each_time() {
+    let outcome = || {
+        let mut world = world(7);
+        let failure = failure(&mut world, run);
+        (failure, format!("{:?}", world.outcome))
+    };
+    assert_eq!(outcome(), outcome());
+}

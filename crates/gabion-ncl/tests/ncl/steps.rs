@@ -1,0 +1,112 @@
+//! One fault at each step of a short run.
+
+use crate::world::{Faults, World};
+use gabion_media::remote::PeerId;
+
+/// No misfortune but what a test brings; messages have some delay.
+fn calm(seed: u64) -> World {
+    World::new(seed, 4, Faults { late_ms: 4, ..Faults::default() })
+}
+
+/// Runs until the instance has carried out so many outputs. False when it never does.
+fn run_until(world: &mut World, outputs: u64, most_ms: u64) -> bool {
+    for _ in 0..most_ms {
+        world.step().expect("nothing is wrong");
+        if world.instances.values().any(|instance| instance.outputs >= outputs) {
+            return true;
+        }
+    }
+    false
+}
+
+/// docs/faults.md: N3, N5
+#[test]
+fn a_crash_at_each_step_of_a_start_and_of_the_recovery_after_it_loses_nothing() {
+    let mut steps = 0;
+    for outputs in (0..).step_by(2) {
+        let mut world = calm(outputs + 1);
+        if !run_until(&mut world, outputs, 200) || steps == 150 {
+            break;
+        }
+        steps += 1;
+        world.crash(1);
+        // The recovery dies as early, and the one after it.
+        run_until(&mut world, outputs % 60, 1_000);
+        world.crash(2);
+        world.run(200).expect("what was acknowledged is there");
+        world.settle().unwrap_or_else(|failure| panic!("after {outputs} outputs: {failure}"));
+    }
+    assert!(steps > 50, "a start has steps: {steps}");
+}
+
+/// docs/faults.md: N1, N4
+#[test]
+fn a_peer_that_dies_at_each_step_of_a_replacement_and_the_program_after_it_lose_nothing() {
+    for ms in 0..60 {
+        let mut world = calm(ms + 1);
+        world.run(300).expect("it runs");
+        let first = world.map().expect("there is a map").members[0].peer;
+        world.kill_machine(first, 10_000);
+        world.run(ms).expect("it goes on with the others");
+        let map = world.map().expect("there is a map");
+        // The one that is being filled, or was entered just now: fewer than f+1 never stay.
+        let other = (1..=4).map(PeerId).find(|peer| map.member(*peer).is_none() && *peer != first);
+        if let Some(other) = other {
+            world.kill_machine(other, 50);
+        }
+        world.crash(1);
+        world.run(400).expect("what was acknowledged is there");
+        world.settle().unwrap_or_else(|failure| panic!("{ms} ms after the first: {failure}"));
+    }
+}
+
+/// docs/faults.md: N2
+#[test]
+fn memory_that_is_taken_back_at_each_step_is_replaced() {
+    for ms in 0..60 {
+        let mut world = calm(ms + 1);
+        world.run(100 + ms * 4).expect("it runs");
+        let peer = world.map().expect("there is a map").members[0].peer;
+        world.revoke(peer);
+        world.run(100).expect("it goes on with the others");
+        world.crash(1);
+        world.settle().unwrap_or_else(|failure| panic!("{ms}: {failure}"));
+    }
+}
+
+/// docs/faults.md: N8, N12
+#[test]
+fn without_f_and_one_copies_nothing_is_acknowledged_and_nothing_empty_is_shown() {
+    for seed in 1..20 {
+        let mut world = calm(seed);
+        world.run(300).expect("it runs");
+        let members = world.map().expect("there is a map").members;
+        world.is_disaster = true;
+        // All peers that have a copy, but for one.
+        for member in &members[1..] {
+            world.kill_machine(member.peer, 50);
+        }
+        world.crash(1);
+        world.run(2_000).expect("what is shown would be right");
+        let statuses = world.instances.values().map(|it| it.application.status().phase);
+        assert!(statuses.into_iter().all(|phase| phase == "recovering"), "it waits");
+        let errors =
+            world.instances.values().map(|it| it.application.check(it.application.issued().next()));
+        assert!(
+            errors.into_iter().all(|it| it.is_ok_and(|is_done| !is_done)),
+            "by policy it waits"
+        );
+    }
+}
+
+/// docs/faults.md: N8
+#[test]
+fn a_program_that_lives_fills_new_peers_when_all_are_lost() {
+    let mut world = calm(3);
+    world.run(300).expect("it runs");
+    for peer in 1..=4 {
+        world.kill_machine(PeerId(peer), 100 + peer);
+    }
+    world.settle().expect("its mirrors have everything");
+    assert!(world.outcome.acknowledged > 0, "records were acknowledged");
+}
