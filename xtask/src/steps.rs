@@ -117,7 +117,9 @@ pub(crate) fn planted() -> Step {
     let sim = ["-p", "gabion-sim", "--features", "planted", "--test"];
     test(&[&sim[..], &["planted"]].concat(), &[])?;
     test(&[&sim[..], &["failover", "planted::"]].concat(), &[])?;
-    test(&[&sim[..], &["sim", "planted::"]].concat(), &[])
+    test(&[&sim[..], &["sim", "planted::"]].concat(), &[])?;
+    let ncl = ["-p", "gabion-ncl", "--features", "planted", "--test", "ncl", "planted::"];
+    test(&ncl, &[])
 }
 
 /// The skip list's readers beside its writer, wakers of tasks, and everything else that threads
@@ -143,6 +145,9 @@ pub(crate) fn seeds(count: u32) -> Step {
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     some_seeds("seeds", first, u64::from(count))?;
+    let (many, from) = (count.to_string(), first.to_string());
+    let env = [("GABION_SEEDS", &*many), ("GABION_FIRST_SEED", &*from)];
+    test(&["-p", "gabion-ncl", "--test", "ncl", "seeds::"], &env)?;
     // The first, always the same; the soak takes others (docs/testing.md).
     println!("groups whose controller leaves members out and takes them back");
     porcupine::failovers(1, u64::from(count))?;
