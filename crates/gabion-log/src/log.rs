@@ -210,6 +210,12 @@ impl Log {
         LogPosition(self.end)
     }
 
+    /// Bytes from its end to the end of the segment in which it lies.
+    #[must_use]
+    pub const fn segment_rest(&self) -> u64 {
+        self.config.segment_len - self.end % self.config.segment_len
+    }
+
     /// The last record, or what the log began after.
     #[must_use]
     pub fn last(&self) -> Last {

@@ -17,9 +17,10 @@
 //! field taken as zero.
 //!
 //! **Length.** A record is padded with zeros to a multiple of 8; with `BLOCK_END` to the next 4 KiB
-//! boundary of its *position*; and to the end of its segment when less than a header would be left
-//! there. So records follow each other without gaps that belong to nobody, and none crosses a
-//! segment: a *pad* record fills a larger rest. The length is a function of position and header.
+//! boundary of its *position*; and to the end of its segment with `SEGMENT_END`, or when less than
+//! a header would be left there. So records follow each other without gaps that belong to nobody,
+//! and none crosses a segment: a *pad* record fills a larger rest. The length is a function of
+//! position and header.
 //!
 //! **Extensions** are typed fields behind the payload: what a batch says of its clients is known
 //! when the batch is complete, and the payload is not moved for it. [`crate::session`] is the one
@@ -109,7 +110,9 @@ impl RecordFlags {
     pub const DURABLE_ACK: Self = Self(2);
     /// Records with [short headers](crate::short) may follow in the block in which it begins.
     pub const SHORT_AFTER: Self = Self(4);
-    const KNOWN: u16 = 7;
+    /// The rest of the record's segment belongs to it: the next MemTable begins with a segment.
+    pub const SEGMENT_END: Self = Self(8);
+    const KNOWN: u16 = 15;
 
     /// The flags of both.
     #[must_use]
@@ -211,7 +214,9 @@ pub(crate) fn record_end(position: u64, body: u64, flags: RecordFlags, segment_l
     let align = if flags.has(RecordFlags::BLOCK_END) { BLOCK_LEN as u64 } else { 8 };
     let end = (position + body).next_multiple_of(align);
     let segment_end = (position / segment_len + 1) * segment_len;
-    if end < segment_end && segment_end - end < HEADER_LEN as u64 { segment_end } else { end }
+    let fills = flags.has(RecordFlags::SEGMENT_END)
+        || segment_end - end.min(segment_end) < HEADER_LEN as u64;
+    if end < segment_end && fills { segment_end } else { end }
 }
 
 /// The header at the front of `bytes`, with known version, kind and flags. Only the checksum tells

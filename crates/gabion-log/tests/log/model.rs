@@ -39,9 +39,10 @@ const CONFIG: fn() -> LogConfig = || config(64 << 10, 3);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop_oneof![
-        3 => Just(RecordFlags::NONE),
-        1 => Just(RecordFlags::BLOCK_END),
-        1 => Just(RecordFlags::DURABLE_ACK),
+        6 => Just(RecordFlags::NONE),
+        2 => Just(RecordFlags::BLOCK_END),
+        1 => Just(RecordFlags::SEGMENT_END),
+        2 => Just(RecordFlags::DURABLE_ACK),
     ];
     let len = prop_oneof![
         6 => 0usize..3000,

@@ -16,13 +16,21 @@ fn a_log_is_written_drained_placed_and_recovered() {
 
     let mut sent = Vec::new();
     for n in 0..500 {
-        let flags = if n % 7 == 0 { RecordFlags::BLOCK_END } else { RecordFlags::NONE };
+        let flags = match n {
+            _ if n % 90 == 89 => RecordFlags::BLOCK_END.with(RecordFlags::SEGMENT_END),
+            _ if n % 7 == 0 => RecordFlags::BLOCK_END,
+            _ => RecordFlags::NONE,
+        };
         for record in records(append(&mut log, &mut disk, n, 1000, flags)) {
             if replica.place(record.bytes.clone()).is_err() {
                 drain_and_flush(&mut replica, &mut replica_disk);
                 replica.place(record.bytes.clone()).unwrap();
             }
             assert_eq!(replica.next_record(), Some(record.clone()));
+            if record.header.flags.has(RecordFlags::SEGMENT_END) {
+                assert_eq!(record.end().get() % config.segment_len, 0, "it fills its segment");
+                assert_eq!(log.segment_rest(), config.segment_len);
+            }
             sent.push(record);
         }
     }
