@@ -11,7 +11,8 @@
 //!      3 flushed   u64 MemTable, Frontier, u64 sequence number
 //!      4 floor     u64
 //!      5 recipe
-//!      6 values    FileMeta; one field per values file: each is referenced by an added file
+//!      6 values    FileMeta; one field per values file, and before them per segment of the log
+//!                  that keeps values: each is referenced by an added file
 //! ```
 //!
 //! No edit says that a values file goes: that follows from the files of the tree. It goes with the
@@ -70,7 +71,8 @@ pub struct Edit {
     pub removed: Vec<(u8, FileId)>,
     /// Files that enter the tree (or a level), with the level.
     pub added: Vec<(u8, FileMeta)>,
-    /// Values files that come with these, ascending.
+    /// Values files that come with these, ascending; of a flush, before them, the segments of the
+    /// log in which it left values.
     pub values: Vec<FileMeta>,
     /// What has been flushed, when this edit is a flush's.
     pub flushed: Option<Flushed>,
@@ -288,11 +290,13 @@ impl Edit {
         };
         let wrong = if !matches!(self.kind, JobKind::Flush | JobKind::Compaction) {
             "values files come with no job that makes any"
-        } else if self.values.iter().any(|meta| meta.id.kind != FileKind::Values) {
+        } else if self.values.iter().any(|meta| meta.id.kind == FileKind::Sst) {
             "a values file is none"
+        } else if self.kind != JobKind::Flush && self.segments().next().is_some() {
+            "values stay in the log, and it is no flush"
         } else if !self.values.is_sorted_by(|a, b| a.id < b.id) {
             "values files do not ascend"
-        } else if self.values.iter().any(|meta| meta.id.number >= self.next_file) {
+        } else if self.made_values().any(|meta| meta.id.number >= self.next_file) {
             "a values file's number is not below next_file"
         } else if self.values.iter().any(|meta| !meta.references.is_empty()) {
             "a values file references another"
@@ -319,10 +323,12 @@ impl Edit {
             "it removes other files than its recipe reads"
         } else if self.kind.makes_files() && self.added.iter().any(|(_, m)| !own(m.id.number)) {
             "an added file's number is not one of its recipe's"
-        } else if self.values.iter().any(|meta| !own(meta.id.number)) {
+        } else if self.made_values().any(|meta| !own(meta.id.number)) {
             "a values file's number is not one of its recipe's"
-        } else if !self.values.is_empty() && !recipe.writes_values() {
+        } else if self.made_values().next().is_some() && !recipe.writes_values() {
             "values files come of a recipe that makes none"
+        } else if !self.segments().all(|it| recipe.kept.binary_search(&it.id).is_ok()) {
+            "a segment keeps values that its recipe does not leave there"
         } else if self.kind != JobKind::Load
             && self.added.iter().any(|(level, _)| *level != recipe.output_level)
         {
@@ -331,6 +337,16 @@ impl Edit {
             return Ok(());
         };
         Err(Error::corruption(format!("edit {}: {wrong}", self.number)))
+    }
+
+    /// Segments of the log that keep values for it: nobody makes them, they are there.
+    pub fn segments(&self) -> impl Iterator<Item = &FileMeta> {
+        self.values.iter().filter(|meta| meta.id.kind == FileKind::LogSegment)
+    }
+
+    /// Values files that its job wrote.
+    fn made_values(&self) -> impl Iterator<Item = &FileMeta> {
+        self.values.iter().filter(|meta| meta.id.kind == FileKind::Values)
     }
 
     /// The descriptions of all files that come with it, or are moved.

@@ -26,6 +26,7 @@ use crate::expiry::expiry_of;
 use crate::file::{FileMeta, FileSink, FileSource, noted};
 use crate::memtable::{MemTable, MemTableIter};
 use crate::merge::{Cursor, Merge};
+use crate::places::{LogLayout, Places};
 use crate::range_delete::Fragments;
 use crate::recipe::{JobKind, Recipe};
 use crate::sst::{SstReader, SstScan};
@@ -48,6 +49,10 @@ pub struct JobInputs {
     /// The files that the recipe has emptied of values, in its order. Those of `files` keep their
     /// slots.
     pub emptied: Vec<Arc<FileMeta>>,
+    /// Of a flush: where the log has large values, as it is cut into files.
+    pub places: Arc<Places>,
+    /// How the log is cut into files, where values may stay in it.
+    pub layout: Option<LogLayout>,
 }
 
 /// What a job read and wrote.
@@ -70,7 +75,7 @@ pub struct JobOutput {
     pub recipe: Recipe,
     /// Files that enter a level.
     pub added: Vec<(u8, FileMeta)>,
-    /// Values files that these reference.
+    /// Values files that these reference, and before them segments of the log.
     pub values: Vec<FileMeta>,
     /// What it took.
     pub stats: JobStats,
@@ -107,6 +112,7 @@ impl JobInputs {
     /// Whether values go apart, or pointers pass: else no entry need be looked at for it.
     fn has_apart(&self) -> bool {
         self.recipe.writes_values()
+            || !self.recipe.kept.is_empty()
             || self.files.iter().any(|(_, file)| !file.references.is_empty())
     }
 
@@ -219,7 +225,7 @@ async fn merge_inputs<const APART: bool>(
     let mut visibility = Visibility::new(recipe, &ranges);
     let mut files = Outputs::new(inputs, group, ranges::kept(recipe, &ranges));
     let lengths = inputs.emptied.iter().map(|file| (file.id, file.len)).collect();
-    let mut apart = Apart::new(recipe, group, lengths);
+    let mut apart = Apart::new(inputs, group, lengths)?;
     while let Some(entry) = merge.entry() {
         output.stats.entries_in += 1;
         if visibility.is_folding() {
@@ -249,6 +255,7 @@ async fn merge_inputs<const APART: bool>(
     }
     apart.finish(sink, output).await?;
     files.finish(sink, output).await?;
+    apart.describe_kept(source, output).await?;
     let JobStats { entries_in, entries_out, .. } = output.stats;
     assert!(entries_out <= entries_in, "a job makes no entries");
     Ok(())
@@ -514,6 +521,7 @@ fn no_rule(kind: EntryKind, sequence: SequenceNumber) -> Error {
 
 mod apart;
 mod fold;
+mod kept;
 mod outputs;
 mod parting;
 mod ranges;

@@ -43,6 +43,7 @@ pub mod memtable;
 mod merge;
 mod once;
 pub mod picker;
+pub mod places;
 pub mod pointer;
 pub mod range_delete;
 mod rank;
@@ -70,6 +71,7 @@ pub use file::{FileMeta, FileRange, FileReference, FileSink, FileSource, Finishe
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
+pub use places::{LastSegment, LogLayout, Places};
 pub use pointer::Pointer;
 pub use range_delete::{RangeDelete, RangeDeletes};
 pub use read::{Found, FoundLen, Lent, Move, RangeSize, ReadIterator, ReadView, Tables};

@@ -17,6 +17,8 @@
 //!      8 large from u32, not 0: values of so many bytes or more go to values files (absent: none)
 //!      9 emptied    u8 file kind, varint file number each, ascending: values that pointers lead
 //!                    to there go to values files of the job's own
+//!     10 kept       u32, not 0, then u8 file kind, varint file number each, ascending: of a flush,
+//!                    values of so many bytes or more stay in these segments of the log
 //! ```
 //!
 //! A job that makes values files too has the second half of the numbers for them: no two of its
@@ -48,6 +50,7 @@ const FIELD_MERGING: u16 = 6;
 const FIELD_PARTED_FROM: u16 = 7;
 const FIELD_LARGE_FROM: u16 = 8;
 const FIELD_EMPTIED: u16 = 9;
+const FIELD_KEPT: u16 = 10;
 
 /// Most MemTables, input files or cuts that one recipe may name.
 pub const RECIPE_ITEMS_MAX: usize = 65_536;
@@ -176,6 +179,10 @@ pub struct Recipe {
     /// Of a compaction: values files, and segments of the log, out of which the values that it
     /// meets are copied to values files of its own. Ascending.
     pub emptied: Vec<FileId>,
+    /// Of a flush: the segments of the log in which values stay. Ascending.
+    pub kept: Vec<FileId>,
+    /// So many bytes or more have the values that stay there; 0 where there are no such segments.
+    pub kept_from: u32,
 }
 
 impl Recipe {
@@ -212,6 +219,12 @@ impl Recipe {
             put_field(out, FIELD_LARGE_FROM, FIELD_CRITICAL, &self.large_from.to_le_bytes());
         }
         put_list(out, FIELD_EMPTIED, &self.emptied, |out, id| put_file_id(out, *id));
+        if !self.kept.is_empty() {
+            let mut kept = Vec::new();
+            kept.put_u32(self.kept_from);
+            self.kept.iter().for_each(|id| put_file_id(&mut kept, *id));
+            put_field(out, FIELD_KEPT, FIELD_CRITICAL, &kept);
+        }
     }
 
     /// The recipe that `bytes` hold, validated.
@@ -230,10 +243,10 @@ impl Recipe {
                 return Err(Error::corruption(format!("recipe: field {} out of order", field.tag)));
             }
             last_tag = field.tag;
-            if (FIELD_MEMTABLES..=FIELD_EMPTIED).contains(&field.tag) && !field.critical {
+            if (FIELD_MEMTABLES..=FIELD_KEPT).contains(&field.tag) && !field.critical {
                 return Err(Error::corruption(format!("recipe: field {} not critical", field.tag)));
             }
-            let payload = Reader::new(field.payload, "recipe");
+            let mut payload = Reader::new(field.payload, "recipe");
             match field.tag {
                 FIELD_MEMTABLES => {
                     recipe.memtables = list(payload, |r| r.u64().map(MemTableId))?;
@@ -249,6 +262,10 @@ impl Recipe {
                 FIELD_PARTED_FROM => recipe.parted_from = number(payload, "parted from")?,
                 FIELD_LARGE_FROM => recipe.large_from = number(payload, "large from")?,
                 FIELD_EMPTIED => recipe.emptied = list(payload, |r| file_id(r, "recipe"))?,
+                FIELD_KEPT => {
+                    recipe.kept_from = payload.u32()?;
+                    recipe.kept = list(payload, |r| file_id(r, "recipe"))?;
+                }
                 _ => field.skip_unknown("recipe")?,
             }
         }
@@ -295,6 +312,14 @@ impl Recipe {
             "the files to be emptied are not ascending"
         } else if self.emptied.iter().any(|file| file.kind == FileKind::Sst) {
             "an SST is to be emptied of values"
+        } else if !self.kept.is_empty() && !flush {
+            "values stay in the log, and it is no flush"
+        } else if self.kept.is_empty() != (self.kept_from == 0) {
+            "values stay in the log of no length, or in no segment"
+        } else if !ascending(&self.kept) {
+            "the segments that keep values are not ascending"
+        } else if self.kept.iter().any(|file| file.kind != FileKind::LogSegment) {
+            "values stay in the log, in what is no segment"
         } else {
             return self.sst.check();
         };
@@ -367,6 +392,8 @@ fn decode_header(header: &[u8]) -> Result<Recipe> {
         parted_from: 0,
         large_from: 0,
         emptied: Vec::new(),
+        kept: Vec::new(),
+        kept_from: 0,
     })
 }
 

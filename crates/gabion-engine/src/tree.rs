@@ -39,6 +39,7 @@ mod jobs;
 mod keys;
 mod load;
 mod merging;
+mod places;
 mod range;
 mod status;
 mod writes;
@@ -51,6 +52,7 @@ use crate::expiry::Due;
 use crate::job::Estimates;
 use crate::memtable::{KeptTable, MemTable};
 use crate::picker::WhyIdle;
+use crate::places::{LogLayout, Places};
 use crate::readers::{Kept, Readers, Shape};
 use crate::version::{Version, Versions};
 use alloc::collections::{BTreeSet, VecDeque};
@@ -74,6 +76,7 @@ struct Sealed {
     table: Arc<MemTable>,
     frontier: Frontier,
     last_sequence: SequenceNumber,
+    places: Arc<Places>,
 }
 
 /// What a job may use, and what it must respect.
@@ -159,6 +162,10 @@ pub struct Tree {
     due: Due,
     /// Of the active MemTable.
     delete_runs: deletes::DeleteRuns,
+    /// How its log is cut into files, where it has one that may keep values.
+    layout: Option<LogLayout>,
+    /// Of the active MemTable.
+    places: Places,
     /// Nothing was replayed since it was opened: edits may run ahead of the log.
     opening: bool,
     jobs: Jobs,
@@ -248,6 +255,8 @@ impl Tree {
             now_ms: 0,
             due,
             delete_runs: deletes::DeleteRuns::default(),
+            layout: None,
+            places: Places::beginning_at(flushed.frontier.only().get()),
             opening: true,
             jobs: Jobs::default(),
         }
@@ -291,7 +300,7 @@ impl Tree {
             format!("is of group {of_group}, not {group}")
         } else if version.level_count() != config.levels {
             format!("has {} levels, the group {}", version.level_count(), config.levels)
-        } else if version.described().any(|file| file.id.number >= next_file) {
+        } else if version.files_end() > next_file {
             format!("holds a file whose number is not below {next_file}")
         } else if flushed.sequence.max(SequenceNumber(floor)) > SequenceNumber::MAX
             || flushed.memtable.get() == u64::MAX

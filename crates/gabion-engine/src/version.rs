@@ -30,7 +30,7 @@ use core::fmt;
 use core::ops::Range;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::units::EDIT_LEN_MAX;
-use gabion_base::{Error, FileId, Result};
+use gabion_base::{Error, FileId, FileKind, Result};
 
 mod change;
 mod finder;
@@ -146,18 +146,19 @@ impl Version {
             .flat_map(|(level, files)| files.iter().map(move |file| (level as u8, file)))
     }
 
-    /// The values files that its files reference, by number.
+    /// The values files that its files reference, and before them the segments of the log, by
+    /// number.
     pub fn values_files(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
         self.values.iter()
     }
 
-    /// The values file with this id, if it is referenced.
+    /// The values file or segment with this id, if it is referenced.
     #[must_use]
     pub fn values_file(&self, id: FileId) -> Option<&Arc<FileMeta>> {
         self.values.get(id)
     }
 
-    /// The values files of this version that `next` does not have.
+    /// The values files and segments of this version that `next` does not have.
     pub fn values_gone_in<'a>(&'a self, next: &'a Self) -> impl Iterator<Item = FileId> + 'a {
         self.values.gone_in(&next.values)
     }
@@ -168,9 +169,16 @@ impl Version {
         self.values.stats()
     }
 
-    /// Every file that has an edit to describe it: SSTs, level by level, then values files.
+    /// Every file that has an edit to describe it: SSTs, level by level, then segments of the log
+    /// that keep values, then values files.
     pub fn described(&self) -> impl Iterator<Item = &Arc<FileMeta>> {
         self.files().map(|(_, file)| file).chain(self.values_files())
+    }
+
+    /// The first number behind those of all files that jobs and loads made; 0 without any.
+    pub(crate) fn files_end(&self) -> u64 {
+        let made = self.described().filter(|file| file.id.kind != FileKind::LogSegment);
+        made.map(|file| file.id.number.saturating_add(1)).max().unwrap_or_default()
     }
 
     /// Values files and log segments that its files reference, and the bytes of each that are live.

@@ -13,7 +13,8 @@
 //!
 //! The copy is a group of one under the same group number: that is the lineage in every block of
 //! its files, and blocks are never rewritten. Its pool has a name of its own, and its log begins at
-//! 0 in a later term. Files keep number, term and checksums. Values files are copied as SSTs are;
+//! 0 in a later term, or behind segments that keep values: these are files, and copied as such.
+//! Files keep number, term and checksums. Values files are copied as SSTs are;
 //! what is in memory goes to files with its values in place.
 
 use crate::files::LocalStore;
@@ -25,7 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, ErrorKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, ErrorKind, FileKind, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, ReadView, Tree};
 use gabion_log::{Anchor, Span};
 use gabion_media::MediumHandle;
@@ -127,25 +128,39 @@ pub async fn write(
     }
     target.flush_memtables(&mut tree, origin, &mut copied).await?;
     target.read_back(&tree).await?;
-    let state = first_state(origin);
+    let state = first_state(origin, log_begin(&group, &tree));
     let snapshot = Snapshot::encode(&group, &state, &tree.snapshot());
     target.creation.finish(medium, &snapshot).await?;
     Ok(copied)
 }
 
+/// Where the log of the copy begins: at 0, or behind the segments of the source's log that keep
+/// values, whose numbers no segment of its own may have.
+fn log_begin(group: &GroupConfig, tree: &Tree) -> LogPosition {
+    let files = tree.version().values_files().map(|meta| meta.id);
+    let segments = files.filter(|file| file.kind == FileKind::LogSegment);
+    let behind = segments.map(|file| (file.ordinal() + 1) * group.segment_len).max();
+    LogPosition(behind.unwrap_or_default())
+}
+
 /// The durable state of the copy before its first start.
-fn first_state(origin: &Origin) -> ReplicaState {
+fn first_state(origin: &Origin, begin: LogPosition) -> ReplicaState {
+    // A log that begins elsewhere than at 0 is trimmed up to there, of records of some term.
+    let term = match begin {
+        LogPosition::ZERO => Term::ZERO,
+        _ => origin.view_then.term,
+    };
     ReplicaState {
         me: ME,
         view: origin.copied_view(),
         view_waits: false,
         incarnation: 0,
         session: 0,
-        spans: alloc::vec![Span { term: Term::ZERO, start: LogPosition::ZERO, end: None }],
-        trimmed: Anchor::START,
+        spans: alloc::vec![Span { term, start: LogPosition::ZERO, end: None }],
+        trimmed: Anchor { position: begin, ..Anchor::START },
         // Expired values stay gone, whatever clock the copy meets.
         trimmed_ms: origin.view.now_ms(),
-        durable: LogPosition::ZERO,
+        durable: begin,
         ring: RingState::new(),
         copy: CopyMark::None,
     }

@@ -15,7 +15,7 @@ use crate::tlv::{Tlv, TlvReader};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
-use gabion_base::{Error, FileKind, GroupId, LogPosition, Result, TERM_MAX, Term};
+use gabion_base::{Error, GroupId, LogPosition, Result, TERM_MAX, Term};
 use gabion_engine::{Tree, TreeConfig};
 use gabion_log::{Anchor, Span};
 
@@ -79,8 +79,7 @@ impl CopiedState {
     ///
     /// # Errors
     /// Corruption of a snapshot that is not this group's, or whose log does not reach where its
-    /// files end; unsupported for files that reference segments of the log, which are no part of a
-    /// copy.
+    /// files end.
     pub(crate) fn open_tree(&self, config: &TreeConfig, group: GroupId) -> Result<Tree> {
         let tree = Tree::open(config.clone(), group, &self.tree)?;
         let flushed = tree.flushed().frontier.only();
@@ -88,12 +87,6 @@ impl CopiedState {
             return Err(Error::corruption(format!(
                 "{WHAT}: its log begins at {}, its files end at {flushed}",
                 self.begin.position
-            )));
-        }
-        let mut referenced = tree.version().referenced().keys();
-        if let Some(file) = referenced.find(|file| file.kind != FileKind::Values) {
-            return Err(Error::unsupported(format!(
-                "{WHAT}: files reference {file}, and a copy has SSTs and values files alone"
             )));
         }
         Ok(tree)

@@ -123,6 +123,7 @@ fn with_values(mut status: Value, node: &Node) -> Value {
     status["values"] = json!({
         "large_from": node.tree().config().large_values,
         "files": stats.files,
+        "log_segments": stats.segments,
         "file_bytes": stats.file_bytes,
         "live_bytes": stats.live_bytes,
         "dead_bytes": stats.dead_bytes(),
@@ -272,6 +273,7 @@ fn counters(service: &Service, node: &Node) -> Value {
         "rotten_buffers": counters.rotten_buffers,
         "pulled_files": counters.pulled_files,
         "skipped_files": counters.skipped_files,
+        "kept_segments": counters.kept_segments,
         "edits": counters.edits,
         "block_cache_hits": cache.hits,
         "block_cache_misses": cache.misses,

@@ -67,3 +67,39 @@ fn large_values_survive_overwrites_reopening_and_copies_and_their_room_comes_bac
     db.wait_until_quiet().unwrap();
     assert_eq!(db.stats().values.files, 0);
 }
+
+/// MemTables are as long as segments here, so segments keep the values.
+#[test]
+fn large_values_stay_in_the_log_and_copies_write_behind_it() {
+    let dir = Dir::new("kept");
+    let mut options = with_large_values();
+    options.tree.memtable_len = 256 << 10;
+    (options.segment_len, options.ring_len) = (256 << 10, 2 << 20);
+    let db = Db::create(&dir.0.join("store"), &options).unwrap();
+    for round in 0..4 {
+        write(&db, round);
+    }
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    check(&db, 3);
+    let stats = db.stats().values;
+    assert!(stats.segments > 2, "{stats:?}");
+    db.checkpoint(dir.0.join("copy")).unwrap();
+    drop(db);
+    // The log of a copy has numbers of its own, behind those of the segments that it has as files.
+    for name in ["copy", "store"] {
+        let db = Db::open(dir.0.join(name), &options).unwrap();
+        check(&db, 3);
+        for round in 4..9 {
+            write(&db, round);
+        }
+        drop(db);
+        let db = Db::open(dir.0.join(name), &options).unwrap();
+        check(&db, 8);
+        db.delete_range(..).unwrap();
+        db.flush().unwrap();
+        db.compact_range(..).unwrap();
+        db.wait_until_quiet().unwrap();
+        assert_eq!(db.stats().values.files, 0);
+    }
+}

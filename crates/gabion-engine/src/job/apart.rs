@@ -9,11 +9,14 @@
 //!            [window of the other file] ─► ValuesBuilder ────────────┘
 //! ```
 //!
+//! Values of a flush that stay in the log have a pointer to there: see `kept`.
+//!
 //! A value keeps the sequence number that it was written with, so nothing can be written or deleted
 //! meanwhile that this would undo.
 
-use super::JobOutput;
+use super::kept::Kept;
 use super::outputs::OUTPUT_LEN_MOST;
+use super::{JobInputs, JobOutput};
 use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::EXPIRY_LEN;
 use crate::file::{FileSink, FileSource, noted};
@@ -23,7 +26,7 @@ use crate::values::{RECORD_OVERHEAD_MAX, ValuesBuilder, values_file};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, GroupId, Result};
+use gabion_base::{Error, FileId, FileKind, GroupId, Result};
 use gabion_media::Bytes;
 
 /// Bytes that are read at once of a file that is emptied. Its values are met in its order, so each
@@ -41,6 +44,8 @@ pub(super) struct Apart<'a> {
     recipe: &'a Recipe,
     group: GroupId,
     builder: Option<ValuesBuilder>,
+    /// Values that stay in the log.
+    kept: Kept<'a>,
     /// Number of the next file.
     next: u64,
     /// Bytes of each file that is emptied, and where they begin.
@@ -53,9 +58,18 @@ pub(super) struct Apart<'a> {
 
 impl<'a> Apart<'a> {
     /// `lengths` are those of the files to be emptied.
-    pub(super) fn new(recipe: &'a Recipe, group: GroupId, lengths: BTreeMap<FileId, u64>) -> Self {
+    ///
+    /// # Errors
+    /// Invalid input where values are to stay in a log that the inputs do not have.
+    pub(super) fn new(
+        inputs: &'a JobInputs,
+        group: GroupId,
+        lengths: BTreeMap<FileId, u64>,
+    ) -> Result<Self> {
+        let (recipe, kept) = (&inputs.recipe, Kept::new(inputs)?);
         let (builder, windows, stored) = (None, BTreeMap::new(), Vec::new());
-        Self { recipe, group, builder, next: recipe.values_first(), windows, lengths, stored }
+        let next = recipe.values_first();
+        Ok(Self { recipe, group, builder, kept, next, windows, lengths, stored })
     }
 
     /// The entry as it is written: itself, or with a pointer to the place of its value.
@@ -71,10 +85,11 @@ impl<'a> Apart<'a> {
         let pointer = match kind {
             EntryKind::Put | EntryKind::ExpiringPut => {
                 let value = &entry.value[value_at..];
-                if self.recipe.large_from == 0 || value.len() < self.recipe.large_from as usize {
-                    return Ok(*entry);
+                match self.kept.place(entry, value) {
+                    Some(pointer) => pointer,
+                    None if self.is_large(value) => self.write(entry, value, sink, output).await?,
+                    None => return Ok(*entry),
                 }
-                self.write(entry, value, sink, output).await?
             }
             EntryKind::Pointer | EntryKind::ExpiringPointer if !self.recipe.emptied.is_empty() => {
                 let (pointer, _) = Pointer::of_entry(entry.trailer, entry.value)?;
@@ -92,6 +107,21 @@ impl<'a> Apart<'a> {
         let kind = if value_at > 0 { EntryKind::ExpiringPointer } else { EntryKind::Pointer };
         let trailer = Trailer::new(entry.trailer.sequence(), kind);
         Ok(Entry { key: entry.key, trailer, value: &self.stored })
+    }
+
+    const fn is_large(&self, value: &[u8]) -> bool {
+        self.recipe.large_from > 0 && value.len() >= self.recipe.large_from as usize
+    }
+
+    /// Adds what the edit says of the segments in which values stay: they come before values files.
+    pub(super) async fn describe_kept(
+        self,
+        source: &impl FileSource,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let described = self.kept.describe(self.recipe.term, source, output).await?;
+        output.values.splice(..0, described);
+        Ok(())
     }
 
     /// The value that a pointer leads to, in a file that is emptied.
@@ -115,13 +145,17 @@ impl<'a> Apart<'a> {
                 "a pointer leads to bytes {from} to {end} of {file}, which has {file_len}"
             )));
         }
-        let len = WINDOW_LEN.max(end - from).min(file_len - from);
+        // The values of a segment do not lie in the order of keys: the next is somewhere else.
+        let window = if file.kind == FileKind::LogSegment { 0 } else { WINDOW_LEN };
+        let len = window.max(end - from).min(file_len - from);
         let read = source.read(file, from, len as usize).await;
         let bytes = noted(source, file, read)?;
         output.stats.bytes_read += len;
         let value = bytes.slice(..bytes.len().min(pointer.len as usize));
         noted(source, file, pointer.check(&value))?;
-        self.windows.insert(file, (from, bytes));
+        if window > 0 {
+            self.windows.insert(file, (from, bytes));
+        }
         Ok(value)
     }
 

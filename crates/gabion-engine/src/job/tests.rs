@@ -40,6 +40,8 @@ fn recipe(floor: SequenceNumber, bottommost: bool) -> Recipe {
         parted_from: 0,
         large_from: 0,
         emptied: Vec::new(),
+        kept: Vec::new(),
+        kept_from: 0,
     }
 }
 
@@ -351,6 +353,8 @@ fn a_file_is_left_out_when_one_range_delete_hides_all_of_it() {
             memtables: Vec::new(),
             files: vec![(1, file.clone())],
             emptied: Vec::new(),
+            places: Arc::default(),
+            layout: None,
         };
         let fragment = Fragment {
             start: start.into(),
@@ -438,6 +442,8 @@ fn files_end_among_keys_as_long_as_may_be_under_a_range_delete() {
         memtables: Vec::new(),
         files: Vec::new(),
         emptied: Vec::new(),
+        places: Arc::default(),
+        layout: None,
     };
     let (start, end) = ([1, 1][..].into(), [1, 2][..].into());
     let deleted = Fragment { start, end, sequences: vec![SequenceNumber(1)] };

@@ -47,7 +47,7 @@ impl Tree {
                 file.id, file.largest_sequence
             )));
         }
-        let next_file = version.described().map(|file| file.id.number + 1).max().unwrap_or(1);
+        let next_file = version.files_end().max(1);
         let newest = shape.memtables.first().map_or(MemTableId::ZERO, |table| table.id());
         let flushed = Flushed { memtable: newest, frontier: Frontier::ZERO, sequence: upto };
         let counters = (0, next_file, floor);
@@ -70,7 +70,8 @@ impl Tree {
             let before = self.sealed.back().map(|before| before.table.id());
             assert!(before < Some(table.id()), "{} follows what is older", table.id());
             let frontier = Frontier::ZERO;
-            self.sealed.push_back(Sealed { table, frontier, last_sequence });
+            let places = Arc::default();
+            self.sealed.push_back(Sealed { table, frontier, last_sequence, places });
         }
         // Sequence numbers without entries, as of clears and of what was shadowed, belong to the
         // last.

@@ -1,12 +1,13 @@
 //! Flushes and compactions: which is next, what it reads, and the edit that it makes.
 
 use super::deletes::PARTS;
-use super::{Idle, JobContext, Sealed, Tree};
+use super::{Idle, JobContext, Tree};
 use crate::edit::{Edit, Flushed};
 use crate::file::FileMeta;
 use crate::job::{JobInputs, JobOutput, OUTPUT_LEN_MOST, Outgoing, Room, only_as_bytes};
 use crate::memtable::MemTable;
 use crate::picker::{Moment, Pick, Picker};
+use crate::places::Places;
 use crate::recipe::{JobKind, Recipe};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -17,6 +18,16 @@ use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
 /// A values file is worth its slot when a flush has such a part of a whole MemTable for it, or
 /// more: 1 MiB by default. Fewer values stay where they are.
 const LARGE_PART: u64 = 16;
+
+/// Where the large values of a MemTable are to stay.
+#[derive(Default)]
+struct Stay {
+    /// In these segments of the log.
+    kept: Vec<FileId>,
+    /// The others from this length on in values files; 0: at their keys, as there are too few.
+    large_from: u32,
+    places: Arc<Places>,
+}
 
 impl Tree {
     /// The next job: a flush if one is due, else a compaction. See [`Tree::next_flush`].
@@ -32,8 +43,8 @@ impl Tree {
     /// The job's file numbers are reserved and its inputs busy until its edit is applied, or
     /// [`Tree::job_failed`] is called.
     pub fn next_flush(&mut self, context: &JobContext) -> Option<JobInputs> {
-        let is_free = |sealed: &Sealed| !self.jobs.flushing.contains(&sealed.table.id());
-        let at = self.sealed.iter().position(is_free)?;
+        let id = self.next_to_flush()?.table.id();
+        let at = self.sealed.iter().position(|sealed| sealed.table.id() == id)?;
         let table = self.sealed[at].table.clone();
         let was_longer = self.jobs.longer.filter(|(upto, _)| table.id() <= *upto);
         let len = was_longer.map_or(0, |(_, len)| len).max(self.config.memtable_len);
@@ -50,7 +61,6 @@ impl Tree {
             cuts: Vec::new(),
             bottommost,
         };
-        let id = table.id();
         let inputs = self.begin(pick, alloc::vec![table], context)?;
         assert!(self.jobs.flushing.insert(id), "{id} is flushed once");
         self.end_step();
@@ -152,11 +162,8 @@ impl Tree {
             Some(table) => self.merging_of_flush(table),
             None => self.merging_of(&pick),
         };
-        let large_from = memtables.first().map_or(0, |table| self.large_from(table));
-        let emptied = match pick.kind {
-            JobKind::Compaction => self.emptied(&pick, context),
-            _ => Vec::new(),
-        };
+        let stay = memtables.first().map_or_else(Stay::default, |table| self.stay(table));
+        let emptied = self.emptied(&pick, context);
         let mut inputs = JobInputs {
             recipe: Recipe {
                 kind: pick.kind,
@@ -174,9 +181,13 @@ impl Tree {
                 sst: self.config.sst_of_job(pick.kind, pick.bottommost),
                 merging,
                 parted_from: 0,
-                large_from,
+                large_from: stay.large_from,
                 emptied: emptied.iter().map(|file| file.id).collect(),
+                kept_from: if stay.kept.is_empty() { 0 } else { self.config.large_values },
+                kept: stay.kept,
             },
+            places: stay.places,
+            layout: self.layout,
             memtables,
             files: pick.inputs,
             emptied,
@@ -210,16 +221,22 @@ impl Tree {
         Some(inputs)
     }
 
-    /// From which length on the values of a MemTable go to a values file; 0 where it has too few
-    /// for one.
-    fn large_from(&self, table: &MemTable) -> u32 {
+    /// Where the values of a MemTable are to stay.
+    fn stay(&self, table: &MemTable) -> Stay {
+        let sealed = self.sealed.iter().find(|sealed| sealed.table.id() == table.id());
+        let (kept, kept_bytes) = sealed.map_or_else(Default::default, |it| self.kept_by(it));
         let least = self.config.memtable_len / LARGE_PART;
-        let has_enough = table.large_bytes() as u64 >= least.max(1);
-        if has_enough { self.config.large_values } else { 0 }
+        let rest = (table.large_bytes() as u64).saturating_sub(kept_bytes);
+        let large_from = if rest >= least.max(1) { self.config.large_values } else { 0 };
+        let places = sealed.filter(|_| !kept.is_empty()).map(|sealed| sealed.places.clone());
+        Stay { kept, large_from, places: places.unwrap_or_default() }
     }
 
-    /// The values files that a compaction is to empty.
+    /// The values files that a job is to empty, if it is a compaction.
     fn emptied(&self, pick: &Pick, context: &JobContext) -> Vec<Arc<FileMeta>> {
+        if pick.kind != JobKind::Compaction {
+            return Vec::new();
+        }
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
         picker.urgent(context.urgent).emptied(&pick.inputs)
     }
@@ -256,6 +273,8 @@ impl Tree {
             let mut sealed = self.sealed.iter().map(|sealed| &sealed.table);
             sealed.find(|table| table.id() == *id).cloned().ok_or_else(|| missing(id))
         };
+        let of_flush = recipe.memtables.last();
+        let of_flush = of_flush.and_then(|id| self.sealed.iter().find(|it| it.table.id() == *id));
         let version = self.versions.current().clone();
         let file = |(level, id): &(u8, FileId)| {
             version.file(*level, *id).map(|f| (*level, f.clone())).ok_or_else(|| missing(id))
@@ -266,6 +285,8 @@ impl Tree {
             memtables: recipe.memtables.iter().map(table).collect::<Result<_>>()?,
             files: recipe.inputs.iter().map(file).collect::<Result<_>>()?,
             recipe: recipe.clone(),
+            places: of_flush.map_or_else(Arc::default, |sealed| sealed.places.clone()),
+            layout: self.layout,
         })
     }
 
@@ -423,6 +444,7 @@ impl Tree {
             if fast_forward {
                 self.active = Arc::new(MemTable::new(flushed.memtable.next()));
                 self.active.count_large_from(self.config.large_values);
+                self.places = Places::beginning_at(flushed.frontier.only().get());
                 self.last_sequence = flushed.sequence;
                 self.due.came_in_files(flushed.sequence);
             }

@@ -79,6 +79,8 @@ impl Tree {
             parted_from: 0,
             large_from: 0,
             emptied: Vec::new(),
+            kept: Vec::new(),
+            kept_from: 0,
         };
         let overlap_max = GRANDPARENT_OVERLAP_FILES * self.config.sst_len;
         let numbered = |file: FileMeta| {

@@ -1,6 +1,6 @@
 //! A tree's contents, for readers, status and limits.
 
-use super::{LevelStats, Pressure, Tree, TreeMemory, WriteState};
+use super::{LevelStats, Pressure, Sealed, Tree, TreeMemory, WriteState};
 use crate::config::{Codecs, TreeConfig, WriteLimits, check_large_values};
 use crate::edit::Flushed;
 use crate::file::FileMeta;
@@ -130,10 +130,11 @@ impl Tree {
     /// Bytes of memory that the tree takes, by what for.
     #[must_use]
     pub fn memory(&self) -> TreeMemory {
-        let sealed = self.sealed.iter().map(|sealed| sealed.table.allocated() as u64);
+        let of = |sealed: &Sealed| sealed.table.allocated() + sealed.places.memory_used();
+        let sealed = self.sealed.iter().map(|sealed| of(sealed) as u64);
         let leaving = self.leaving_files().iter().map(|file| file.memory_used() as u64);
         TreeMemory {
-            active: self.active.allocated() as u64,
+            active: (self.active.allocated() + self.places.memory_used()) as u64,
             sealed: sealed.sum(),
             kept: self.kept.iter().map(|table| table.bytes() as u64).sum(),
             files: self.version().memory_used() as u64 + leaving.sum::<u64>(),

@@ -6,6 +6,7 @@ use crate::batch::BatchReader;
 use crate::counter::Operand;
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
+use crate::places::Places;
 use crate::range_delete::{RangeDelete, check_range};
 use alloc::format;
 use alloc::sync::Arc;
@@ -147,7 +148,13 @@ impl Tree {
     /// the head appends a seal.
     #[must_use]
     pub fn needs_seal(&self) -> bool {
-        self.active.memory_used() as u64 >= self.config.memtable_len
+        self.needs_seal_over(self.config.memtable_len)
+    }
+
+    /// As [`Self::needs_seal`], of a MemTable that is full with this length.
+    #[must_use]
+    pub fn needs_seal_over(&self, memtable_len: u64) -> bool {
+        self.active.memory_used() as u64 >= memtable_len
             || self.active.is_full_of_range_deletes()
             || self.delete_runs.wants_seal()
     }
@@ -171,10 +178,12 @@ impl Tree {
         let table = core::mem::replace(&mut self.active, next);
         self.delete_runs = DeleteRuns::default();
         let last_sequence = self.last_sequence;
+        let next = Places::beginning_at(at.only().get());
+        let places = Arc::new(core::mem::replace(&mut self.places, next));
         if crate::CHECKED {
             table.invariants();
         }
-        self.sealed.push_back(Sealed { table, frontier: at, last_sequence });
+        self.sealed.push_back(Sealed { table, frontier: at, last_sequence, places });
         self.reshape();
         self.end_step();
         Ok(self.active.id())

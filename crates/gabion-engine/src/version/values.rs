@@ -1,5 +1,6 @@
 //! The values files of a version: those that its SSTs reference, with their descriptions. An edit
-//! brings one with the SSTs that reference it, and it goes with the last of them.
+//! brings one with the SSTs that reference it, and it goes with the last of them. A segment of the
+//! log in which a flush left values is one of them.
 
 use super::referenced::Referenced;
 use crate::edit::Edit;
@@ -15,8 +16,10 @@ use gabion_base::{Error, FileId, FileKind, Result};
 /// Values files, and what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValuesStats {
-    /// Files.
+    /// Files, those that were segments of the log included.
     pub files: u64,
+    /// Segments of the log among them: they keep the values that were logged there.
+    pub segments: u64,
     /// Bytes of files.
     pub file_bytes: u64,
     /// Bytes of all values in them.
@@ -87,9 +90,6 @@ impl ValuesFiles {
             .flat_map(|(_, meta)| meta.references.iter().map(move |reference| (meta.id, reference)))
         {
             let file = reference.file;
-            if file.kind != FileKind::Values {
-                continue;
-            }
             let live = sums.get(&file).copied().unwrap_or_default();
             let meta = known(file).or_else(|| brought(file));
             if meta.is_none_or(|meta| live > meta.raw_value_bytes) {
@@ -122,6 +122,7 @@ impl ValuesFiles {
         let mut slots = 0;
         for (file, meta) in &*files {
             stats.files += 1;
+            stats.segments += u64::from(file.kind == FileKind::LogSegment);
             stats.file_bytes += meta.rounded_len();
             stats.value_bytes += meta.raw_value_bytes;
             stats.live_bytes += referenced.as_map().get(file).copied().unwrap_or_default();
@@ -161,8 +162,7 @@ impl ValuesFiles {
 
     /// Checks that they are those that are referenced, and have as much.
     pub(super) fn check(&self, referenced: &Referenced) -> Result<()> {
-        let of_values = |(file, _): &(&FileId, &u64)| file.kind == FileKind::Values;
-        let mut wanted = referenced.as_map().iter().filter(of_values);
+        let mut wanted = referenced.as_map().iter();
         for (file, meta) in &*self.files {
             let next = wanted.next();
             let fits =

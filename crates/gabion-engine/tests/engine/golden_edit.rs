@@ -58,6 +58,8 @@ fn recipe(kind: JobKind) -> Recipe {
         parted_from: 0,
         large_from: 0,
         emptied: Vec::new(),
+        kept: Vec::new(),
+        kept_from: 0,
     }
 }
 
@@ -462,6 +464,52 @@ fn golden_bytes_of_edits_with_values_files() {
         assert_eq!(Edit::decode(&bytes).unwrap(), edit);
         assert_eq!(hex(&bytes), golden, "{kind:?}");
     }
+}
+
+/// The edit of a flush that leaves values in a segment of the log.
+fn with_segment() -> Edit {
+    let segment = FileMeta {
+        id: FileId::log_segment(gabion_base::ShardId::ZERO, 500),
+        deletes: 0,
+        ..meta(FIRST)
+    };
+    let mut edit = edit(JobKind::Flush);
+    let recipe = edit.recipe.as_mut().unwrap();
+    (recipe.kept, recipe.kept_from) = (vec![segment.id], 512);
+    edit.added[0].1.references = vec![FileReference { file: segment.id, live_bytes: 3000 }];
+    edit.values = vec![segment];
+    edit
+}
+
+#[test]
+fn golden_bytes_of_an_edit_that_leaves_values_in_the_log() {
+    let edit = with_segment();
+    let bytes = edit.encode().unwrap();
+    assert_eq!(Edit::decode(&bytes).unwrap(), edit);
+    assert_eq!(hex(&bytes), golden!("edit_flush_kept"));
+}
+
+#[test]
+fn edits_whose_segments_do_not_fit_are_refused() {
+    let refused = |text: &str, change: &dyn Fn(&mut Edit)| {
+        let mut edit = with_segment();
+        change(&mut edit);
+        let error = edit.validate().unwrap_err();
+        assert!(error.message().contains(text), "{error}");
+    };
+    refused("no added file references", &|edit| edit.added[0].1.references.clear());
+    refused("its recipe does not leave there", &|edit| {
+        let recipe = edit.recipe.as_mut().unwrap();
+        recipe.kept = vec![FileId::log_segment(gabion_base::ShardId::ZERO, 501)];
+    });
+    refused("of no length, or in no segment", &|edit| edit.recipe.as_mut().unwrap().kept_from = 0);
+    refused("in what is no segment", &|edit| {
+        edit.recipe.as_mut().unwrap().kept = vec![FileId::sst(1)];
+    });
+    refused("are not ascending", &|edit| {
+        let kept = &mut edit.recipe.as_mut().unwrap().kept;
+        kept.push(kept[0]);
+    });
 }
 
 #[test]

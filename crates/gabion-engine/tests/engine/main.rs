@@ -14,6 +14,7 @@ mod loads;
 mod many;
 mod ranges;
 mod readers;
+mod segments;
 mod support;
 mod tree_model;
 mod tree_rules;

@@ -351,9 +351,12 @@ proptest! {
             parted_from: 0,
             large_from: 0,
             emptied: Vec::new(),
+            kept: Vec::new(),
+            kept_from: 0,
         };
         let (memtables, files, emptied) = (vec![Arc::new(table)], Vec::new(), Vec::new());
-        let inputs = JobInputs { recipe, memtables, files, emptied };
+        let (places, layout) = (Arc::default(), None);
+        let inputs = JobInputs { recipe, memtables, files, emptied, places, layout };
         let files = Files::default();
         let output = block_on(run_job(&inputs, GROUP, &files, &mut files.clone())).unwrap();
         let metas: Vec<_> = output.added.iter().map(|(_, meta)| meta).collect();

@@ -28,7 +28,7 @@ use crate::message::NodeMessage;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, Frontier, LogPosition, Result, SequenceNumber};
+use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, Result, SequenceNumber};
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Tree, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 use gabion_replication::GroupView;
@@ -70,9 +70,10 @@ pub(super) struct Applying {
     cleared: (SequenceNumber, LogPosition),
     /// Edits that were applied.
     applied: u64,
-    /// As [`Counters::skipped_files`] and [`Counters::pulled_files`].
+    /// As [`Counters::skipped_files`], [`Counters::pulled_files`], [`Counters::kept_segments`].
     skipped_files: u64,
     pulled_files: u64,
+    kept_segments: u64,
 }
 
 /// The past that replayed edits must fit.
@@ -163,12 +164,14 @@ impl Applying {
         let flushed =
             edit.flushed.as_ref().map_or(LogPosition::ZERO, |flushed| flushed.frontier.only());
         let cleared = edit.floor.map_or(LogPosition::ZERO, |_| self.cleared.1);
-        let needed = flushed.max(cleared);
+        let kept = kept_end(facts, edit);
+        let needed = flushed.max(cleared).max(kept);
         let begin = match facts.view.log_is_private() && self.is_seal(flushed) {
             true => flushed.max(facts.state.trimmed.position),
             false => facts.state.trimmed.position,
         };
-        if needed > begin { needed } else { LogPosition::ZERO }
+        // The bytes of values that stay in the log are nowhere else.
+        if needed > begin { needed } else { kept }
     }
 
     /// Whether the log may begin here: behind the seal of a MemTable.
@@ -190,6 +193,7 @@ impl Applying {
         counters.edits += self.applied;
         counters.skipped_files += self.skipped_files;
         counters.pulled_files += self.pulled_files;
+        counters.kept_segments += self.kept_segments;
     }
 
     /// Checks what holds between steps, in a tree whose last edit is `applied`.
@@ -254,6 +258,7 @@ impl Applying {
             }
             RecordKind::Batch => {
                 tree.apply_batch(header.first_sequence, &record.payload())?;
+                note_places(tree, record);
                 self.note_clear(tree, record.end());
                 Ok(())
             }
@@ -273,7 +278,12 @@ impl Applying {
                 }
                 self.queue(effects, tree, edit, encoded.to_vec(), record.end())
             }
-            RecordKind::TermStart => check_term_start(facts, record),
+            RecordKind::TermStart => {
+                if !facts.has(Mutant::GapsKept) {
+                    tree.note_gap();
+                }
+                check_term_start(facts, record)
+            }
             // The table of sessions is not of the tree.
             RecordKind::Pad | RecordKind::Sessions => Ok(()),
         }
@@ -447,6 +457,8 @@ impl Applying {
         let Waiting { edit, encoded, end, .. } = first;
         assert!(end <= facts.log.durable_end(), "an edit is applied whose record may be lost");
         check_added(facts, &edit)?;
+        check_kept(facts, &edit)?;
+        self.kept_segments += edit.segments().count() as u64;
         let mut gone = Vec::new();
         for (_, file) in &edit.removed {
             let moved = edit.added.iter().any(|(_, meta)| meta.id == *file);
@@ -557,6 +569,13 @@ fn is_flushed(tree: &Tree, header: &Header) -> bool {
     last <= tree.flushed().sequence.get() + 1 && header.count > 0
 }
 
+/// Tells the tree where the log has the values of a batch.
+pub(super) fn note_places(tree: &mut Tree, record: &Record) {
+    let Header { position, first_sequence, .. } = record.header;
+    let at = LogPosition(position.get() + record.header.len() as u64);
+    tree.note_places(first_sequence, &record.payload(), at);
+}
+
 /// Seals the MemTable that the seal in `record` names: its entries all lie before the seal.
 fn apply_seal(tree: &mut Tree, seal: &Seal, record: &Record) -> Result<()> {
     if !Frontier::of(record.header.position).covers(&seal.frontier) {
@@ -627,9 +646,29 @@ impl Missing {
     }
 }
 
+/// Where the last segment ends in which an edit keeps values; zero where it keeps none.
+fn kept_end(facts: &Facts, edit: &Edit) -> LogPosition {
+    let ends = edit.segments().map(|meta| (meta.id.ordinal() + 1) * facts.config.segment_len);
+    LogPosition(ends.max().unwrap_or_default())
+}
+
+/// No pointer without its bytes: a segment that keeps values is whole in this pool, durably, before
+/// an edit says that they are there.
+fn check_kept(facts: &Facts, edit: &Edit) -> Result<()> {
+    let (end, durable) = (kept_end(facts, edit), facts.log.durable_end());
+    if end <= durable {
+        return Ok(());
+    }
+    Err(Error::corruption(alloc::format!(
+        "edit {} leaves values in the log up to {end}, which is durable here up to {durable}",
+        edit.number
+    )))
+}
+
 /// Repair and acceptance trust the checksum in the edit: the file that lies here must have it.
 fn check_added(facts: &Facts, edit: &Edit) -> Result<()> {
-    for meta in edit.made() {
+    // The place of a segment tells no checksum: it was made before its bytes came.
+    for meta in edit.made().filter(|meta| meta.id.kind != FileKind::LogSegment) {
         let Some(placement) = facts.files.get(meta.id) else { continue };
         if (placement.checksum, placement.len) != (meta.checksum, meta.rounded_len()) {
             return Err(Error::corruption(alloc::format!(

@@ -156,9 +156,9 @@ impl Copies {
     pub(super) fn have(&mut self, from: ReplicaId, file: FileId, now_ms: u64) {
         if let Some(copy) = self.members.get_mut(&from) {
             let had = copy.pins.remove(&file);
-            // Values files come last in the order of kinds.
+            // Files with values come last in the order of kinds.
             let last = copy.pins.last_key_value();
-            match last.is_some_and(|(file, _)| file.kind == FileKind::Values) {
+            match last.is_some_and(|(file, _)| file.kind != FileKind::Sst) {
                 true => copy.kept.extend(had.filter(|it| !it.references.is_empty())),
                 false => copy.kept.clear(),
             }

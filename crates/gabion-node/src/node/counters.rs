@@ -58,6 +58,8 @@ pub struct Counters {
     /// Files that an edit added and that were missing here, but not needed: a later edit that was
     /// applied together with it removed them.
     pub skipped_files: u64,
+    /// Segments of the log in which applied edits left values.
+    pub kept_segments: u64,
     /// Edits applied.
     pub edits: u64,
     /// Most bytes of built files that waited to be shipped when a job was begun; only files of

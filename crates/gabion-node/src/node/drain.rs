@@ -264,6 +264,7 @@ impl Draining {
                 self.lacks_slots = pool.counts().free < count;
                 return false;
             };
+            assert!(files.is_of_log(file), "{file} is placed, and the log is past it");
             let placement = FilePlacement { file, term, len, checksum: 0, slots };
             if let Err(error) = files.add(pool, placement) {
                 effects.failed(Failed::Accounts, error);

@@ -4,6 +4,7 @@
 //! ```text
 //!   reference            to               begins with                ends with
 //! ┌ an edit to come      SST, values      a place in the pool        the edit, or nobody's file
+//! │ a copy to come       all of a state   a place in the pool        the state, or nobody's file
 //! │ the tree             SST              an edit that adds it       an edit that removes it
 //! │ a file of the tree   values, segment  an edit that adds that     an edit that removes that
 //! │ the log              segment          a place in the pool        the log begins behind it
@@ -15,7 +16,7 @@
 //! └── keeps the slots
 //! ```
 //!
-//! **The rule.** A file is retired once no reference of the first four is left: the next commit
+//! **The rule.** A file is retired once no reference of the first five is left: the next commit
 //! takes it out of the files that a start finds. Its slots are given back once no reference of all
 //! eight is left *and* its retirement is durable, for which the pool waits. Before, a crash would
 //! bring the file back.
@@ -42,7 +43,8 @@ use gabion_pool::{FilePlacement, Pool};
 
 /// The files of a replica's pool.
 pub(super) struct FileTable {
-    /// Places of SSTs and values files that may be read.
+    /// Places of files that may be read. Those of segments are read by the log's own places, or as
+    /// files that keep values.
     readable: FileMap,
     entries: BTreeMap<FileId, Entry>,
     /// The first segment of the log.
@@ -57,6 +59,8 @@ pub(super) struct FileTable {
     freed: Vec<FileId>,
     /// The planted defect by which readers keep no values file.
     frees_under_readers: bool,
+    /// The planted defect by which files of the tree keep no segment.
+    trims_kept: bool,
 }
 
 /// Live segments, in numbers.
@@ -138,6 +142,7 @@ impl FileTable {
             to_ship: Vec::new(),
             freed: Vec::new(),
             frees_under_readers: false,
+            trims_kept: false,
         }
     }
 
@@ -146,7 +151,8 @@ impl FileTable {
     /// that would have retired them, and no later trim comes to them. Those beyond its end, which a
     /// power cut may leave, stay, as the log comes to them again.
     ///
-    /// `keeps_old` is the planted defect by which they do not go.
+    /// `keeps_old` is the planted defect by which they do not go. While the replica is filled it
+    /// has no log: segments are files of the state that it copies.
     ///
     /// # Errors
     /// Corruption where a file of the tree references one that the pool does not have.
@@ -154,11 +160,14 @@ impl FileTable {
         pool: &mut Pool,
         version: &Version,
         log_begin: FileId,
-        keeps_old: bool,
+        (keeps_old, is_filled): (bool, bool),
     ) -> Result<Self> {
         let mut table = Self::new(log_begin);
         for placement in pool.files() {
             table.insert(placement.file);
+            if is_filled && let Some(entry) = table.entries.get_mut(&placement.file) {
+                entry.named = Named::NotYet;
+            }
             table.made_durable(placement.clone());
         }
         for (_, meta) in version.files() {
@@ -177,8 +186,9 @@ impl FileTable {
     }
 
     /// Plants the defect by which values files go under readers, or does not.
-    pub(super) const fn plant_values_freed(&mut self, is_planted: bool) {
-        self.frees_under_readers = is_planted;
+    /// Plants as well that segments go with the log though files reference them.
+    pub(super) const fn plant(&mut self, values_freed: bool, kept_trimmed: bool) {
+        (self.frees_under_readers, self.trims_kept) = (values_freed, kept_trimmed);
     }
 
     // ---- questions
@@ -230,7 +240,7 @@ impl FileTable {
     }
 
     /// Whether the log has a segment: all from where it begins.
-    fn is_of_log(&self, file: FileId) -> bool {
+    pub(super) fn is_of_log(&self, file: FileId) -> bool {
         file.kind == FileKind::LogSegment && file >= self.log_begin
     }
 
@@ -247,10 +257,12 @@ impl FileTable {
     /// As [`Pool::add_file`]; then nothing changes.
     pub(super) fn add(&mut self, pool: &mut Pool, placement: FilePlacement) -> Result<()> {
         let file = placement.file;
-        let is_segment = file.kind == FileKind::LogSegment;
-        assert!(!is_segment || self.is_of_log(file), "{file} is placed, and the log is past it");
+        let is_copied = file.kind == FileKind::LogSegment && !self.is_of_log(file);
         pool.add_file(placement)?;
         self.insert(file);
+        if is_copied && let Some(entry) = self.entries.get_mut(&file) {
+            entry.named = Named::NotYet;
+        }
         Ok(())
     }
 
@@ -285,9 +297,7 @@ impl FileTable {
     fn made_durable(&mut self, placement: Arc<FilePlacement>) -> bool {
         let Some(entry) = self.entries.get_mut(&placement.file) else { return false };
         entry.is_durable = true;
-        if is_readable(placement.file) {
-            self.readable.insert(placement);
-        }
+        self.readable.insert(placement);
         true
     }
 
@@ -448,7 +458,8 @@ impl FileTable {
     fn judge(&mut self, pool: &mut Pool, file: FileId) -> Result<()> {
         let (is_of_log, is_in_order) = (self.is_of_log(file), self.is_in_order(file));
         let Some(entry) = self.entries.get_mut(&file) else { return Ok(()) };
-        if is_of_log || entry.is_kept() {
+        let is_trimmed = self.trims_kept && file.kind == FileKind::LogSegment;
+        if is_of_log || entry.is_kept() && !is_trimmed {
             return Ok(());
         }
         if !core::mem::replace(&mut entry.is_retired, true) {
@@ -460,10 +471,10 @@ impl FileTable {
             return Ok(());
         }
         let Some(entry) = self.entries.remove(&file) else { return Ok(()) };
-        if is_readable(file) && entry.is_durable {
+        if entry.is_durable {
             self.readable.remove(file);
         }
-        if file.kind == FileKind::Values {
+        if file.kind != FileKind::Sst {
             self.freed.push(file);
         }
         for referenced in &entry.references {
@@ -494,8 +505,7 @@ impl FileTable {
         for (file, entry) in &self.entries {
             assert!(pool.placement(*file).is_some(), "{file} is known and in no slot");
             assert_eq!(entry.is_retired, !self.keeps(*file), "{file}: {entry:?}");
-            let is_readable = is_readable(*file) && entry.is_durable;
-            assert_eq!(self.readable.get(*file).is_some(), is_readable, "{file}: {entry:?}");
+            assert_eq!(self.readable.get(*file).is_some(), entry.is_durable, "{file}: {entry:?}");
             if file.kind == FileKind::LogSegment && !entry.is_retired {
                 let is_of_log = self.is_of_log(*file);
                 segments.of_log += u64::from(is_of_log);
@@ -532,13 +542,8 @@ impl FileTable {
     }
 }
 
-/// Whether readers of the tree read such files. Those of the log have places of their own.
-fn is_readable(file: FileId) -> bool {
-    file.kind != FileKind::LogSegment
-}
-
 /// The largest segment of the largest shard.
-const LAST_SEGMENT: FileId = FileId { kind: FileKind::LogSegment, number: u64::MAX };
+pub(super) const LAST_SEGMENT: FileId = FileId { kind: FileKind::LogSegment, number: u64::MAX };
 
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, FileId, FileKind, Frontier, ReplicaId, Result, Term};
+use gabion_base::{Error, FileId, Frontier, ReplicaId, Result, Term};
 use gabion_engine::FileMeta;
 use gabion_pool::{FilePlacement, Pool};
 
@@ -397,7 +397,7 @@ impl Fill {
         self.bytes = self.files.values().map(|meta| meta.rounded_len()).sum();
         self.whole.retain(|file| self.files.contains_key(file));
         for file in facts.files.unnamed() {
-            if file.kind != FileKind::LogSegment && !self.files.contains_key(&file) {
+            if !self.files.contains_key(&file) {
                 effects.signal(Signal::Orphan(file));
             }
         }

@@ -273,7 +273,8 @@ impl Jobs {
             slots_free: self.slots_free(pool, &given.slots),
             urgent: given.is_short,
         };
-        let flush = match given.unshipped.flushes_are_too_much() {
+        let awaits_log = tree.next_flush_awaits() > Some(facts.log.durable_end());
+        let flush = match given.unshipped.flushes_are_too_much() || awaits_log {
             true => None,
             false => tree.next_flush(&context),
         };
@@ -305,7 +306,7 @@ impl Jobs {
         let most = &mut self.counted.unshipped_bytes_at_job_max;
         *most = unshipped.max(*most);
         let read = inputs.recipe.inputs.iter().map(|(_, file)| *file);
-        let read = read.chain(inputs.recipe.emptied.iter().copied());
+        let read = read.chain(inputs.recipe.emptied.iter().chain(&inputs.recipe.kept).copied());
         let files: BTreeMap<_, _> =
             read.filter_map(|file| Some((file, facts.place(file)?))).collect();
         let job = Job {
@@ -498,6 +499,11 @@ impl Jobs {
             return self.set_aside(facts, effects, tree, job, damaged, error);
         }
         tree.job_failed(&job.recipe);
+        if is_damage && !job.recipe.kept.is_empty() {
+            // The log has rotted, and memory has the values: they go to a file of their own.
+            job.recipe.memtables.iter().for_each(|memtable| tree.keep_none_of(*memtable));
+            return effects.notice(format!("large values do not stay in the log: {error}"));
+        }
         match error.kind() {
             ErrorKind::NoSpace => {
                 self.counted.jobs_without_space += 1;

@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::drain::{DrainGiven, RingRules};
-use super::file_table::{FileTable, SegmentOrder};
+use super::file_table::{FileTable, LAST_SEGMENT, SegmentOrder};
 use super::orders::{After, DrainInFlight};
 use super::planted::Mutant;
 use alloc::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl Node {
     pub(super) fn schedule_drains(&mut self) {
         // What the protocol wants done to the log at the end is left to the next start.
         let is_held = self.held.is_some() && !self.is_stopping();
-        if self.drain.is_under_way() || is_held {
+        if self.drain.is_under_way() || is_held || self.state.is_being_filled() {
             return;
         }
         let given = DrainGiven {
@@ -163,10 +163,15 @@ impl Node {
     /// # Errors
     /// As [`FileTable::open`].
     pub(super) fn adopt_files(&mut self) -> Result<()> {
-        let first = self.log.config().segment_at(self.state.trimmed.position.get());
-        let keeps_old = self.has(Mutant::SegmentsKept);
-        self.files = FileTable::open(&mut self.pool, self.tree.version(), first, keeps_old)?;
-        self.files.plant_values_freed(self.has(Mutant::ValuesFreedUnderReader));
+        let is_filled = self.state.is_being_filled();
+        let first = match is_filled {
+            true => LAST_SEGMENT,
+            false => self.log.config().segment_at(self.state.trimmed.position.get()),
+        };
+        let how = (self.has(Mutant::SegmentsKept), is_filled);
+        self.files = FileTable::open(&mut self.pool, self.tree.version(), first, how)?;
+        let trims = self.has(Mutant::KeptSegmentsTrimmed);
+        self.files.plant(self.has(Mutant::ValuesFreedUnderReader), trims);
         self.drain.found(&self.log);
         Ok(())
     }
@@ -182,7 +187,7 @@ mod tests {
     use gabion_base::SequenceNumber;
     use gabion_base::{Frontier, Term};
     use gabion_engine::{Edit, EntryKind, FileMeta, FileReference, Flushed, JobKind};
-    use gabion_log::{Anchor, Span};
+    use gabion_log::{Anchor, RecordFlags, RecordKind, Span, Stamp};
 
     /// Slots of a segment that is read for a member are not written again under the read.
     /// docs/faults.md: E12
@@ -228,13 +233,19 @@ mod tests {
             references: alloc::vec![FileReference { file: segment, live_bytes: 100 }],
             ..FileMeta::clone(&file.meta)
         };
+        let kept = FileMeta {
+            len: node.config.segment_len,
+            raw_value_bytes: 100,
+            references: Vec::new(),
+            ..FileMeta { id: segment, ..meta.clone() }
+        };
         let edit = Edit {
             number: 1,
             kind: JobKind::Flush,
             term: Term(0),
             removed: Vec::new(),
             added: alloc::vec![(0, meta)],
-            values: Vec::new(),
+            values: alloc::vec![kept],
             flushed: Some(Flushed { memtable, frontier, sequence }),
             next_file: 2,
             floor: None,
@@ -262,9 +273,18 @@ mod tests {
         }
         machine.commit(&mut node);
         segments.iter().for_each(|file| assert!(node.files.placed(&node.pool, *file)));
+        let behind = LogPosition(2 * node.config.segment_len);
+        node.log.begin_term(Term(1)).unwrap();
+        while node.log.durable_end() < behind {
+            let stamp = Stamp { flags: RecordFlags::BLOCK_END, ..Stamp::default() };
+            node.log.append(RecordKind::Batch, &[0; 4_000], stamp).unwrap();
+            while let Some(drain) = node.log.next_drain(true) {
+                node.log.drained(drain.end);
+            }
+            node.log.flushed(node.log.drained_end());
+        }
         flush_with_reference(&machine, &mut node, segments[1]);
-        let position = LogPosition(2 * node.config.segment_len);
-        node.state.trimmed = Anchor { position, ..Anchor::START };
+        node.state.trimmed = Anchor { position: behind, ..Anchor::START };
         node.state.view.term = Term(1);
         node.state.spans = alloc::vec![Span { term: Term(1), start: LogPosition::ZERO, end: None }];
         node.stage_state(None);

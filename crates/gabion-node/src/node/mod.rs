@@ -69,7 +69,7 @@ pub use fill::{FillStatus, FillStep};
 use gabion_base::{
     ConfigNumber, Error, Failed, FileId, FileKind, Frontier, LogPosition, ReplicaId,
 };
-use gabion_engine::{ReadView, ReaderStats, Tree};
+use gabion_engine::{LogLayout, ReadView, ReaderStats, Tree};
 use gabion_log::{Log, LogConfig, RecoveryReport, SegmentSource};
 use gabion_pool::Pool;
 use gabion_replication::{Action, Frame, Lost, Protocol};
@@ -174,12 +174,14 @@ impl Node {
         options: NodeOptions,
         state: ReplicaState,
         log: Log,
-        tree: Tree,
+        mut tree: Tree,
         pool: Pool,
         protocol: Box<dyn Protocol>,
         now_ms: u64,
     ) -> Self {
         let me = state.me;
+        let &LogConfig { shard, segment_len, .. } = log.config();
+        tree.keep_values_in(LogLayout { shard, segment_len });
         let view = View::new(config.compaction, state.view_in_effect(), me);
         let has_all = state.trimmed.position == LogPosition::ZERO;
         let sessions = sessions::Sessions::new(config.segment_len, has_all);

@@ -20,6 +20,10 @@ pub enum Mutant {
     /// A compaction that empties values files in place puts what it makes of old versions above
     /// newer ones.
     CollectedOverNewer,
+    /// A flush leaves values in segments in which a term begins, behind a gap.
+    GapsKept,
+    /// A segment goes when the log begins behind it, though files reference it.
+    KeptSegmentsTrimmed,
     /// The number of an edit is not the one after the last.
     GapInEdits,
     /// Two records that arrive together are applied the second one first.
@@ -114,6 +118,7 @@ impl super::Node {
             Mutant::SlotFreedUnderReader,
             Mutant::ReadUnderWayNotWaitedFor,
             Mutant::ValuesFreedUnderReader,
+            Mutant::KeptSegmentsTrimmed,
             Mutant::EditBeforeFiles,
             Mutant::SegmentsKept,
             Mutant::OldStateOverwritten,

@@ -486,9 +486,10 @@ impl Repairs {
             (Ok(()), Some(placement), Some(meta)) => {
                 let file = ShippedFile {
                     file,
-                    term: placement.term,
-                    len: placement.len,
-                    checksum: placement.checksum,
+                    // The place of a segment was made before its bytes came, and tells none.
+                    term: meta.term,
+                    len: meta.rounded_len(),
+                    checksum: meta.checksum,
                     chunk_crcs: meta.chunk_crcs.clone(),
                     slots: placement.slots.clone(),
                 };

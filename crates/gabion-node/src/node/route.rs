@@ -34,6 +34,7 @@ use super::marks::AtEnd;
 use super::orders::{After, Order};
 use super::planted::{Mutant, is_planted};
 use super::shipping::Granted;
+use super::steps::Step;
 use super::{LoadId, Node};
 use crate::NodeOptions;
 use crate::message::{NodeMessage, ShippedFile};
@@ -595,10 +596,25 @@ impl Node {
         if !self.duties().compact || !self.jobs.may_try(self.now_ms) {
             return;
         }
+        self.await_log_of_flush();
         let given = self.jobs_given();
         let (facts, tree, pool) = (facts!(self), &mut self.tree, &mut self.pool);
         self.jobs.schedule(&facts, &mut self.effects, tree, pool, &given);
         self.settle();
+    }
+
+    /// The values of the next flush that stay in the log are to be there first. Where it has no
+    /// room for its segments they go to a values file, as that may give back room.
+    fn await_log_of_flush(&mut self) {
+        let Some(end) = self.tree.next_flush_awaits() else { return };
+        if end <= self.log.durable_end() {
+            return;
+        }
+        if self.drain.lacks_slots(&self.log, &self.pool).is_some() {
+            return self.tree.keep_none_at_next_flush();
+        }
+        self.drain.want(end);
+        self.due.mark(Step::Drains);
     }
 
     pub(super) fn let_jobs_build(&mut self) {

@@ -162,6 +162,11 @@ impl Writing {
         self.batch.len()
     }
 
+    /// Bytes of the record before.
+    pub(super) const fn last_len(&self) -> u64 {
+        self.room as u64
+    }
+
     /// Bytes that this turn's record can still take.
     pub(super) fn room_left(&self, config: &GroupConfig) -> usize {
         match self.claims.is_full() {

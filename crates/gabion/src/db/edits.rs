@@ -171,6 +171,11 @@ fn recipe_fields(recipe: &Recipe) -> Value {
     if recipe.large_from > 0 {
         fields["large_from"] = recipe.large_from.into();
     }
+    if !recipe.kept.is_empty() {
+        let kept = recipe.kept.iter().map(FileId::to_string);
+        fields["kept"] = kept.collect::<Vec<_>>().into();
+        fields["kept_from"] = recipe.kept_from.into();
+    }
     if !recipe.emptied.is_empty() {
         let emptied = recipe.emptied.iter().map(FileId::to_string);
         fields["emptied"] = emptied.collect::<Vec<_>>().into();

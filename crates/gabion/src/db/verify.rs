@@ -27,7 +27,9 @@ pub(super) fn run(pool: &AtRest, out: &mut Out) -> Told {
             progress.bar_of(done, total, "entries", &format!("{} of L{level}", meta.id));
             done += entries(pool, &source, meta, scrubbed)?;
         }
-        for meta in opened.tree().version().values_files() {
+        let values_files = opened.tree().version().values_files();
+        // Segments of the log that keep values have been read by their checksums.
+        for meta in values_files.filter(|meta| meta.id.kind == FileKind::Values) {
             progress.say(&format!("reading {}", meta.id));
             values(pool, &source, meta, scrubbed)?;
         }

@@ -186,13 +186,17 @@ impl Rig {
             frontier: Frontier::of(LogPosition(8)),
             sequence: SequenceNumber(self.edits + 1),
         });
+        let version = self.versions.current().clone();
+        let is_new = |file: &&FileId| !added.is_empty() && version.values_file(**file).is_none();
+        let described =
+            |file: &FileId| FileMeta { raw_value_bytes: LEN, references: Vec::new(), ..meta(file) };
         let edit = Edit {
             number: self.edits + 1,
             kind,
             term: Term(1),
             removed: removed.iter().map(|file| (level(file), *file)).collect(),
             added: added.iter().map(|file| (to, meta(file))).collect(),
-            values: Vec::new(),
+            values: segments.iter().filter(is_new).map(described).collect(),
             flushed,
             next_file: self.next_sst,
             floor: None,
@@ -239,7 +243,7 @@ impl Rig {
         let State { version, log_begin } = self.durable.clone();
         let version = Version::decode(&mut Reader::new(&version, "version")).unwrap();
         self.pool = opened(&self.disk, &self.handle);
-        self.table = FileTable::open(&mut self.pool, &version, log_begin, false).unwrap();
+        self.table = FileTable::open(&mut self.pool, &version, log_begin, (false, false)).unwrap();
         self.versions = Versions::new(version);
         let last = self.table.entries.range(segment(0)..=LAST_SEGMENT).next_back();
         let next = last.map_or(0, |(file, _)| file.ordinal() + 1);
@@ -480,12 +484,17 @@ fn take_step(rig: &mut Rig, step: Step) {
             let unnamed = rig.table.unnamed().filter(|file| rig.table.get(*file).is_some());
             let added: Vec<FileId> = unnamed.filter(is_next).take(added).collect();
             let here = rig.referable();
-            let segments: Vec<FileId> =
+            let mut segments: Vec<FileId> =
                 here.iter().skip(at % (here.len() + 1)).take(segments).copied().collect();
             let files: Vec<FileId> =
                 rig.versions.current().files().map(|(_, meta)| meta.id).collect();
             let removed: Vec<FileId> =
                 files.iter().skip(at % (files.len() + 1)).take(removed).copied().collect();
+            if !removed.is_empty() {
+                // Flushes alone leave values in the log.
+                let version = rig.versions.current();
+                segments.retain(|file| version.values_file(*file).is_some());
+            }
             if !added.is_empty() || !removed.is_empty() {
                 rig.edit(&removed, &added, &segments).unwrap();
             }

@@ -3,12 +3,21 @@
 
 use crate::AckLevel;
 use crate::node::Node;
+use crate::node::apply::note_places;
+use crate::node::planted::Mutant;
 use crate::node::steps::Step;
 use crate::node::writes::Unlogged;
 use alloc::vec::Vec;
 use gabion_base::{Error, Failed, Frontier, LogPosition, Result, SequenceNumber, ShardId};
 use gabion_log::{Appended, RecordBuilder, RecordFlags, RecordKind, Seal, Stamp};
 use gabion_replication::GroupView;
+
+/// A seal has no more bytes than these.
+const SEAL_LEN_MAX: u64 = 512;
+/// A seal fills its segment where less than this is left of it, and [`SEAL_MARGIN_PART`] at most.
+const SEAL_MARGIN_MIN: u64 = 4_096;
+/// The filled rest is written, and sent, for nothing: at most such a part of a segment.
+const SEAL_MARGIN_PART: u64 = 16;
 
 impl Node {
     /// Appends a record at the head and tells the protocol.
@@ -70,9 +79,14 @@ impl Node {
             last.end,
             "what is sent is what the log has"
         );
-        if kind == RecordKind::Seal {
-            self.apply.note_seal(record.anchor(), now_ms);
-            self.sessions.sealed();
+        match kind {
+            RecordKind::Batch => note_places(&mut self.tree, &record),
+            RecordKind::TermStart if !self.has(Mutant::GapsKept) => self.tree.note_gap(),
+            RecordKind::Seal => {
+                self.apply.note_seal(record.anchor(), now_ms);
+                self.sessions.sealed();
+            }
+            _ => {}
         }
         self.tree.pass_time(now_ms);
         self.due.mark_all(&Step::APPENDED);
@@ -107,7 +121,8 @@ impl Node {
 
     /// Completes the active MemTable, here and by the record at every member.
     pub(in crate::node) fn append_seal(&mut self) {
-        match self.append_unlogged() {
+        // What comes before the seal is there before it is seen where that ends.
+        match self.append_unlogged().and_then(|()| self.append_sessions()) {
             Ok(()) => {}
             Err(error) => return self.failed(Failed::Append, error),
         }
@@ -117,7 +132,7 @@ impl Node {
         let frontier = Frontier::of(self.log.end());
         Seal { memtable, sequence, frontier }.encode(&mut payload);
         let result = self
-            .append_record(RecordKind::Seal, &payload, sequence, 0, RecordFlags::BLOCK_END)
+            .append_record(RecordKind::Seal, &payload, sequence, 0, self.seal_flags())
             .and_then(|end| self.tree.seal(memtable, Frontier::of(end)).map(|_| ()));
         match result {
             Ok(()) => {
@@ -130,6 +145,40 @@ impl Node {
             }
             // Without room for it the MemTable grows a little more.
             Err(error) => self.failed(Failed::Append, error),
+        }
+    }
+
+    /// Completes the active MemTable where it is full, or where its segment is and values are to
+    /// stay there. One whose values are to stay may be a quarter longer, up to the segment's end.
+    pub(in crate::node) fn seal_if_due(&mut self) {
+        let last = self.tree.last_segment(self.log.end());
+        let usual = self.tree.config().memtable_len;
+        let is_near = self.log.segment_rest() <= usual / 4;
+        let limit = match last.is_some_and(|last| last.is_large && last.is_whole && is_near) {
+            true => usual / 4 * 5,
+            false => usual,
+        };
+        if self.ends_segment() || self.tree.needs_seal_over(limit) {
+            self.append_seal();
+        }
+    }
+
+    /// Whether a seal is to fill the log's segment, of which little is left.
+    fn ends_segment(&self) -> bool {
+        let len = self.log.config().segment_len;
+        // The next turn is most likely as long as the last: it is to begin in this segment or the
+        // next, not to lie in both.
+        let margin = (2 * self.writing.last_len()).max(SEAL_MARGIN_MIN).min(len / SEAL_MARGIN_PART);
+        let rest = self.log.segment_rest();
+        let last = self.tree.last_segment(self.log.end());
+        last.is_some_and(|last| last.is_large) && (SEAL_LEN_MAX..=margin).contains(&rest)
+    }
+
+    /// The next MemTable begins with a segment where the values of this one stay in its own.
+    fn seal_flags(&self) -> RecordFlags {
+        match self.ends_segment() {
+            true => RecordFlags::BLOCK_END.with(RecordFlags::SEGMENT_END),
+            false => RecordFlags::BLOCK_END,
         }
     }
 

@@ -177,9 +177,7 @@ impl Node {
         if level == AckLevel::Durable {
             self.want_durable(self.log.end());
         }
-        if self.tree.needs_seal() {
-            self.append_seal();
-        }
+        self.seal_if_due();
         Ok(self.log_end())
     }
 
@@ -269,9 +267,7 @@ impl Node {
         if self.time_due_ms().is_none_or(|due_ms| due_ms > self.now_ms()) {
             self.tree.pass_time(self.now_ms());
         }
-        if self.tree.needs_seal() {
-            self.append_seal();
-        }
+        self.seal_if_due();
         Ok(())
     }
 

@@ -1,0 +1,222 @@
+//! Large values that stay in segments of the log: which do, what the edit says of their segments,
+//! what a flush does where a segment has other bytes, and what becomes of a segment with garbage.
+
+use crate::support::*;
+use gabion_base::{ErrorKind, FileId, FileKind, Frontier, LogPosition, Result, ShardId};
+use gabion_engine::*;
+
+const LARGE: u32 = 100;
+const SEGMENT_LEN: usize = 8 * 1024;
+const HEADER_LEN: usize = 88;
+
+fn config() -> TreeConfig {
+    TreeConfig { large_values: LARGE, ..small_config() }
+}
+
+fn segment(ordinal: usize) -> FileId {
+    FileId::log_segment(ShardId(0), ordinal as u64)
+}
+
+fn large(n: u64) -> Vec<u8> {
+    format!("value {n} ").into_bytes().repeat(30)
+}
+
+/// A replica with its log, cut into segments.
+struct Store {
+    replica: Replica,
+    log: Vec<u8>,
+    edit: u64,
+}
+
+impl Store {
+    fn new(config: TreeConfig) -> Self {
+        let mut replica = Replica::new(config);
+        let layout = LogLayout { shard: ShardId(0), segment_len: SEGMENT_LEN as u64 };
+        replica.tree.keep_values_in(layout);
+        Self { replica, log: Vec::new(), edit: 0 }
+    }
+
+    fn fill_segment(&mut self) {
+        self.log.resize(self.log.len().next_multiple_of(SEGMENT_LEN), 0);
+    }
+
+    fn put(&mut self, name: &str, value: &[u8]) {
+        let mut batch = BatchBuilder::new();
+        batch.put(Keyspace::User, name.as_bytes(), value).unwrap();
+        let payload = batch.finish();
+        let rest = SEGMENT_LEN - self.log.len() % SEGMENT_LEN;
+        if rest < HEADER_LEN + payload.len() {
+            self.fill_segment();
+        }
+        self.log.resize(self.log.len() + HEADER_LEN, 7);
+        let (first, at) = (self.replica.tree.last_sequence().next(), self.end());
+        self.log.extend_from_slice(&payload);
+        self.log.resize(self.log.len().next_multiple_of(8), 0);
+        self.replica.tree.apply_batch(first, &payload).unwrap();
+        self.replica.tree.note_places(first, &payload, at);
+    }
+
+    fn end(&self) -> LogPosition {
+        LogPosition(self.log.len() as u64)
+    }
+
+    fn seal(&mut self) {
+        self.log.resize(self.log.len() + HEADER_LEN, 9);
+        let id = self.replica.tree.active_id();
+        self.replica.tree.seal(id, Frontier::of(self.end())).unwrap();
+    }
+
+    /// The log is in files as far as its segments are full.
+    fn drain(&mut self) {
+        for (ordinal, bytes) in self.log.chunks_exact(SEGMENT_LEN).enumerate() {
+            self.replica.files.insert(segment(ordinal), bytes.to_vec().into());
+        }
+    }
+
+    fn try_run(&mut self, job: &JobInputs) -> Result<Edit> {
+        let (source, mut sink) = (self.replica.files.clone(), self.replica.files.clone());
+        let output = block_on(run_job(job, GROUP, &source, &mut sink))?;
+        let edit = self.replica.tree.finish_job(output, self.edit + 1).unwrap();
+        let edit = Edit::decode(&edit.encode().unwrap()).unwrap();
+        self.replica.tree.apply_edit(&edit).unwrap();
+        self.edit += 1;
+        Ok(edit)
+    }
+
+    /// Fills two segments and a bit with values, from number `first` on, and flushes them.
+    fn flush_of(&mut self, first: u64) -> Edit {
+        let behind = (self.log.len() / SEGMENT_LEN + 2) * SEGMENT_LEN;
+        let mut n = first;
+        while self.log.len() < behind {
+            self.put(&format!("k{n:03}"), &large(n));
+            n += 1;
+        }
+        self.seal();
+        self.drain();
+        let job = self.replica.tree.next_flush(&context()).unwrap();
+        self.try_run(&job).unwrap()
+    }
+
+    fn stats(&self) -> ValuesStats {
+        self.replica.tree.version().values_stats()
+    }
+
+    fn get(&self, name: &str) -> Option<gabion_media::Bytes> {
+        self.replica.get(name.as_bytes())
+    }
+}
+
+#[test]
+fn values_in_whole_segments_of_the_range_stay_there_and_the_edit_describes_these() {
+    let mut store = Store::new(config());
+    store.put("small", b"in place");
+    let edit = store.flush_of(0);
+    let recipe = edit.recipe.as_ref().unwrap();
+    assert_eq!((&recipe.kept[..], recipe.kept_from), (&[segment(0), segment(1)][..], LARGE));
+    assert_eq!(recipe.large_from, 0, "the one behind them is too little for a file");
+    let described: Vec<_> = edit.segments().collect();
+    assert_eq!(described.len(), 2);
+    for (ordinal, meta) in described.into_iter().enumerate() {
+        assert_eq!(meta.id, segment(ordinal));
+        assert_eq!(meta.rounded_len(), SEGMENT_LEN as u64);
+        meta.verify(&store.replica.files.bytes(meta.id)).unwrap();
+    }
+    let stats = store.stats();
+    assert_eq!((stats.files, stats.segments, stats.dead_bytes()), (2, 2, 0));
+    let mut n = 0;
+    while let Some(value) = store.get(&format!("k{n:03}")) {
+        assert_eq!(value, large(n));
+        n += 1;
+    }
+    assert!(n > 30, "{n} values");
+    assert_eq!(store.get("small").as_deref(), Some(&b"in place"[..]));
+    // The next MemTable begins within a segment, of which it has not all.
+    let edit = store.flush_of(500);
+    assert_eq!(edit.recipe.unwrap().kept, [segment(3)]);
+    let snapshot = store.replica.tree.snapshot();
+    let again = Tree::open(config(), GROUP, &snapshot).unwrap();
+    assert_eq!(again.snapshot(), snapshot);
+    assert_eq!(again.version().values_stats().segments, 3);
+}
+
+#[test]
+fn a_flush_waits_for_the_log_that_keeps_its_values_and_can_do_without() {
+    let mut store = Store::new(config());
+    for n in 0..60 {
+        store.put(&format!("k{n:03}"), &large(n));
+    }
+    store.seal();
+    let awaited = store.replica.tree.next_flush_awaits();
+    assert_eq!(awaited, Some(LogPosition(2 * SEGMENT_LEN as u64)));
+    store.replica.tree.keep_none_at_next_flush();
+    assert_eq!(store.replica.tree.next_flush_awaits(), None);
+    let job = store.replica.tree.next_flush(&context()).unwrap();
+    let edit = store.try_run(&job).unwrap();
+    let recipe = edit.recipe.unwrap();
+    assert_eq!((recipe.kept.len(), recipe.large_from), (0, LARGE));
+    let stats = store.stats();
+    assert!(stats.segments == 0 && stats.files > 0, "{stats:?}");
+    assert_eq!(store.get("k007").unwrap(), large(7));
+}
+
+#[test]
+fn a_term_that_begins_in_the_range_has_its_values_elsewhere() {
+    let mut store = Store::new(config());
+    store.put("a", &large(1));
+    store.replica.tree.note_gap();
+    let edit = store.flush_of(0);
+    assert!(edit.segments().next().is_none());
+    assert_eq!(edit.recipe.unwrap().large_from, LARGE);
+    assert_eq!(store.flush_of(900).segments().count(), 1, "the next range has none");
+}
+
+/// docs/faults.md: E5
+#[test]
+fn a_flush_fails_where_the_log_has_other_bytes_than_memory() {
+    let mut store = Store::new(config());
+    for n in 0..60 {
+        store.put(&format!("k{n:03}"), &large(n));
+    }
+    store.seal();
+    store.drain();
+    let job = store.replica.tree.next_flush(&context()).unwrap();
+    let whole = store.replica.files.bytes(segment(1));
+    let at = whole.windows(9).position(|part| part == b"value 40 ").unwrap();
+    let mut bytes = whole.to_vec();
+    bytes[at + 9] ^= 1;
+    store.replica.files.insert(segment(1), bytes.into());
+    let error = store.try_run(&job).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    let expected = format!("{} at offset {at}: the log has a value of", segment(1));
+    assert!(error.message().contains(&expected), "{error}");
+    store.replica.files.insert(segment(1), whole);
+    store.try_run(&job).unwrap();
+}
+
+#[test]
+fn a_segment_with_garbage_is_emptied_by_compactions_and_goes() {
+    let mut store = Store::new(config());
+    let first = store.flush_of(0);
+    let count = first.values.iter().map(|meta| meta.entries).sum::<u64>();
+    for round in 1..6_u64 {
+        for n in (0..count).filter(|n| n % 4 > 0) {
+            store.put(&format!("k{n:03}"), &large(1_000 * round + n));
+        }
+        store.seal();
+        store.drain();
+        let job = store.replica.tree.next_flush(&context()).unwrap();
+        store.try_run(&job).unwrap();
+        while let Some(job) = store.replica.tree.next_compaction(&context()) {
+            store.try_run(&job).unwrap();
+        }
+    }
+    assert!(store.replica.tree.version().values_file(segment(0)).is_none(), "it is emptied");
+    for n in 0..count {
+        let round = if n % 4 > 0 { 5 } else { 0 };
+        assert_eq!(store.get(&format!("k{n:03}")).unwrap(), large(1_000 * round + n), "{n}");
+    }
+    let stats = store.stats();
+    assert!(stats.dead_bytes() * 2 <= stats.value_bytes, "{stats:?}");
+    let moved = store.replica.tree.version().values_files();
+    assert!(moved.into_iter().any(|meta| meta.id.kind == FileKind::Values));
+}
