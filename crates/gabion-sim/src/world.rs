@@ -220,6 +220,7 @@ impl World {
         self.settle()?;
         history::check(&self.history)?;
         check::at_rest(self)?;
+        self.check_segments()?;
         let records = self.scan(self.reader())?;
         check::gone(&self.history, &records)
     }

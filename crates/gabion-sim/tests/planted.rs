@@ -28,7 +28,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         Mutant::CutNotKept => Faults { absences: 200, ..of_seed.faults },
         _ => of_seed.faults,
     };
-    Options {
+    let mut options = Options {
         replicas: if alone { 1 } else { 3 },
         clients: if alone { 10 } else { 4 },
         // A member that is not the head starts again in its old term.
@@ -50,11 +50,20 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         large_values: match mutant {
             Mutant::ValuesFreedUnderReader => 64,
             Mutant::CollectedOverNewer => 100,
+            Mutant::GapsKept | Mutant::KeptSegmentsTrimmed => 64,
             _ => 0,
         },
         loads: 0,
+        keeps_in_log: false,
+        segment_len: Options::default().segment_len,
+        counters: true,
         ..of_seed
+    };
+    let stays = [Mutant::GapsKept, Mutant::KeptSegmentsTrimmed];
+    if stays.contains(&mutant) {
+        options.keep_in_log();
     }
+    options
 }
 
 /// A tree whose files are as short as may be.
@@ -102,6 +111,19 @@ fn is_caught_from(first: u64, mutant: Mutant, ways: &[&str]) {
 #[test]
 fn a_slot_freed_under_a_reader_is_caught() {
     is_caught(Mutant::SlotFreedUnderReader, &["scan: ", "read of key", "checksum", "not free"]);
+}
+
+/// docs/faults.md: R13
+#[test]
+fn a_segment_with_a_gap_that_keeps_values_is_caught() {
+    is_caught(Mutant::GapsKept, &["keeps values and has other bytes than its edit says"]);
+}
+
+/// docs/faults.md: E12
+#[test]
+fn a_segment_that_goes_with_the_log_though_files_reference_it_is_caught() {
+    let ways = ["scan: ", "read of key", "has no place", "in no slot"];
+    is_caught(Mutant::KeptSegmentsTrimmed, &ways);
 }
 
 /// docs/faults.md: E12

@@ -108,6 +108,9 @@ pub struct Options {
     pub tree: Option<TreeConfig>,
     /// Values of so many bytes, or more, lie apart from a tree of the usual shape; 0: none does.
     pub large_values: u32,
+    /// Large values stay in the log's segments: a MemTable of the usual tree is as long as one, and
+    /// writers write no counters.
+    pub keeps_in_log: bool,
     /// Bytes of a log segment; the ring has four.
     pub segment_len: u64,
     /// Bytes of each replica's cache of blocks.
@@ -184,11 +187,21 @@ impl Options {
         if [1, 4, 7, 8].contains(&(seed % 11)) {
             options.large_values = 64 + 100 * (seed % 3) as u32;
         }
+        if [15, 19].contains(&(seed % 22)) {
+            options.keep_in_log();
+        }
         if seed % 3 == 1 {
             // Less than slow scans need.
             options.pin_budget = PinBudget { age_ms_max: 50, states_max: 3 };
         }
         options
+    }
+
+    /// Has large values stay in the log.
+    pub const fn keep_in_log(&mut self) {
+        (self.large_values, self.keeps_in_log, self.counters) = (64, true, false);
+        // Values live for a while, and edits take little of the log.
+        (self.segment_len, self.keys) = (64 * 1024, 200);
     }
 }
 
@@ -234,6 +247,7 @@ impl Default for Options {
             foreign_targets: None,
             tree: None,
             large_values: 0,
+            keeps_in_log: false,
             segment_len: 256 * 1024,
             cache_len: 1 << 16,
             compactions_max: 1,
@@ -265,10 +279,10 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     let tree = options.tree.clone().unwrap_or_else(|| TreeConfig {
         sst,
         bottom_compression: is_mixed.then_some(Compression::ZSTD),
-        memtable_len: 19 * 1024,
-        l0_trigger: 2 + (seed % 3) as u32,
+        memtable_len: if options.keeps_in_log { options.segment_len } else { 19 * 1024 },
+        l0_trigger: if options.keeps_in_log { 4 } else { 2 + (seed % 3) as u32 },
         sst_len: 64 * 1024,
-        level1_len: 256 * 1024,
+        level1_len: if options.keeps_in_log { 1 << 20 } else { 256 * 1024 },
         large_values: options.large_values,
         ..TreeConfig::default()
     });

@@ -89,6 +89,8 @@ pub struct Outcome {
     pub jobs_set_aside: u64,
     /// Files that were repaired from another replica.
     pub repaired_files: u64,
+    /// Segments of the log in which edits left values, over all replicas.
+    pub kept_segments: u64,
 }
 
 impl Outcome {
@@ -134,6 +136,7 @@ impl Outcome {
         self.failed_reads += other.failed_reads;
         self.jobs_set_aside += other.jobs_set_aside;
         self.repaired_files += other.repaired_files;
+        self.kept_segments += other.kept_segments;
     }
 }
 
@@ -164,6 +167,7 @@ impl World {
         outcome.verified_read_bytes += counters.verified_read_bytes;
         outcome.pulled_files += counters.pulled_files;
         outcome.skipped_files += counters.skipped_files;
+        outcome.kept_segments += counters.kept_segments;
         outcome.jobs_without_space += counters.jobs_without_space;
         outcome.jobs_set_aside += counters.jobs_set_aside;
         outcome.repaired_files += counters.repaired_files;

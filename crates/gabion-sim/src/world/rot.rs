@@ -111,6 +111,32 @@ impl World {
         true
     }
 
+    /// Each segment that keeps values has the bytes of its edit, at every replica, where nothing
+    /// has rotted.
+    pub(super) fn check_segments(&mut self) -> Result<(), String> {
+        let faults = &self.options.faults;
+        if faults.rot > 0 || faults.log_rot > 0 {
+            return Ok(());
+        }
+        for index in 0..self.machines.len() {
+            if self.node(index).is_none() {
+                continue;
+            }
+            let kept: Vec<FileId> = self
+                .files(index)
+                .into_iter()
+                .filter(|it| it.kind == FileKind::LogSegment)
+                .collect();
+            if let Some(file) = kept.into_iter().find(|file| !self.is_whole(index, *file)) {
+                return Err(format!(
+                    "replica {}: {file} keeps values and has other bytes than its edit says",
+                    index + 1
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_whole(&self, index: usize) -> Result<(), String> {
         let node = self.node(index).ok_or("a replica that was read is down")?;
         if let Some(left) = node.damaged_files().next() {

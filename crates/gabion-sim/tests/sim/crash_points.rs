@@ -1,4 +1,4 @@
-//! Every crash point of twenty-three workloads. A replica alone in its group writes, flushes,
+//! Every crash point of twenty-four workloads. A replica alone in its group writes, flushes,
 //! compacts and trims, and all effects on its disk and its ring are recorded. For every boundary
 //! between two such effects the machine is made anew as a crash there would have left it
 //! (docs/faults.md E1 to E3).
@@ -405,6 +405,12 @@ fn durable_batches_over_segments_and_trims_survive_every_crash_point() {
 #[test]
 fn syncs_amid_flushes_survive_every_crash_point() {
     all(&workloads::syncs());
+}
+
+/// docs/faults.md: E1
+#[test]
+fn values_that_stay_in_the_log_survive_every_crash_point() {
+    all(&workloads::kept());
 }
 
 #[test]

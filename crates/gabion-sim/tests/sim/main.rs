@@ -10,6 +10,7 @@ mod foreign_targets;
 mod full_pools;
 mod held_jobs;
 mod io_failures;
+mod kept_segments;
 mod loads;
 mod lost_files;
 mod marks;

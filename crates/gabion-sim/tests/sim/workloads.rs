@@ -98,6 +98,20 @@ pub(crate) fn syncs() -> Workload {
     })
 }
 
+/// Long values that stay in the log's segments, which are as long as a MemTable; overwritten, so
+/// that compactions empty them. The ring has room for all MemTables: it is drained for these alone.
+pub(crate) fn kept() -> Workload {
+    let mut random = Random::new(24);
+    let mut group = replicated();
+    (group.segment_len, group.ring_len) = (16 * 1024, 128 * 1024);
+    group.tree.large_values = 64;
+    workload("kept", group, 120, |n| match random.below(30) {
+        0 => Turn::Restart,
+        1 => Turn::Write(vec![(random.below(20), None), (random.below(20), None)]),
+        _ => Turn::Write(vec![put_long(random.below(40), n)]),
+    })
+}
+
 /// Ascending keys: flushed files overlap nothing and are moved down as they are.
 pub(crate) fn ascending() -> Workload {
     workload("ascending", replicated(), 160, |n| Turn::Write(vec![put(n, n), put(1_000 + n, n)]))
