@@ -19,7 +19,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, Generation, GroupId, ReplicaId, Result, SlotIndex, Term};
+use gabion_base::{
+    Error, FileId, FileKind, Generation, GroupId, ReplicaId, Result, SlotIndex, Term,
+};
 
 /// Generations reserved at a time. Each start skips what is left of the last reservation; there is
 /// room for 2^43 starts.
@@ -319,7 +321,13 @@ impl Pool {
         let Some(old) = live.map(|entry| entry.placement.clone()) else {
             return Err(Error::not_found(format!("{file} is not live in the pool")));
         };
-        let content = |of: &FilePlacement| (of.term, of.len, of.checksum);
+        // A segment of the log got its place before its bytes: that tells neither term nor checksum
+        // of the file that it has become.
+        let is_segment = file.kind == FileKind::LogSegment;
+        let content = |of: &FilePlacement| match is_segment {
+            true => (Term::ZERO, of.len, 0),
+            false => (of.term, of.len, of.checksum),
+        };
         if content(&old) != content(&placement) {
             return Err(Error::corruption(format!(
                 "{file}: its place was to be taken by {} bytes of {} with checksum {:08x}; it has {} of {} \
