@@ -4,6 +4,7 @@ use crate::admin;
 use crate::host::ServerHost;
 use crate::process;
 use crate::service::Service;
+use gabion_base::units::SLOT_LEN;
 use gabion_engine::picker::Strategy;
 use gabion_host::memory::{Memory, MemoryKind};
 use gabion_node::ring::Fate;
@@ -116,8 +117,8 @@ fn always(service: &Service) -> Value {
     with_values(status, &node)
 }
 
-/// Adds what values files hold: dead are values that nothing leads to any more. Apart, as the macro
-/// takes no more.
+/// Adds what values files hold (dead are values that nothing leads to any more), and what all
+/// takes. Apart, as the macro takes no more.
 fn with_values(mut status: Value, node: &Node) -> Value {
     let stats = node.tree().version().values_stats();
     status["values"] = json!({
@@ -128,7 +129,15 @@ fn with_values(mut status: Value, node: &Node) -> Value {
         "live_bytes": stats.live_bytes,
         "dead_bytes": stats.dead_bytes(),
     });
+    status["space_bytes"] = space_bytes(node).into();
     status
+}
+
+/// What the store takes of the device: slots of files and of the log, without those that are only
+/// granted to others.
+fn space_bytes(node: &Node) -> u64 {
+    let counts = node.pool().counts();
+    SLOT_LEN * u64::from(counts.total - counts.free - counts.granted)
 }
 
 fn levels(node: &Node) -> Vec<Value> {
