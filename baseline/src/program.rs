@@ -58,6 +58,13 @@ pub struct ReplicaArgs {
     /// Threads that flush and compact.
     #[arg(long, default_value_t = 2)]
     pub background_threads: u32,
+    /// Bytes at which a level aims ÷ those of the level above it [default: the store's].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub growth_factor: Option<u32>,
+    /// Values of so many bytes, or more, go into files of their own, whose garbage the store
+    /// collects [default: none does].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub blobs_from: Option<u64>,
     /// Use the page cache.
     #[arg(long)]
     pub buffered: bool,
@@ -80,6 +87,8 @@ impl ReplicaArgs {
             background_threads: self.background_threads,
             is_direct: !self.buffered,
             log: self.log,
+            growth_factor: self.growth_factor,
+            blobs_from: self.blobs_from,
             ..EngineOptions::new(self.dir.clone())
         }
     }

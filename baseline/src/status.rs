@@ -34,6 +34,7 @@ pub(crate) fn status<S: Store>(server: &Server<S>) -> Result<Value> {
         "compaction": S::NAME,
         "live_files": files,
         "live_bytes": state.live_bytes,
+        "space_bytes": state.space_bytes,
         "levels": state.levels.iter().map(|files| json!({"files": files})).collect::<Vec<_>>(),
         // Jobs that run or are due stand with what waits to be flushed: a store is quiet when none is left.
         "memtable": {"active_bytes": state.active_bytes, "sealed": state.pending},

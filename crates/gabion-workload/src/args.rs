@@ -275,6 +275,8 @@ impl RunArgs {
                 recycled_logs: self.own.recycled_logs,
                 codec: self.common.compression,
                 bottom_codec: self.common.bottom_compression,
+                growth_factor: None,
+                blobs_from: None,
                 background_threads: self.common.background_threads,
                 is_direct: !self.common.buffered,
                 log: self.log,

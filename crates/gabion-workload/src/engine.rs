@@ -74,6 +74,12 @@ pub struct EngineOptions {
     pub recycled_logs: Option<u64>,
     /// The compression of the bottom blocks, as each engine understands it; `None`: as everywhere.
     pub bottom_codec: Option<Codec>,
+    /// Bytes at which a level aims ÷ those of the level above it; `None`: the engine's guide
+    /// decides.
+    pub growth_factor: Option<u32>,
+    /// Values of so many bytes, or more, go into files of their own, whose garbage is collected;
+    /// `None`: none does. Both are for replicas of RubbleDB's baseline.
+    pub blobs_from: Option<u64>,
     /// How blocks are compressed.
     pub codec: Codec,
     /// Threads that flush and compact.
@@ -98,6 +104,8 @@ impl EngineOptions {
             write_buffers: None,
             recycled_logs: None,
             bottom_codec: None,
+            growth_factor: None,
+            blobs_from: None,
             codec: Codec::None,
             background_threads: 2,
             is_direct: true,

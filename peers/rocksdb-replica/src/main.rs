@@ -10,7 +10,7 @@ use bytes::Bytes;
 use engine_rocksdb::{NAME, check_codecs, db_options, failed, stalls, write_options};
 use gabion_base::{Error, Result};
 use gabion_baseline::{Batch, Counters, Found, State, Store, Written, program};
-use gabion_workload::EngineOptions;
+use gabion_workload::{EngineOptions, directory_len};
 use rust_rocksdb::event_listener::{CompactionJobInfo, EventListener, FlushJobInfo};
 use rust_rocksdb::properties::{self, PropName};
 use rust_rocksdb::{DB, ErrorKind, ReadOptions, ReadTier, WriteBatch, WriteOptions};
@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bytes of a batch before its first record: a sequence number and the count of records
 /// (db/write_batch.cc).
 const BATCH_HEAD_LEN: usize = 12;
+/// The property with the bytes of blob files, which the binding does not name.
+const LIVE_BLOBS: &str = "rocksdb.live-blob-file-size";
 /// Levels of a database: the default.
 const LEVELS: usize = 7;
 
@@ -227,7 +229,9 @@ impl Store for RocksDb {
             active_bytes: self.property(properties::CUR_SIZE_ACTIVE_MEM_TABLE)?,
             pending,
             levels,
-            live_bytes: self.property(properties::LIVE_SST_FILES_SIZE)?,
+            live_bytes: self.property(properties::LIVE_SST_FILES_SIZE)?
+                + self.db.property_int_value(LIVE_BLOBS).map_err(failed)?.unwrap_or(0),
+            space_bytes: directory_len(self.db.path())?,
             stalls: stalls(&self.db)?,
         })
     }

@@ -10,6 +10,7 @@
 //! - [direct]: "Direct IO": <https://github.com/facebook/rocksdb/wiki/Direct-IO>
 //! - [wal]: "WAL Performance": <https://github.com/facebook/rocksdb/wiki/WAL-Performance>
 //! - [stalls]: "Write Stalls": <https://github.com/facebook/rocksdb/wiki/Write-Stalls>
+//! - [blobs]: "BlobDB": <https://github.com/facebook/rocksdb/wiki/BlobDB>
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Codec, EngineOptions, Log, locked_version};
@@ -94,10 +95,9 @@ fn recycled_logs(options: &EngineOptions) -> u64 {
     options.recycled_logs.unwrap_or(by_log)
 }
 
-fn table_options(options: &EngineOptions) -> BlockBasedOptions {
+fn table_options(options: &EngineOptions, cache: &Cache) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
-    // [cache] prefers HyperClockCache; 0: it finds the size of its entries by itself.
-    table.set_block_cache(&Cache::new_hyper_clock_cache(options.cache_len as usize, 0));
+    table.set_block_cache(cache);
     table.set_block_size(options.block_len.unwrap_or(BLOCK_LEN) as usize);
     // [setup]: index and filters inside the cache, so that its size bounds all of them.
     table.set_cache_index_and_filter_blocks(true);
@@ -135,7 +135,9 @@ pub fn check_codecs(options: &EngineOptions) -> Result<()> {
 pub fn db_options(options: &EngineOptions) -> Options {
     let mut db = Options::default();
     db.create_if_missing(true);
-    db.set_block_based_table_factory(&table_options(options));
+    // [cache] prefers HyperClockCache; 0: it finds the size of its entries by itself.
+    let cache = Cache::new_hyper_clock_cache(options.cache_len as usize, 0);
+    db.set_block_based_table_factory(&table_options(options, &cache));
     db.set_compaction_style(DBCompactionStyle::Level);
     // [setup]; the priority of what to compact that it names, kMinOverlappingRatio, is the default.
     db.set_level_compaction_dynamic_level_bytes(true);
@@ -149,12 +151,34 @@ pub fn db_options(options: &EngineOptions) -> Options {
     db.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES as i32);
     db.set_max_bytes_for_level_base(level_1);
     db.set_target_file_size_base(level_1 / LEVEL_1_FILES);
+    if let Some(growth_factor) = options.growth_factor {
+        db.set_max_bytes_for_level_multiplier(f64::from(growth_factor));
+    }
+    if let Some(len) = options.blobs_from {
+        set_blobs(&mut db, len, options, &cache);
+    }
     db.set_compression_type(codec(options.codec));
     db.set_bottommost_compression_type(codec(options.bottom_codec.unwrap_or(options.codec)));
     // [direct].
     db.set_use_direct_reads(options.is_direct);
     db.set_use_direct_io_for_flush_and_compaction(options.is_direct);
     db
+}
+
+/// BlobDB, as it is integrated into RocksDB, from values of so many bytes on.
+///
+/// Its garbage is collected, which is off by default: without, space does not come back [blobs].
+/// How much is collected when is the default: what lives in the oldest quarter of blob files, as
+/// compactions come by. Blobs have the codec of blocks, and share their cache, as direct I/O has no
+/// page cache to read them from again. A blob file has as many bytes as level 1: by default it has
+/// 256 MiB, so that a store of a benchmark has few, and none in their oldest quarter.
+fn set_blobs(db: &mut Options, len: u64, options: &EngineOptions, cache: &Cache) {
+    db.set_enable_blob_files(true);
+    db.set_min_blob_size(len);
+    db.set_enable_blob_gc(true);
+    db.set_blob_file_size(options.memtable_len * LEVEL_0_FILES);
+    db.set_blob_compression_type(codec(options.codec));
+    db.set_blob_cache(cache);
 }
 
 /// Options of writes, by the log that is asked for.

@@ -55,6 +55,24 @@ impl InForce {
 }
 
 #[test]
+fn blobs_and_growth_are_in_force_where_they_are_asked_for() {
+    let scratch = Scratch::new("blobs");
+    let usual = options(&scratch.0, Log::On);
+    let usual_blobs =
+        [("enable_blob_files", "false"), ("max_bytes_for_level_multiplier", "10.000000")];
+    InForce::of(&usual).assert(&usual_blobs);
+    let options = EngineOptions { growth_factor: Some(8), blobs_from: Some(512), ..usual };
+    InForce::of(&options).assert(&[
+        ("enable_blob_files", "true"),
+        ("min_blob_size", "512"),
+        ("enable_blob_garbage_collection", "true"),
+        ("blob_garbage_collection_age_cutoff", "0.250000"),
+        ("blob_file_size", "4194304"),
+        ("max_bytes_for_level_multiplier", "8.000000"),
+    ]);
+}
+
+#[test]
 fn an_option_of_its_own_is_in_force_and_is_told() {
     let scratch = Scratch::new("own");
     let mut options = options(&scratch.0, Log::On);
