@@ -3,12 +3,13 @@
 
 use crate::keys::KEY_LEN;
 use crate::replication::memory::baseline_cache_len;
+use crate::text::Style;
 use clap::{Args, ValueEnum};
 use gabion_base::units::{GIB, MIB, VALUE_LEN_MAX};
 use gabion_base::{Error, Result};
 use gabion_engine::{Codecs, Compression};
 use gabion_node::{AckLevel, CompactionMode, GroupConfig};
-use gabion_workload::{Distribution, Mix, Workload, parse_bytes};
+use gabion_workload::{Distribution, Mix, Sizes, Values, Workload, parse_bytes};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -157,7 +158,7 @@ impl WorkloadChoice {
 }
 
 /// Settings that are fixed when a cluster is made, so a running one cannot take them.
-const OWN_OPTIONS: [&str; 10] = [
+const OWN_OPTIONS: [&str; 11] = [
     "compaction",
     "replicas",
     "co_location",
@@ -166,11 +167,12 @@ const OWN_OPTIONS: [&str; 10] = [
     "compression",
     "bottom_compression",
     "large_values",
+    "growth_factor",
     "pool_size",
     "dir",
 ];
 
-/// What the clients do, and what is reported of it.
+/// The records and the requests.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     /// Number of records, of all groups together.
@@ -183,6 +185,17 @@ pub struct LoadArgs {
     /// records].
     #[arg(long, value_parser = parse_bytes)]
     pub value_size: Option<u64>,
+    /// Sizes of values in place of one, for a benchmark that has several.
+    #[arg(skip)]
+    pub sizes: Option<Sizes>,
+    /// The clients.
+    #[command(flatten)]
+    pub client: ClientArgs,
+}
+
+/// What the clients do, and what is reported of it.
+#[derive(Args, Clone, Debug)]
+pub struct ClientArgs {
     /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.
     #[arg(long, default_value_t = 0.0)]
     pub compressibility: f64,
@@ -244,6 +257,10 @@ pub struct ClusterArgs {
     /// Values of so many bytes, or more, lie apart from the trees of a cluster of its own; 0: none.
     #[arg(long, default_value_t = 0)]
     pub large_values: u32,
+    /// Bytes at which a level aims ÷ those of the level above it, 2 to 100, in a cluster of its
+    /// own.
+    #[arg(long, value_name = "N", default_value_t = GROWTH_FACTOR)]
+    pub growth_factor: u32,
     /// Bytes of each replica's pool [default: by the records].
     #[arg(long, value_parser = parse_bytes)]
     pub pool_size: Option<u64>,
@@ -278,6 +295,8 @@ pub struct YcsbArgs {
     pub clusters: ClusterArgs,
 }
 
+/// Levels grow by so much: the tree's default.
+pub(crate) const GROWTH_FACTOR: u32 = 10;
 /// Fewest bytes of a value: its head with key and version, and a little more.
 pub(crate) const VALUE_LEN_MIN: u64 = 32;
 /// Bytes of a value unless an option or a workload names them.
@@ -310,7 +329,7 @@ pub(crate) struct Plan {
     pub(crate) workloads: Vec<WorkloadChoice>,
     pub(crate) records: u64,
     pub(crate) operations: u64,
-    pub(crate) value_len: usize,
+    pub(crate) sizes: Sizes,
     pub(crate) compressibility: f64,
     pub(crate) distribution: Distribution,
     pub(crate) clients: u32,
@@ -345,15 +364,21 @@ pub(crate) struct OwnCluster {
     pub(crate) memtable_len: u64,
     pub(crate) codecs: Codecs,
     pub(crate) large_values: u32,
+    pub(crate) growth_factor: u32,
     /// Bytes of the cache of a replica of RubbleDB's baseline that is compared with this cluster.
     pub(crate) baseline_cache_len: u64,
 }
 
 impl Plan {
+    /// Requests of a workload.
+    pub(crate) fn requests(&self, workload: WorkloadChoice) -> u64 {
+        if workload == WorkloadChoice::Load { self.records } else { self.operations }
+    }
+
     /// Requests that a client may have under way in an open loop. There are many, so that requests
     /// wait at the replicas: with few, updates would wait at the clients for the answers to reads.
     pub(crate) fn open_pipeline(&self) -> usize {
-        let bytes = u128::from(self.clients) * self.value_len as u128;
+        let bytes = u128::from(self.clients) * self.sizes.max() as u128;
         let most = (UNDER_WAY_MAX / bytes.max(1)).min(OPEN_PIPELINE_MAX) as usize;
         most.max(self.pipeline as usize)
     }
@@ -367,7 +392,7 @@ pub(crate) fn in_range(name: &str, value: u64, min: u64, max: u64) -> Result<()>
 }
 
 /// Checks the numbers of an option, each of which has a run.
-fn distinct(name: &str, values: &[u32], (min, max): (u64, u64)) -> Result<()> {
+pub(crate) fn distinct(name: &str, values: &[u32], (min, max): (u64, u64)) -> Result<()> {
     for (i, value) in values.iter().enumerate() {
         in_range(name, u64::from(*value), min, max)?;
         if values[..i].contains(value) {
@@ -408,19 +433,70 @@ impl LoadArgs {
         u64::try_from(all.div_ceil(u128::from(groups))).unwrap_or(u64::MAX)
     }
 
+    /// Sizes of values, checked.
+    fn sizes(&self, workloads: &[WorkloadChoice]) -> Result<Sizes> {
+        if let Some(sizes) = &self.sizes {
+            return Ok(sizes.clone());
+        }
+        let len = self.value_len(workloads)?;
+        in_range("value-size", len, VALUE_LEN_MIN, VALUE_LEN_MAX as u64)?;
+        Ok(Sizes::one(len as usize))
+    }
+
     /// Checks the clients' options; `target` is the cluster they run against.
     pub(crate) fn plan(&self, workloads: &[WorkloadChoice], target: Target) -> Result<Plan> {
         in_range("records", self.records, 1, RECORDS_MAX)?;
         let operations = self.operations.unwrap_or(self.records);
         in_range("operations", operations, 1, RECORDS_MAX)?;
-        let value_len = self.value_len(workloads)?;
-        in_range("value-size", value_len, VALUE_LEN_MIN, VALUE_LEN_MAX as u64)?;
+        let sizes = self.sizes(workloads)?;
+        if sizes.min() < Values::LEN_MIN {
+            // The heads of their values have four bytes for a record, and four for a version.
+            let requests = operations.saturating_mul(workloads.len() as u64);
+            let all = self.records.saturating_add(requests);
+            in_range("records and all --operations", all, 1, Values::SHORT_COUNT_MAX)?;
+        }
+        self.client.check(sizes.max())?;
+        if workloads.is_empty() {
+            return Err(Error::invalid(
+                "--workloads names none: load, a to g and those of Twitter are possible",
+            ));
+        }
+        let loads = workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
+        let is_empty = matches!(target, Target::Own(_)) && workloads[0] != WorkloadChoice::Load;
+        if loads || is_empty {
+            return Err(Error::invalid(
+                "--workloads: `load` comes first and once; only with --connect it may be missing, \
+                 for records that were loaded before",
+            ));
+        }
+        let client = &self.client;
+        Ok(Plan {
+            workloads: workloads.to_vec(),
+            records: self.records,
+            operations,
+            sizes,
+            compressibility: client.compressibility,
+            distribution: client.distribution,
+            clients: client.clients,
+            pipeline: client.pipeline,
+            threads: client.threads,
+            seed: client.seed,
+            settle: Duration::from_secs(client.settle),
+            offered: Vec::new(),
+            target,
+        })
+    }
+}
+
+impl ClientArgs {
+    /// Checks the options; the largest value has so many bytes.
+    fn check(&self, value_len: usize) -> Result<()> {
         in_range("clients", u64::from(self.clients), 1, u64::from(CLIENTS_MAX))?;
         in_range("pipeline", u64::from(self.pipeline), 1, u64::from(PIPELINE_MAX))?;
         in_range("threads", u64::from(self.threads), 1, u64::from(self.clients))?;
         in_range("settle", self.settle, 3, 86_400)?;
         let requests = u128::from(self.clients) * u128::from(self.pipeline);
-        let under_way = requests * u128::from(value_len);
+        let under_way = requests * value_len as u128;
         if under_way > UNDER_WAY_MAX {
             return Err(Error::invalid(format!(
                 "--clients times --pipeline times --value-size are {under_way} bytes under way, at \
@@ -438,34 +514,12 @@ impl LoadArgs {
                 "--markdown and --json without a file: both are for the standard output, name a file",
             ));
         }
-        if workloads.is_empty() {
-            return Err(Error::invalid(
-                "--workloads names none: load, a to g and those of Twitter are possible",
-            ));
-        }
-        let loads = workloads.iter().skip(1).any(|w| *w == WorkloadChoice::Load);
-        let is_empty = matches!(target, Target::Own(_)) && workloads[0] != WorkloadChoice::Load;
-        if loads || is_empty {
-            return Err(Error::invalid(
-                "--workloads: `load` comes first and once; only with --connect it may be missing, \
-                 for records that were loaded before",
-            ));
-        }
-        Ok(Plan {
-            workloads: workloads.to_vec(),
-            records: self.records,
-            operations,
-            value_len: value_len as usize,
-            compressibility: self.compressibility,
-            distribution: self.distribution,
-            clients: self.clients,
-            pipeline: self.pipeline,
-            threads: self.threads,
-            seed: self.seed,
-            settle: Duration::from_secs(self.settle),
-            offered: Vec::new(),
-            target,
-        })
+        Ok(())
+    }
+
+    /// How the report is written.
+    pub(crate) const fn style(&self) -> Style {
+        if self.markdown { Style::Markdown } else { Style::Plain }
     }
 }
 
@@ -481,15 +535,16 @@ impl ClusterArgs {
         gabion_engine::check_large_values(self.large_values)?;
         distinct("replicas", &self.replicas, (1, GroupConfig::MEMBERS_MAX as u64))?;
         distinct("co-location", &self.co_location, (1, CO_LOCATION_MAX))?;
+        in_range("growth-factor", self.growth_factor.into(), 2, 100)?;
         let upper = match self.compression {
             Some(codec) => codec,
-            None if load.compressibility > 0.0 => Compression::Lz4,
+            None if load.client.compressibility > 0.0 => Compression::Lz4,
             None => Compression::None,
         };
         let codecs = Codecs { upper, bottom: self.bottom_compression };
         let mut clusters = Vec::new();
         for &co_location in &self.co_location {
-            let connections = u64::from(load.clients) * u64::from(co_location);
+            let connections = u64::from(load.client.clients) * u64::from(co_location);
             if connections > u64::from(CLIENTS_MAX) {
                 return Err(Error::invalid(format!(
                     "--clients times --co-location is {connections}, at most {CLIENTS_MAX} are possible"
@@ -498,7 +553,7 @@ impl ClusterArgs {
             let by_records = self.pool_len_by_records(load, workloads, co_location)?;
             let pool_len = self.pool_size.unwrap_or(by_records);
             in_range("pool-size", pool_len, 256 * MIB, 1 << 50)?;
-            let value_len = load.value_len(workloads)?;
+            let value_len = load.sizes(workloads)?.mean() as u64;
             let baseline_cache_len =
                 baseline_cache_len(load.records_at_most(workloads, co_location), value_len);
             let sides =
@@ -515,6 +570,7 @@ impl ClusterArgs {
                 memtable_len: self.memtable_size,
                 codecs,
                 large_values: self.large_values,
+                growth_factor: self.growth_factor,
                 baseline_cache_len,
             }));
         }
@@ -530,7 +586,7 @@ impl ClusterArgs {
         workloads: &[WorkloadChoice],
         groups: u32,
     ) -> Result<u64> {
-        let record_len = load.value_len(workloads)?.saturating_add(64);
+        let record_len = load.sizes(workloads)?.mean() as u64 + 64;
         let has_updates = workloads.iter().any(|workload| workload.updates());
         let updates = if has_updates { 2 } else { 1 };
         let records = load.records.div_ceil(u64::from(groups));

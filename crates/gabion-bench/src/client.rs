@@ -13,7 +13,7 @@
 //! group, and only the placement of the records differs.
 
 use crate::connection::Connection;
-use crate::keys::{group_of, key};
+use crate::keys::{KEY_LEN, group_of, key};
 use crate::system::thread_cpu_seconds;
 use crate::workload::{Hand, Kind, LOADED, Op, Tally};
 use gabion_base::{Error, ErrorKind, Result};
@@ -330,8 +330,11 @@ impl Driver<'_> {
     /// Whether the reply is what the request must have.
     fn check(&mut self, op: &Op, reply: &Reply) -> Result<()> {
         match (op.is_read(), reply) {
-            (false, Reply::Simple(text)) if text == "OK" => {}
+            (false, Reply::Simple(text)) if text == "OK" => {
+                self.tally.written_bytes += (KEY_LEN + self.shared.values.len_of(op.record)) as u64;
+            }
             (true, Reply::Bulk(value)) if op.kind != Kind::Scan => {
+                self.tally.read_bytes += (KEY_LEN + value.len()) as u64;
                 self.check_value(op.record, value);
             }
             (true, Reply::Null) if op.kind != Kind::Scan => {
@@ -371,7 +374,7 @@ impl Driver<'_> {
                 return self.tally.mismatch(format!("a scan from record {from}: {pair:?}"));
             };
             // The value names its record, and the record its key.
-            let named = value.first_chunk().map(|head| u64::from_le_bytes(*head));
+            let named = Values::record_in(value);
             let is_next = last.map_or(found[..] == key(from), |last| last < &found[..]);
             let record = named.filter(|&record| is_next && found[..] == key(record));
             let Some(record) = record else {
@@ -380,6 +383,7 @@ impl Driver<'_> {
                     String::from_utf8_lossy(found)
                 ));
             };
+            self.tally.read_bytes += (found.len() + value.len()) as u64;
             self.check_value(record, value);
             last = Some(found);
         }

@@ -72,7 +72,7 @@ impl Connection {
                 self.out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$23\r\n");
                 self.out.extend_from_slice(&key);
                 self.out.extend_from_slice(b"\r\n$");
-                put_decimal(&mut self.out, values.len() as i64);
+                put_decimal(&mut self.out, values.len_of(op.record) as i64);
                 self.out.extend_from_slice(b"\r\n");
                 values.put(op.record, op.version, &mut self.out);
             }

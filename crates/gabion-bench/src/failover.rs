@@ -33,7 +33,7 @@ pub use args::{FailoverArgs, Fault, Role};
 use client::{Clients, Pair, Shared, locked};
 use cut::Cutter;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_workload::Values;
+use gabion_workload::{Sizes, Values};
 pub use group::UpProgram;
 use group::{Group, Member, Process, Stopped, UpSpec, has_changed, in_role, neighbour, obstacle};
 use rustix::process::Signal;
@@ -97,7 +97,7 @@ fn failover_to(args: &FailoverArgs, up: &UpProgram, out: &mut dyn Write) -> Resu
         words: Vec::new(),
     };
     let group = Group::start(&spec, up, dir.path())?;
-    let values = Values::new(args.value_size as usize, 0.0, 1);
+    let values = Values::new(Sizes::one(args.value_size as usize), 0.0, 1);
     let shared = Arc::new(Shared::new(group.addresses.clone(), values, args.timeout()));
     let pairs = (0..args.pairs()).map(|n| Arc::new(Pair::new(n, args.pairs(), args.records)));
     let pairs = pairs.collect();

@@ -160,6 +160,68 @@ pub(crate) fn other_work(shape: Shape, sides: [(&str, f64); 2]) -> Option<String
     })
 }
 
+/// The bytes of keys and values that users moved in a workload, and that they have afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UserBytes {
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    /// Of the newest version of each record.
+    pub(crate) live: u64,
+}
+
+/// What a workload cost by what users asked for. Nothing where that was nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Costs {
+    /// Processor time of all replicas per request, µs.
+    pub(crate) cpu_us: Option<f64>,
+    /// The part of it for flush, compaction and shipping: at the primary, and at each secondary.
+    pub(crate) jobs_us: [Option<f64>; 2],
+    /// Bytes that a device read and wrote for each byte that was written, by replica.
+    pub(crate) read: Option<f64>,
+    pub(crate) written: Option<f64>,
+    /// Bytes that went to a secondary for each byte that was written: as log, and as files.
+    pub(crate) log: Option<f64>,
+    pub(crate) files: Option<f64>,
+    /// Tebis's amplifications: traffic of all devices, and of all network cards of servers, ÷ bytes
+    /// that were written or read.
+    pub(crate) io: Option<f64>,
+    pub(crate) network: Option<f64>,
+    /// Bytes that a replica's store takes ÷ live ones.
+    pub(crate) space: Option<f64>,
+    /// Resident bytes of all replicas.
+    pub(crate) memory: f64,
+}
+
+impl Costs {
+    pub(crate) fn of(replicas: &[ReplicaUse], user: UserBytes, requests: u64) -> Self {
+        let by = |value: f64, by: f64| (by > 0.0).then(|| value / by);
+        let all = sum(replicas);
+        let Shape { co_location, replicas: members } = Shape::of(replicas);
+        let (heads, followers) = (co_location as f64, (replicas.len() - co_location) as f64);
+        let (requests, written) = (requests as f64, user.written as f64);
+        let jobs = [&JOBS[..], &SHIPPING[..]].concat();
+        let (primary, secondaries) = by_rank(replicas, &jobs);
+        let asked = (user.written + user.read) as f64;
+        let ends = |bytes: [u64; 3]| bytes.iter().sum::<u64>() as f64;
+        let total = |of: fn(&ReplicaUse) -> u64| replicas.iter().map(of).sum::<u64>() as f64;
+        Self {
+            cpu_us: by(1e6 * all.cpu_seconds, requests),
+            jobs_us: [
+                by(1e6 * primary, requests * heads),
+                by(1e6 * secondaries, requests * followers),
+            ],
+            read: by(all.read_bytes as f64, written * members as f64),
+            written: by(all.write_bytes as f64, written * members as f64),
+            log: by(all.sent[1] as f64, written * (members as f64 - 1.0)),
+            files: by(all.sent[2] as f64, written * (members as f64 - 1.0)),
+            io: by((all.read_bytes + all.write_bytes) as f64, asked),
+            network: by(ends(all.sent) + ends(all.received), asked),
+            space: by(total(|replica| replica.space_bytes), user.live as f64 * members as f64),
+            memory: total(|replica| replica.memory_bytes),
+        }
+    }
+}
+
 /// Compacting once against compacting everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
@@ -223,6 +285,8 @@ pub(crate) mod tests {
             role: role.to_owned(),
             live_files: 2,
             live_bytes: 32_000_000,
+            memory_bytes: 100_000_000,
+            space_bytes: 48_000_000,
             usage: Usage {
                 cpu_seconds: cpu_by_role.iter().sum(),
                 cpu_by_role,
@@ -295,6 +359,31 @@ pub(crate) mod tests {
         assert!((two.cpu_ratio - one.cpu_ratio).abs() < 1e-9);
         let (primaries, secondaries) = by_rank(&doubled(once), &SHIPPING);
         assert!((primaries - 0.12).abs() < 1e-9 && (secondaries - 0.24).abs() < 1e-9);
+    }
+
+    #[test]
+    fn costs_are_by_request_by_byte_and_by_secondary() {
+        let (once, _) = canned();
+        let user = UserBytes { written: 100_000_000, read: 300_000_000, live: 16_000_000 };
+        let costs = Costs::of(&once, user, 1_000_000);
+        let is = |found: Option<f64>, expected: f64| {
+            assert!((found.unwrap() - expected).abs() < 1e-9, "{found:?}, {expected}");
+        };
+        is(costs.cpu_us, 6.18);
+        is(costs.jobs_us[0], 3.06);
+        is(costs.jobs_us[1], 0.06);
+        is(costs.read, 0.5);
+        is(costs.written, 2.0);
+        // 6 MB of members' messages and 200 MB of files, to two secondaries.
+        is(costs.log, 0.03);
+        is(costs.files, 1.0);
+        is(costs.io, 750.0 / 400.0);
+        is(costs.network, (3.0 * 10.0 + 200.0) / 400.0);
+        is(costs.space, 3.0);
+        assert_eq!(costs.memory, 3e8);
+        let costs = Costs::of(&once, UserBytes { written: 0, ..user }, 0);
+        assert_eq!((costs.cpu_us, costs.written, costs.files), (None, None, None));
+        assert!(costs.io.is_some(), "reads are asked for too");
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct ClusterSpec {
     pub codecs: Codecs,
     /// From which length on values lie apart from the tree; 0: none does.
     pub large_values: u32,
+    /// Bytes at which a level aims ÷ those of the level above it.
+    pub growth_factor: u32,
     /// An empty directory for all that the cluster keeps. The benchmark removes it at the end.
     pub dir: PathBuf,
 }

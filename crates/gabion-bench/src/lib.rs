@@ -13,6 +13,8 @@
 //!   RubbleDB's way of compacting saves.
 //! - [`replication()`]: the same on RubbleDB's baseline, a chain of replicas with a RocksDB each,
 //!   and on Gabion in both ways of compacting, in one run.
+//! - [`placement()`]: Tebis's evaluation, mixes of small, medium and large values: with shipping
+//!   and without, values in the tree and apart, RocksDB with and without BlobDB.
 //! - [`engines()`]: workloads on this engine alone and on others, each in a process of its own.
 //! - [`failover()`]: faults of a real `gabion up` under load, every answer checked.
 //! - [`rebuild()`]: a replica of one that loses its disk, idle and under load.
@@ -39,6 +41,7 @@ mod figures;
 mod keys;
 mod launch;
 mod page;
+mod placement;
 mod provenance;
 mod replication;
 mod report;
@@ -50,7 +53,8 @@ mod text;
 mod workload;
 
 pub use args::{
-    AckChoice, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs, parse_codec,
+    AckChoice, ClientArgs, ClusterArgs, CompactionChoice, LoadArgs, WorkloadChoice, YcsbArgs,
+    parse_codec,
 };
 pub use engines::{EngineArgs, Peer, Program, engines};
 pub use fabric::{FabricArgs, fabric};
@@ -59,6 +63,7 @@ pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use page::{ReportArgs, report};
+pub use placement::{MixChoice, PlacementArgs, Side, placement};
 pub use replication::memory::{BLOCK_CACHE_LEN, indexes_len};
 pub use replication::{ReplicationArgs, System, replication};
 pub use run::ycsb;

@@ -5,7 +5,7 @@
 //!              │                │                  (text, tables, plots) └─► markdown
 //!              └ field: errors  ├ stats: medians, ratios
 //!                               ├ loads: which rounds of an open loop are one figure
-//!                               ├ replication, twitter, engines: the sections
+//!                               ├ replication, twitter, placement, engines: the sections
 //!                               └ commands: what is missing
 //! ```
 //!
@@ -25,6 +25,7 @@ mod html;
 mod input;
 mod loads;
 mod markdown;
+mod placement;
 mod replication;
 mod stats;
 mod timeline;
@@ -42,9 +43,9 @@ pub(crate) use timeline::{Mark, Timeline};
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("outputs").args(["html", "markdown"]).required(true).multiple(true))]
 pub struct ReportArgs {
-    /// Files that `bench ycsb`, `bench replication` and `bench engine` wrote with `--json FILE`,
-    /// mixed. Runs of the same settings, machine, commit and build are rounds, of which medians are
-    /// taken.
+    /// Files that `bench ycsb`, `bench replication`, `bench placement` and `bench engine` wrote
+    /// with `--json FILE`, mixed. Runs of the same settings, machine, commit and build are rounds,
+    /// of which medians are taken.
     #[arg(required = true, value_name = "RUN.json")]
     pub runs: Vec<PathBuf>,
     /// Write the page to this file: HTML that needs neither network nor scripts.

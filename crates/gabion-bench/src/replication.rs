@@ -13,24 +13,23 @@
 
 mod baseline;
 pub(crate) mod memory;
-mod tables;
+pub(crate) mod stage;
+pub(crate) mod tables;
 
 use crate::args::{
     AckChoice, ClusterArgs, LoadArgs, OpenLoad, OwnCluster, Plan, Target, WorkloadChoice, in_range,
 };
-use crate::engines::programs::locate;
 use crate::figures::Shape;
-use crate::launch::{Launcher, RunningCluster, ScratchDir};
+use crate::launch::Launcher;
 use crate::report::{Run, json};
-use crate::run::{Groups, Offers, measure, own_config, spec, stop_on_signals};
+use crate::run::{Offers, own_config};
 use crate::sink::{Sink, print};
-use crate::text::Style;
-use baseline::Chain;
 use clap::{Args, ValueEnum};
 use gabion_base::{Error, Result};
 use gabion_node::{CompactionMode, GroupConfig};
 use gabion_workload::{Log, STEPS_MAX};
 use serde_json::{Map, Value};
+use stage::{MakeChain, Stage, in_turn};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -105,9 +104,9 @@ pub struct ReplicationArgs {
 
 /// Steps by which jobs of the baseline stand back: the default of `gabion up --jobs-nice`, and so
 /// those of the replicas measured beside it.
-const JOBS_NICE: u8 = 10;
+pub(crate) const JOBS_NICE: u8 = 10;
 /// Most rounds.
-const ROUNDS_MAX: u64 = 100;
+pub(crate) const ROUNDS_MAX: u64 = 100;
 /// Largest offered load, in percent of the first system's answers.
 const OFFERED_MAX: u64 = 1_000;
 /// Largest offered load, in requests a second.
@@ -123,19 +122,27 @@ pub(crate) struct Cell {
     pub(crate) log: Log,
     /// Steps of nice(2) by which their jobs stand back.
     pub(crate) jobs_nice: u8,
+    /// From which length on their values go into BlobDB's files, if any do.
+    pub(crate) blobs_from: Option<u32>,
 }
 
 impl Cell {
-    /// The name for the progress output.
-    fn name(&self) -> String {
+    /// Its groups and replicas.
+    pub(crate) const fn shape(&self) -> Shape {
         let OwnCluster { co_location, replicas, .. } = self.cluster;
-        let shape = Shape { co_location: co_location as usize, replicas: replicas as usize };
-        format!("{} of {}", shape.words(), self.system.as_str())
+        Shape { co_location: co_location as usize, replicas: replicas as usize }
+    }
+
+    /// The settings of a run, beside those that all runs of its cluster's kind have.
+    pub(crate) fn config(&self, round: u64) -> Map<String, Value> {
+        let mut config = own_config(&self.cluster);
+        config.insert("round".into(), (round + 1).into());
+        config.insert("baseline_log".into(), self.log.as_str().into());
+        config.insert("baseline_cache_bytes".into(), self.cluster.baseline_cache_len.into());
+        config.insert("baseline_jobs_nice".into(), self.jobs_nice.into());
+        config
     }
 }
-
-/// Makes a chain of the baseline, one group, in a directory.
-type MakeChain<'a> = &'a dyn Fn(&Cell, &Path) -> Result<Box<dyn RunningCluster>>;
 
 impl ReplicationArgs {
     /// Checks every option. The cells of one number of replicas and groups follow each other.
@@ -173,7 +180,8 @@ impl ReplicationArgs {
                 System::EveryReplica => CompactionMode::EveryReplica,
                 System::Rocksdb | System::Primary => CompactionMode::Primary,
             };
-            Cell { system, cluster: OwnCluster { compaction, ..cluster }, log, jobs_nice }
+            let cluster = OwnCluster { compaction, ..cluster };
+            Cell { system, cluster, log, jobs_nice, blobs_from: None }
         };
         let comparisons: Vec<Vec<Cell>> = clusters
             .iter()
@@ -183,13 +191,9 @@ impl ReplicationArgs {
         Ok((Plan { offered, ..plan }, comparisons))
     }
 
-    /// The settings of a run, beside those that all runs of its cluster's kind have.
+    /// The settings of a run.
     fn config(&self, cell: &Cell, round: u64) -> Map<String, Value> {
-        let mut config = own_config(&cell.cluster);
-        config.insert("round".into(), (round + 1).into());
-        config.insert("baseline_log".into(), cell.log.as_str().into());
-        config.insert("baseline_cache_bytes".into(), cell.cluster.baseline_cache_len.into());
-        config.insert("baseline_jobs_nice".into(), cell.jobs_nice.into());
+        let mut config = cell.config(round);
         config.insert("offered".into(), self.offered.clone().into());
         config.insert("offered_per_second".into(), self.offered_per_second.clone().into());
         let first = self.systems.first().filter(|_| !self.offered.is_empty());
@@ -225,13 +229,8 @@ impl ReplicationArgs {
 /// Bad options; the baseline's program is not built (the message has the command that builds it); a
 /// cluster that does not start, ends, or refuses requests for good; an interrupt.
 pub fn replication(args: &ReplicationArgs, launcher: &dyn Launcher) -> Result<u8> {
-    let has_baseline = args.systems.contains(&System::Rocksdb);
-    let program =
-        has_baseline.then(|| locate("replica-rocksdb", args.peer_dir.as_deref())).transpose()?;
-    let chain = |cell: &Cell, dir: &Path| {
-        let program = program.as_deref().unwrap_or(Path::new("replica-rocksdb"));
-        Ok(Box::new(Chain::start(program, cell, dir)?) as Box<dyn RunningCluster>)
-    };
+    let program = stage::baseline(args.systems.contains(&System::Rocksdb), &args.peer_dir)?;
+    let chain = |cell: &Cell, dir: &Path| program.start(cell, dir);
     replication_to(args, launcher, &chain, &mut std::io::stdout().lock())
 }
 
@@ -243,17 +242,10 @@ pub(crate) fn replication_to(
     out: &mut dyn Write,
 ) -> Result<u8> {
     let (plan, comparisons) = args.plan()?;
-    let stop = stop_on_signals()?;
-    let parent = args.clusters.dir.clone().unwrap_or_else(|| launcher.data_dir());
-    for cell in comparisons.iter().flatten().filter(|cell| cell.system != System::Rocksdb) {
-        launcher.check_room(&spec(&cell.cluster, &parent), cell.cluster.co_location)?;
-    }
-    let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
-    let mut sink = Sink::open(args.load.json.as_deref())?;
-    let start = |cell: &Cell, dir: &Path| match cell.system {
-        System::Rocksdb => chain(cell, dir),
-        _ => launcher.start(&spec(&cell.cluster, dir)),
-    };
+    let stage = Stage::new(launcher, chain, args.clusters.dir.as_deref())?;
+    stage.check_room(comparisons.iter().flatten())?;
+    let style = args.load.client.style();
+    let mut sink = Sink::open(args.load.client.json.as_deref())?;
     // For each comparison: its runs, each with the place of its system, and the offered loads.
     let mut runs: Vec<Vec<(usize, Run)>> = comparisons.iter().map(|_| Vec::new()).collect();
     let mut offers: Vec<Offers> = comparisons.iter().map(|_| Offers::default()).collect();
@@ -261,15 +253,11 @@ pub(crate) fn replication_to(
     let total = args.rounds * comparisons.iter().map(Vec::len).sum::<usize>() as u64;
     for round in 0..args.rounds {
         for ((cells, runs), offers) in comparisons.iter().zip(&mut runs).zip(&mut offers) {
-            for turn in 0..cells.len() {
-                let place = (turn + round as usize) % cells.len();
-                let cell = &cells[place];
+            for (place, cell) in in_turn(cells, round) {
                 number += 1;
-                eprintln!("{number} of {total}: {}, round {}", cell.name(), round + 1);
-                let dir = ScratchDir::new(&parent)?;
-                let groups = Groups::start(&cell.cluster, dir.path(), |dir| start(cell, dir))?;
-                let config = args.config(cell, round);
-                let run = measure(&plan, &groups.addresses(), config, offers, &stop)?;
+                let (shape, system) = (cell.shape().words(), cell.system.as_str());
+                eprintln!("{number} of {total}: {shape} of {system}, round {}", round + 1);
+                let run = stage.measure(&plan, cell, args.config(cell, round), offers)?;
                 sink.write(&json(&run, runs.iter().map(|(_, run)| run)), out)?;
                 runs.push((place, run));
             }

@@ -2,8 +2,8 @@
 
 use crate::args::{OpenLoad, WorkloadChoice};
 use crate::figures::{
-    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, Shape, TRAFFIC_COLUMNS, by_rank,
-    other_work, sum,
+    Comparison, DEVICE_COLUMNS, Figures, JOBS, SHIPPING, Shape, TRAFFIC_COLUMNS, UserBytes,
+    by_rank, other_work, sum,
 };
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use crate::system::MachineTime;
@@ -38,6 +38,8 @@ pub(crate) struct Phase {
     pub(crate) machine: MachineTime,
     /// Each replica's, over the same time.
     pub(crate) replicas: Vec<ReplicaUse>,
+    /// Bytes of users' data.
+    pub(crate) user: UserBytes,
 }
 
 impl Phase {
@@ -200,6 +202,8 @@ fn replica_json(replica: &ReplicaUse) -> Value {
         "shipped_bytes": usage.shipped_bytes,
         "live_files": replica.live_files,
         "live_bytes": replica.live_bytes,
+        "memory_bytes": replica.memory_bytes,
+        "space_bytes": replica.space_bytes,
     })
 }
 
@@ -224,6 +228,11 @@ fn phase_json(phase: &Phase) -> Value {
         "refusals": phase.tally.refusals,
         "wrong_reads": phase.tally.wrong,
         "wrong_read_examples": phase.tally.examples,
+        "user_bytes": {
+            "written": phase.user.written,
+            "read": phase.user.read,
+            "live": phase.user.live,
+        },
         "replicas": phase.replicas.iter().map(replica_json).collect::<Vec<_>>(),
         "totals": totals_json(std::slice::from_ref(phase)),
     })

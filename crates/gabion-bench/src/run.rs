@@ -1,15 +1,17 @@
 //! A run of `gabion bench ycsb` from its options to its report.
 
-use crate::args::{OpenLoad, OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
+use crate::args::{GROWTH_FACTOR, OpenLoad, OwnCluster, Plan, Target, WorkloadChoice, YcsbArgs};
 use crate::client::{Client, Route, Shared, drive};
 use crate::cluster::Cluster;
+use crate::figures::UserBytes;
+use crate::keys::KEY_LEN;
 use crate::launch::{ClusterSpec, Launcher, RunningCluster, ScratchDir};
 use crate::provenance::provenance;
 use crate::report::{Offered, Phase, Run, compare, describe, json};
 use crate::sink::{Sink, print};
 use crate::status::Status;
 use crate::system::MachineTime;
-use crate::text::{Style, grouped};
+use crate::text::grouped;
 use crate::workload::{Hand, Supply, Tally};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Chooser, Distribution, Values};
@@ -51,8 +53,8 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
 pub(crate) fn ycsb_to(args: &YcsbArgs, launcher: &dyn Launcher, out: &mut dyn Write) -> Result<u8> {
     let plan = args.plan()?;
     let stop = stop_on_signals()?;
-    let style = if args.load.markdown { Style::Markdown } else { Style::Plain };
-    let mut sink = Sink::open(args.load.json.as_deref())?;
+    let style = args.load.client.style();
+    let mut sink = Sink::open(args.load.client.json.as_deref())?;
     let mut runs: Vec<Run> = Vec::new();
     let mut finish = |run: Run, out: &mut dyn Write| {
         if !sink.is_stdout() {
@@ -126,6 +128,7 @@ pub(crate) fn spec(own: &OwnCluster, dir: &Path) -> ClusterSpec {
         memtable_len: own.memtable_len,
         codecs: own.codecs,
         large_values: own.large_values,
+        growth_factor: own.growth_factor,
         dir: dir.to_path_buf(),
     }
 }
@@ -138,6 +141,9 @@ pub(crate) fn own_config(own: &OwnCluster) -> Map<String, Value> {
     config.insert("compression".into(), own.codecs.upper.to_string().into());
     if own.large_values > 0 {
         config.insert("large_values".into(), own.large_values.into());
+    }
+    if own.growth_factor != GROWTH_FACTOR {
+        config.insert("growth_factor".into(), own.growth_factor.into());
     }
     let bottom = own.codecs.bottom.map(|codec| codec.to_string().into());
     config.extend(bottom.map(|codec| ("bottom_compression".into(), codec)));
@@ -171,7 +177,7 @@ pub(crate) fn measure(
     config.extend(provenance());
     let mut phases = Vec::new();
     let mut before = first;
-    let mut records = plan.records;
+    let (mut records, mut requests_before) = (plan.records, 0);
     let closed = plan.workloads.iter().map(|&workload| (workload, None));
     let open = plan.workloads.iter().filter(|workload| **workload != WorkloadChoice::Load);
     let open = open.flat_map(|&w| plan.offered.iter().map(move |&load| (w, Some(load))));
@@ -183,7 +189,8 @@ pub(crate) fn measure(
             load.map(|load| Offered { load, per_second: rate_of(load, workload, offers) });
         let clock = Instant::now();
         let machine = MachineTime::now();
-        let started = (clock, number as u64);
+        let started = (clock, number as u64, requests_before);
+        requests_before += plan.requests(workload);
         let (tally, requests) = run_workload(
             plan,
             (workload, offered, &mut records),
@@ -201,6 +208,11 @@ pub(crate) fn measure(
         // All CPU is counted from `clock` to here, and so is the time that it is compared with.
         let wall = clock.elapsed();
         let requests_seconds = requests.as_secs_f64();
+        let user = UserBytes {
+            written: tally.written_bytes,
+            read: tally.read_bytes,
+            live: plan.sizes.sum(records) + KEY_LEN as u64 * records,
+        };
         offers.entry(workload.as_str()).or_insert(tally.total() as f64 / requests_seconds);
         phases.push(Phase {
             workload,
@@ -212,6 +224,7 @@ pub(crate) fn measure(
             is_settled: settled.is_quiet,
             machine,
             replicas,
+            user,
         });
         before = after;
     }
@@ -246,7 +259,7 @@ fn config(plan: &Plan, groups: usize, statuses: &[Status]) -> Map<String, Value>
         "workloads": workloads,
         "records": plan.records,
         "operations": plan.operations,
-        "value_size": plan.value_len,
+        "value_size": plan.sizes.mean(),
         "compressibility": plan.compressibility,
         "distribution": plan.distribution.as_str(),
         "clients": plan.clients,
@@ -270,19 +283,19 @@ fn run_workload(
     plan: &Plan,
     (workload, offered, records): (WorkloadChoice, Option<Offered>, &mut u64),
     routes: &[Route],
-    (clock, number): (Instant, u64),
+    (clock, number, requests): (Instant, u64, u64),
     is_only_loaded: bool,
     stop: &AtomicBool,
 ) -> Result<(Tally, Duration)> {
-    let total = if workload == WorkloadChoice::Load { plan.records } else { plan.operations };
+    let total = plan.requests(workload);
     let chooser = match (workload, workload.stated()) {
         (_, Some(stated)) => Chooser::with_skew(stated.skew, *records),
         (WorkloadChoice::D, _) => Chooser::new(Distribution::Latest, *records),
         _ => Chooser::new(plan.distribution, *records),
     };
-    let supply = Supply::new(workload, total, chooser, *records);
+    let supply = Supply::new(workload, total, chooser, *records).after(requests);
     let shared = Shared {
-        values: Values::new(plan.value_len, plan.compressibility, plan.seed),
+        values: Values::new(plan.sizes.clone(), plan.compressibility, plan.seed),
         is_only_loaded,
         pipeline: offered.map_or(plan.pipeline as usize, |_| plan.open_pipeline()),
         per_second: offered.map(|offered| offered.per_second / f64::from(plan.threads)),

@@ -50,6 +50,10 @@ pub(crate) struct Status {
     pub(crate) live_bytes: u64,
     /// MemTables that wait for their flush, or for its edit to be applied.
     pub(crate) sealed: u64,
+    /// Resident bytes of the process.
+    pub(crate) memory_bytes: u64,
+    /// Bytes of the device that its store takes, logs included.
+    pub(crate) space_bytes: u64,
     pub(crate) usage: Usage,
 }
 
@@ -62,6 +66,9 @@ pub(crate) struct ReplicaUse {
     pub(crate) role: String,
     pub(crate) live_files: u64,
     pub(crate) live_bytes: u64,
+    /// As in [`Status`].
+    pub(crate) memory_bytes: u64,
+    pub(crate) space_bytes: u64,
     pub(crate) usage: Usage,
 }
 
@@ -114,6 +121,8 @@ impl Status {
             live_files: count(&status, "live_files")?,
             live_bytes: count(&status, "live_bytes")?,
             sealed: count(&status, "memtable.sealed")?,
+            memory_bytes: count(&status, "memory_bytes")?,
+            space_bytes: count(&status, "space_bytes")?,
             usage: usage(&status)?,
         })
     }
@@ -140,6 +149,8 @@ impl Status {
             role: self.role.clone(),
             live_files: self.live_files,
             live_bytes: self.live_bytes,
+            memory_bytes: self.memory_bytes,
+            space_bytes: self.space_bytes,
             usage,
         })
     }
@@ -228,6 +239,7 @@ pub(crate) mod tests {
             "version": "1.2.3", "replica": replica, "role": role, "ready": true, "compaction": "primary",
             "members": [1, 2, 3],
             "live_files": 3, "live_bytes": 3_000,
+            "memory_bytes": 90_000_000, "space_bytes": 4_000_000,
             "levels": [{"files": 3, "bytes": 3_000}],
             "memtable": {"active_bytes": 10, "sealed": 0},
             "counters": {

@@ -29,6 +29,10 @@ impl Table {
         self.rows.push(cells);
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Appends the table.
     pub(crate) fn write(&self, style: Style, out: &mut String) {
         let mut widths: Vec<usize> = self.header.iter().map(|cell| cell.chars().count()).collect();

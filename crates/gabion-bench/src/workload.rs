@@ -90,6 +90,9 @@ pub(crate) struct Supply {
     taken: AtomicU64,
     chooser: Chooser,
     inserts: Inserts,
+    /// The version that its first request writes if it is an update; the `n`-th writes the `n`-th
+    /// after it. So no two requests write the same.
+    versions_from: u64,
 }
 
 impl Supply {
@@ -105,7 +108,13 @@ impl Supply {
             there: AtomicU64::new(records),
             early: Mutex::default(),
         };
-        Self { workload, total, taken: AtomicU64::new(0), chooser, inserts }
+        let taken = AtomicU64::new(0);
+        Self { workload, total, taken, chooser, inserts, versions_from: LOADED + 1 }
+    }
+
+    /// The same after so many requests of other workloads.
+    pub(crate) fn after(self, requests: u64) -> Self {
+        Self { versions_from: LOADED + 1 + requests, ..self }
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -137,15 +146,13 @@ impl Supply {
 pub(crate) struct Hand<'a> {
     pub(crate) supply: &'a Supply,
     random: Random,
-    /// Version of the next update: the thread in the upper bits, so that no other thread has it.
-    version: u64,
 }
 
 impl<'a> Hand<'a> {
     /// Thread `thread`'s hand. `phase` counts the workloads of a run.
     pub(crate) fn new(supply: &'a Supply, seed: u64, phase: u64, thread: u64) -> Self {
-        let version = (phase + 1) << 56 | thread << 40;
-        Self { supply, random: Random::new(seed ^ version), version }
+        let own = (phase + 1) << 56 | thread << 40;
+        Self { supply, random: Random::new(seed ^ own) }
     }
 
     /// The next request, if one is left.
@@ -175,20 +182,16 @@ impl<'a> Hand<'a> {
             return Some(op(Kind::Insert, supply.inserts.next.fetch_add(1, Ordering::Relaxed)));
         }
         let record = supply.chooser.next_of(supply.records(), &mut self.random);
+        let version = supply.versions_from + number;
         Some(if is(mix.updates) {
-            Op { version: self.next_version(), ..op(Kind::Update, record) }
+            Op { version, ..op(Kind::Update, record) }
         } else if is(mix.scans) {
             Op { count: 1 + self.random.below(SCAN_MAX) as u8, ..op(Kind::Scan, record) }
         } else if is(mix.read_modify_writes) {
-            Op { version: self.next_version(), ..op(Kind::ReadModifyWrite, record) }
+            Op { version, ..op(Kind::ReadModifyWrite, record) }
         } else {
             op(Kind::Read, record)
         })
-    }
-
-    fn next_version(&mut self) -> u64 {
-        self.version += 1;
-        self.version
     }
 }
 
@@ -207,6 +210,10 @@ pub(crate) struct Tally {
     pub(crate) examples: Vec<String>,
     /// Processor seconds of the threads that drove the clients.
     pub(crate) cpu_seconds: f64,
+    /// Bytes of keys and values that were written and acknowledged.
+    pub(crate) written_bytes: u64,
+    /// The same of those that were read.
+    pub(crate) read_bytes: u64,
 }
 
 impl Tally {
@@ -217,6 +224,8 @@ impl Tally {
             wrong: 0,
             examples: Vec::new(),
             cpu_seconds: 0.0,
+            written_bytes: 0,
+            read_bytes: 0,
         }
     }
 
@@ -256,6 +265,8 @@ impl Tally {
         let room = EXAMPLES_MAX - self.examples.len();
         self.examples.extend(other.examples.iter().take(room).cloned());
         self.cpu_seconds += other.cpu_seconds;
+        self.written_bytes += other.written_bytes;
+        self.read_bytes += other.read_bytes;
     }
 
     /// Answered requests of a kind.
@@ -314,6 +325,10 @@ mod tests {
         versions.dedup();
         assert_eq!(versions.len(), count);
         assert!(!versions.contains(&LOADED));
+        assert!(versions.last() <= Some(&10_000), "as few bits as the requests need");
+        let later = self::supply(WorkloadChoice::G, 10).after(10_000);
+        let first = Hand::new(&later, 1, 2, 0).next().unwrap();
+        assert_eq!(first.version, 10_001, "none of an earlier workload");
     }
 
     #[test]

@@ -132,9 +132,10 @@ pub(crate) fn wrong_read(record: u64, what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sizes::Sizes;
 
     fn ledger(writers: u64) -> Ledger {
-        Ledger::new(10, writers, Values::new(32, 0.5, 1))
+        Ledger::new(10, writers, Values::new(Sizes::one(32), 0.5, 1))
     }
 
     fn value(ledger: &Ledger, record: u64, version: u32) -> Vec<u8> {

@@ -12,8 +12,9 @@
 //! - [`Engine`]: the interface of an engine; one implementation for each, in a program of its own.
 //! - [`Workload`], [`RunArgs`]: the possible runs; [`run()`] runs one and gives its [`Row`].
 //! - [`program()`]: the `main` of an engine's program; [`Build`] tells its sources.
-//! - [`Values`], [`Chooser`], [`KeySpace`]: values that prove themselves, the choice of records,
-//!   and their keys. The benchmark of clusters takes its values and records from here too.
+//! - [`Values`], [`Sizes`], [`Chooser`], [`KeySpace`]: values that prove themselves and their
+//!   sizes, the choice of records, and their keys. The benchmark of clusters takes them from here
+//!   too.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -34,6 +35,7 @@ mod program;
 mod random;
 mod row;
 mod run;
+mod sizes;
 mod usage;
 mod values;
 mod work;
@@ -50,6 +52,7 @@ pub use program::{locked_version, program, run_and_print};
 pub use random::Random;
 pub use row::{REVISION, Row};
 pub use run::run;
+pub use sizes::Sizes;
 pub use usage::{directory_len, files_len, free_len};
 pub use values::{Values, Wrong};
 pub use workload::{Mix, Workload};

@@ -5,6 +5,7 @@ use crate::check;
 use crate::engine::{Engine, EngineOptions, Log};
 use crate::ledger::{Ledger, wrong_read};
 use crate::row::{Memory, Row, Said, Space};
+use crate::sizes::Sizes;
 use crate::usage::{Usage, allocator, directory_len, free_len, peak_memory};
 use crate::values::Values;
 use crate::work::Shared;
@@ -147,7 +148,8 @@ fn ledger(plan: &Plan) -> Ledger {
     // Inserts are 5 % of the requests.
     let room = plan.records + if inserts { plan.operations / 10 + 100 } else { 0 };
     let writers = if workload.mix().is_some() { workload.threads() } else { 1 };
-    Ledger::new(room, writers, Values::new(plan.value_len, plan.compressibility, plan.seed))
+    let sizes = Sizes::one(plan.value_len);
+    Ledger::new(room, writers, Values::new(sizes, plan.compressibility, plan.seed))
 }
 
 /// Makes the data set, and leaves it flushed, quiet and closed. Unmeasured writes are not synced.

@@ -24,6 +24,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
     match command {
         BenchCommand::Ycsb(args) => gabion_bench::ycsb(args, &Processes),
         BenchCommand::Replication(args) => gabion_bench::replication(args, &Processes),
+        BenchCommand::Placement(args) => gabion_bench::placement(args, &Processes),
         BenchCommand::Engine(args) => {
             engine::exit_code(gabion_bench::engines(args, own_program()?, &Processes.data_dir()))
         }
@@ -124,6 +125,7 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
         ack: spec.ack,
         memtable_len: spec.memtable_len,
         codecs: spec.codecs,
+        growth_factor: spec.growth_factor,
     })
 }
 
@@ -260,6 +262,7 @@ mod tests {
             memtable_len: 16 * MIB,
             codecs: Codecs::default(),
             large_values: 0,
+            growth_factor: cluster::growth_usual(),
             dir,
         };
         let error = Processes.check_room(&spec, 1).unwrap_err();

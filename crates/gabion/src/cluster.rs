@@ -81,6 +81,8 @@ pub(crate) struct Settings {
     pub(crate) ack: AckLevel,
     pub(crate) memtable_len: u64,
     pub(crate) codecs: Codecs,
+    /// Bytes at which a level of the tree aims ÷ those of the level above it.
+    pub(crate) growth_factor: u32,
 }
 
 /// The three doors of a replica.
@@ -123,6 +125,12 @@ const MEMBERS_MIN: &str = "min_replicas";
 const SPARES: &str = "spares";
 /// The codec of the bottom in `cluster.json`, where it has one of its own.
 const BOTTOM: &str = "bottom_compression";
+/// By how much levels grow in `cluster.json`, where it is not as usual: in data of a benchmark.
+const GROWTH: &str = "growth_factor";
+/// The same as usual.
+pub(crate) fn growth_usual() -> u32 {
+    TreeConfig::default().level_multiplier
+}
 
 impl Settings {
     /// The numbers of the replicas that the group was made with, from the head of the chain to its
@@ -193,6 +201,7 @@ impl Settings {
                 level1_len: level1_len.max(sst_len),
                 sst: SstOptions { compression: self.codecs.upper, ..SstOptions::default() },
                 bottom_compression: self.codecs.bottom,
+                level_multiplier: self.growth_factor,
                 ..TreeConfig::default()
             },
         }
@@ -244,6 +253,9 @@ impl Settings {
         }
         if let Some(codec) = self.codecs.bottom {
             value[BOTTOM] = codec.to_string().into();
+        }
+        if self.growth_factor != growth_usual() {
+            value[GROWTH] = self.growth_factor.into();
         }
         value
     }
@@ -320,6 +332,7 @@ impl Settings {
                 upper: codec("compression")?,
                 bottom: value.get(BOTTOM).map(|_| codec(BOTTOM)).transpose()?,
             },
+            growth_factor: count_if_there(value, GROWTH, growth_usual(), 2..=100)?,
         })
     }
 
@@ -345,6 +358,7 @@ impl Settings {
                 upper: wanted.compression.unwrap_or_default(),
                 bottom: wanted.bottom_compression,
             },
+            growth_factor: growth_usual(),
         };
         if wanted.pool_size.is_none() {
             let share = (free / 5 * 4).saturating_sub(settings.control_len()) / u64::from(replicas);

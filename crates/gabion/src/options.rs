@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Ncl(crate::ncl::NclCommand),
     /// Measure what a workload costs, on a cluster made for it.
     #[command(subcommand)]
-    Bench(BenchCommand),
+    Bench(Box<BenchCommand>),
     /// Remove all data.
     Destroy(DestroyOptions),
     /// One replica's process. Started by `gabion up`.
@@ -471,6 +471,8 @@ pub(crate) enum BenchCommand {
     Ycsb(gabion_bench::YcsbArgs),
     /// YCSB on replicas with a RocksDB each, RubbleDB's baseline, and on Gabion, in turn
     Replication(gabion_bench::ReplicationArgs),
+    /// Mixes of small, medium and large values, in the tree and apart: Tebis's evaluation
+    Placement(gabion_bench::PlacementArgs),
     /// Workloads on this engine and on others, in turn: operations, CPU, latencies, amplification
     Engine(gabion_bench::EngineArgs),
     /// Faults of replicas under load: every answer checked, and for how long there was none

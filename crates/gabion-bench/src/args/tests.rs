@@ -60,7 +60,7 @@ fn values_that_can_be_compressed_are() {
 
 #[test]
 fn a_workload_of_twitter_has_records_of_its_size() {
-    let len = |words: &[&str]| plan(words).map(|plan| plan.value_len);
+    let len = |words: &[&str]| plan(words).map(|plan| plan.sizes.mean());
     assert_eq!(len(&[]).unwrap(), 1000);
     assert_eq!(len(&["--workloads=load,twitter-31"]).unwrap(), 33);
     assert_eq!(len(&["--workloads=load,twitter-31", "--value-size=50"]).unwrap(), 50);
@@ -78,7 +78,7 @@ fn a_workload_of_twitter_has_records_of_its_size() {
 
 #[test]
 fn a_bad_option_is_refused_by_name_and_limit() {
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 19] = [
         (
             &["--workloads=load,twitter-2,twitter-15"],
             "twitter-2 has values of 66 bytes and twitter-15 of 97",
@@ -101,6 +101,7 @@ fn a_bad_option_is_refused_by_name_and_limit() {
             &["--co-location=1,8", "--clients=2000", "--pipeline=1"],
             "--clients times --co-location is 16000, at most 10000 are possible",
         ),
+        (&["--growth-factor=1"], "--growth-factor is 1, allowed are 2 to 100"),
         (&["--workloads", "a"], "`load` comes first"),
         (&["--workloads", "load,c,load"], "`load` comes first and once"),
     ];

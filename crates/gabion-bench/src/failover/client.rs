@@ -152,7 +152,7 @@ impl Pair {
 
     fn put_set(&self, shared: &Shared, number: usize, version: u64, out: &mut Vec<u8>) {
         let record = self.record(number);
-        let mut value = Vec::with_capacity(shared.values.len());
+        let mut value = Vec::with_capacity(shared.values.len_of(record));
         shared.values.put(record, version, &mut value);
         encode_request(&[&b"SET"[..], &key(record), &value], out);
     }
@@ -383,13 +383,14 @@ mod tests {
     use super::*;
     use crate::fake::{FakeCluster, Faults};
     use crate::launch::RunningCluster;
+    use gabion_workload::Sizes;
 
     const LEN: usize = 100;
 
     /// Loads records, and has clients at work for this long or until there is a violation.
     fn run(faults: Faults, time: Duration) -> (Arc<Shared>, Vec<Arc<Pair>>, FakeCluster) {
         let cluster = FakeCluster::start(3, "primary", Faults::default());
-        let values = Values::new(LEN, 0.0, 1);
+        let values = Values::new(Sizes::one(LEN), 0.0, 1);
         let patience = Duration::from_secs(5);
         let shared = Arc::new(Shared::new(cluster.addresses(), values, patience));
         let pairs: Vec<_> = (0..2).map(|n| Arc::new(Pair::new(n, 2, 1001))).collect();

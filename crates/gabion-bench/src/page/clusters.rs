@@ -143,12 +143,15 @@ pub(super) fn experiments(runs: &[ClusterRun]) -> Vec<Experiment<'_>> {
 }
 
 fn short_label(settings: &Settings) -> String {
-    let Settings { records, value_size, compressibility, .. } = settings;
+    let Settings { records, value_size, compressibility, mix, .. } = settings;
     let share = if *compressibility > 0.0 {
         format!(", {:.0} % compressible", 100.0 * compressibility)
     } else {
         String::new()
     };
+    if let Some(mix) = mix {
+        return format!("{} records of {}{share}", grouped(*records), mix.to_uppercase());
+    }
     format!("{} records of {} bytes{share}", grouped(*records), grouped(*value_size))
 }
 
@@ -193,6 +196,8 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
     facts.extend(codec.map(|codec| ("compression", codec)));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
+    facts.extend(s.large_values.map(|len| ("values apart from", format!("{len} bytes"))));
+    facts.extend(s.growth_factor.map(|growth| ("growth factor", growth.to_string())));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
     let offered = loads::words(&s.offered, &s.offered_rates);
     facts.extend((!offered.is_empty()).then_some(("loads in open loops", offered)));

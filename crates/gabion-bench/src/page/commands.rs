@@ -5,10 +5,11 @@ use super::clusters::{Experiment, MODES, ROCKSDB, SYSTEMS};
 use super::document::Block;
 use super::engines::{Group, OWN};
 use super::input::Settings;
-use super::twitter;
+use super::{placement, twitter};
 use crate::args::WorkloadChoice;
 use crate::engines::Peer;
 use crate::figures::Shape;
+use crate::placement::MixChoice;
 use crate::provenance::quoted;
 use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +54,11 @@ fn joined<T: Display>(values: &[T]) -> String {
 }
 
 /// Everything that is missing.
-pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Vec<Block> {
+pub(super) fn missing(
+    experiments: &[Experiment<'_>],
+    mixes: &[placement::Figure<'_>],
+    groups: &[Group<'_>],
+) -> Vec<Block> {
     let mut blocks = Vec::new();
     if experiments.is_empty() {
         blocks.push(Block::Command {
@@ -67,6 +72,7 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
     }
     blocks.extend(experiments.iter().flat_map(of_experiment));
     blocks.extend(of_figure_9(experiments));
+    blocks.extend(of_mixes(mixes));
     if experiments.iter().all(|experiment| experiment.settings().baseline_log.is_none()) {
         blocks.extend(experiments.iter().filter_map(beside_baseline));
     }
@@ -84,6 +90,39 @@ pub(super) fn missing(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> V
             .to_owned(),
     ));
     blocks
+}
+
+/// The mixes of Tebis that no run has.
+fn of_mixes(figures: &[placement::Figure<'_>]) -> Vec<Block> {
+    if figures.is_empty() {
+        return vec![Block::Command {
+            what: "No run of Tebis's mixes of sizes, so no form of its Figures 8 to 10 and 12."
+                .to_owned(),
+            command: "gabion bench placement --json placement.json".to_owned(),
+        }];
+    }
+    let lacking = |figure: &placement::Figure<'_>| {
+        let mixes: Vec<&str> = figure.lacking().into_iter().map(MixChoice::as_str).collect();
+        let s = figure.settings();
+        let replicas = distinct(&figure.shapes(), |shape| shape.replicas);
+        let line = Line("gabion bench placement".to_owned())
+            .option("mixes", mixes.join(","))
+            .option("replicas", joined(&replicas))
+            .optional("large-values", s.large_values)
+            .optional("growth-factor", s.growth_factor)
+            .optional("memtable-size", s.memtable_len)
+            .option("compressibility", s.compressibility)
+            .option("distribution", &s.distribution)
+            .option("clients", s.clients)
+            .option("pipeline", s.pipeline)
+            .option("threads", s.threads)
+            .option("json", "more.json");
+        (!mixes.is_empty()).then(|| Block::Command {
+            what: format!("Tebis's mixes {}.", mixes.join(", ").to_uppercase()),
+            command: line.0,
+        })
+    };
+    figures.iter().filter_map(lacking).collect()
 }
 
 /// The clusters of Figure 9 that no run has: beside the existing ones, or by the settings of the
@@ -173,6 +212,8 @@ fn run(
         .option("compressibility", s.compressibility)
         .optional("compression", s.compression.as_ref())
         .optional("bottom-compression", s.bottom_compression.as_ref())
+        .optional("large-values", s.large_values)
+        .optional("growth-factor", s.growth_factor)
         .option("distribution", &s.distribution)
         .option("clients", s.clients)
         .option("pipeline", s.pipeline)

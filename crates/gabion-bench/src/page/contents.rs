@@ -4,7 +4,7 @@ use super::clusters::{Experiment, experiments};
 use super::document::{Block, Document, Section, Sheet};
 use super::engines::{Group, groups};
 use super::input::{Inputs, Origin};
-use super::{clusters, commands, engines, loads, replication, twitter};
+use super::{clusters, commands, engines, loads, placement, replication, twitter};
 
 /// How the ratios are read.
 const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the second. Of requests \
@@ -17,25 +17,34 @@ const LEGEND: &str = "Each figure is a ratio of medians: the first side ÷ the s
 /// Puts everything together.
 pub(super) fn document(inputs: &Inputs) -> Document {
     let clusters = loads::told_apart(&inputs.clusters);
+    let (mixed, clusters): (Vec<_>, Vec<_>) =
+        clusters.into_iter().partition(|run| run.settings.mix.is_some());
+    let mixed = experiments(&mixed);
+    let mixes = placement::figures(&mixed);
     let experiments = experiments(&clusters);
     let groups = groups(&inputs.engines);
-    let mut sections = vec![head(&experiments, &groups), runs(&experiments, &groups)];
+    let mut sections =
+        vec![head(&experiments, &mixed, &groups), runs(&experiments, &mixes, &groups)];
     sections.extend(experiments.iter().map(replication::section));
     sections.extend(twitter::sections(&experiments));
+    sections.extend(mixes.iter().map(placement::Figure::section));
     sections.extend(groups.iter().map(engines::section));
-    let blocks = commands::missing(&experiments, &groups);
+    let blocks = commands::missing(&experiments, &mixes, &groups);
     sections.push(Section { title: "What is not here".to_owned(), blocks });
     Document { title: "Gabion, measured".to_owned(), sections }
 }
 
-fn head(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
+fn head(experiments: &[Experiment<'_>], mixed: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
     let of_engines = groups.iter().flat_map(engines::verdicts);
     let verdicts: Vec<_> =
         experiments.iter().flat_map(replication::verdicts).chain(of_engines).collect();
-    let of_clusters = experiments.iter().flat_map(Experiment::warnings);
+    let of_clusters = experiments.iter().chain(mixed).flat_map(Experiment::warnings);
     let warnings: Vec<_> = of_clusters.chain(groups.iter().flat_map(Group::warnings)).collect();
     let mut blocks = Vec::new();
-    if verdicts.is_empty() {
+    if verdicts.is_empty() && !mixed.is_empty() {
+        let text = "Mixes of sizes are compared in their own section, with the paper's figures.";
+        blocks.push(Block::Text(text.to_owned()));
+    } else if verdicts.is_empty() {
         let text = "Nothing is compared here: these runs have no other side. The last section \
                     has the commands that make one.";
         blocks.push(Block::Text(text.to_owned()));
@@ -58,7 +67,11 @@ fn head(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
 }
 
 /// The origin of the figures.
-fn runs(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
+fn runs(
+    experiments: &[Experiment<'_>],
+    mixes: &[placement::Figure<'_>],
+    groups: &[Group<'_>],
+) -> Section {
     let mut blocks = Vec::new();
     for experiment in experiments {
         let origins: Vec<&Origin> = experiment.runs.iter().map(|run| &run.origin).collect();
@@ -69,6 +82,12 @@ fn runs(experiments: &[Experiment<'_>], groups: &[Group<'_>]) -> Section {
         facts.extend(provenance(&origins));
         let title = format!("Replication: {}", experiment.label);
         blocks.push(Block::Facts { title, facts });
+    }
+    for figure in mixes {
+        let origins: Vec<&Origin> = figure.runs().map(|run| &run.origin).collect();
+        let mut facts = figure.facts();
+        facts.extend(provenance(&origins));
+        blocks.push(Block::Facts { title: "Placement: Tebis's mixes".to_owned(), facts });
     }
     for group in groups {
         let origins: Vec<&Origin> = group.runs.iter().map(|run| &run.origin).collect();

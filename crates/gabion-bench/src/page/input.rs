@@ -1,5 +1,5 @@
-//! Files of runs, read: the output of `bench ycsb --json`, `bench replication --json` and
-//! `bench engine --json`, in any mixture.
+//! Files of runs, read: what `bench ycsb`, `bench replication`, `bench placement` and
+//! `bench engine` wrote with `--json`, in any mixture.
 //!
 //! ```text
 //!   file ─► JSON values, one after the other (an array: each of its items)
@@ -12,7 +12,8 @@
 
 use super::clusters::SYSTEMS;
 use super::field::Field;
-use crate::figures::Shape;
+use crate::figures::{Shape, UserBytes};
+use crate::placement::{MixChoice, Side};
 use crate::status::{KINDS, ROLES, ReplicaUse, Usage};
 use gabion_base::units::MIB;
 use gabion_base::{Error, ErrorKind, Result};
@@ -92,6 +93,12 @@ pub(super) struct Settings {
     pub(super) offered_of: Option<String>,
     /// The loads offered in requests a second.
     pub(super) offered_rates: Vec<u64>,
+    /// The mix of sizes, by its name: of runs of `bench placement`.
+    pub(super) mix: Option<String>,
+    /// Bytes from which values lie apart from the tree, if any do.
+    pub(super) large_values: Option<u64>,
+    /// By how much levels grow, if not as usual.
+    pub(super) growth_factor: Option<u64>,
 }
 
 /// One cluster's run.
@@ -99,7 +106,7 @@ pub(super) struct Settings {
 pub(super) struct ClusterRun {
     pub(super) origin: Origin,
     pub(super) settings: Settings,
-    /// One of [`SYSTEMS`].
+    /// One of [`SYSTEMS`]; with a mix the name of a [`Side`].
     pub(super) compaction: String,
     pub(super) shape: Shape,
     /// Its place among the rounds of its command; `None` in files of builds that ran one.
@@ -126,6 +133,8 @@ pub(super) struct Phase {
     pub(super) client_cpu_seconds: f64,
     pub(super) refusals: u64,
     pub(super) wrong_reads: u64,
+    /// `None` in files of builds that did not count them.
+    pub(super) user: Option<UserBytes>,
 }
 
 /// Requests of one type.
@@ -344,7 +353,10 @@ fn cluster_run(file: &str, run: &Field<'_>) -> Result<ClusterRun> {
     Ok(ClusterRun {
         origin: origin(file, Some(&config))?,
         settings: settings(&config)?,
-        compaction: config.get("compaction")?.word(&SYSTEMS)?,
+        compaction: match config.find("system") {
+            Some(system) => system.word(&Side::ALL.map(Side::as_str))?,
+            None => config.get("compaction")?.word(&SYSTEMS)?,
+        },
         shape,
         round: optional(config.find("round"), Field::count)?,
         baseline_cache_len: optional(config.find("baseline_cache_bytes"), Field::count)?,
@@ -377,6 +389,9 @@ fn settings(config: &Field<'_>) -> Result<Settings> {
         offered: counts("offered")?,
         offered_of: optional(config.find("offered_of"), |of| of.word(&SYSTEMS))?,
         offered_rates: counts("offered_per_second")?,
+        mix: optional(config.find("mix"), |mix| mix.word(&MixChoice::ALL.map(MixChoice::as_str)))?,
+        large_values: optional(config.find("large_values"), Field::count)?,
+        growth_factor: optional(config.find("growth_factor"), Field::count)?,
     })
 }
 
@@ -402,7 +417,13 @@ fn phase(phase: &Field<'_>, operations: &[Field<'_>]) -> Result<Phase> {
         client_cpu_seconds: totals.get("client_cpu_seconds")?.number()?,
         refusals: phase.get("refusals")?.sum_of_counts()?,
         wrong_reads: phase.get("wrong_reads")?.count()?,
+        user: optional(phase.find("user_bytes"), user_bytes)?,
     })
+}
+
+fn user_bytes(user: &Field<'_>) -> Result<UserBytes> {
+    let count = |name| user.get(name)?.count();
+    Ok(UserBytes { written: count("written")?, read: count("read")?, live: count("live")? })
 }
 
 fn operation(operation: &Field<'_>) -> Result<Operation> {
@@ -447,6 +468,8 @@ fn replica(replica: &Field<'_>) -> Result<ReplicaUse> {
         role: replica.get("role")?.text()?,
         live_files: count("live_files")?,
         live_bytes: count("live_bytes")?,
+        memory_bytes: optional(replica.find("memory_bytes"), Field::count)?.unwrap_or_default(),
+        space_bytes: optional(replica.find("space_bytes"), Field::count)?.unwrap_or_default(),
         usage,
     })
 }

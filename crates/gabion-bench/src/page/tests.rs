@@ -5,13 +5,14 @@ mod clusters;
 mod groups;
 mod loads;
 mod pictures;
+mod placement;
 
 use self::clusters::{of_clusters, turns};
 use super::*;
 use crate::fake::FakeLauncher;
 use crate::launch::ScratchDir;
 use crate::run::ycsb_to;
-use crate::{EngineArgs, ReplicationArgs, YcsbArgs};
+use crate::{EngineArgs, PlacementArgs, ReplicationArgs, YcsbArgs};
 use clap::Parser;
 use document::{Block, Document};
 use groups::side_by_side;
@@ -391,6 +392,7 @@ fn commands(document: &Document) -> Vec<String> {
 enum Bench {
     Ycsb(YcsbArgs),
     Replication(ReplicationArgs),
+    Placement(PlacementArgs),
     Engine(EngineArgs),
 }
 
@@ -443,10 +445,13 @@ fn what_is_missing_is_named_with_a_command_that_can_be_typed_and_makes_it_compar
             let words = command.split_whitespace().skip(1);
             match Bench::try_parse_from(words).unwrap_or_else(|e| panic!("{command}: {e}")) {
                 Bench::Ycsb(args) => {
-                    assert!(args.load.json.is_some() && args.plan().is_ok(), "{command}")
+                    assert!(args.load.client.json.is_some() && args.plan().is_ok(), "{command}")
                 }
                 Bench::Replication(args) => {
-                    assert!(args.load.json.is_some() && args.plan().is_ok(), "{command}");
+                    assert!(args.load.client.json.is_some() && args.plan().is_ok(), "{command}");
+                }
+                Bench::Placement(args) => {
+                    assert!(args.client.json.is_some() && args.plan().is_ok(), "{command}");
                 }
                 Bench::Engine(args) => assert!(args.json.is_some(), "{command}"),
             }

@@ -76,8 +76,12 @@ impl Chain {
             .args(["--cache", &cluster.baseline_cache_len.to_string()])
             .args(["--background-threads", &BACKGROUND_THREADS.to_string()])
             .args(["--jobs-nice", &cell.jobs_nice.to_string()])
+            .args(["--growth-factor", &cluster.growth_factor.to_string()])
             .arg("--dir")
             .arg(dir.join(place.to_string()));
+        if let Some(len) = cell.blobs_from {
+            command.args(["--blobs-from", &len.to_string()]);
+        }
         if let Some(next) = next {
             command.args(["--next", &next.to_string()]);
         }

@@ -45,11 +45,11 @@ fn tenths(value: f64) -> String {
     format!("{value:.1}")
 }
 
-fn requests(phase: &Phase) -> u64 {
+pub(crate) fn requests(phase: &Phase) -> u64 {
     Kind::ALL.iter().map(|kind| phase.tally.count(*kind)).sum()
 }
 
-fn per_second(phase: &Phase) -> f64 {
+pub(crate) fn per_second(phase: &Phase) -> f64 {
     ratio(requests(phase) as f64, phase.requests_seconds)
 }
 
@@ -80,7 +80,11 @@ fn p99(phase: &Phase, kinds: &[Kind]) -> Option<f64> {
 }
 
 /// The median of a figure over the rounds of one system, in its `i`-th workload.
-fn over_rounds(rounds: &[&Run], i: usize, of: impl Fn(&Phase) -> Option<f64>) -> Option<f64> {
+pub(crate) fn over_rounds(
+    rounds: &[&Run],
+    i: usize,
+    of: impl Fn(&Phase) -> Option<f64>,
+) -> Option<f64> {
     let phases = rounds.iter().filter_map(|run| run.phases.get(i));
     median(&mut phases.filter_map(of).collect::<Vec<f64>>())
 }
@@ -214,7 +218,7 @@ fn each_phase(systems: &[Vec<&Run>], mut tell: impl FnMut(String, usize, &[&Run]
 }
 
 /// The warnings that a reader needs before trusting these figures.
-fn warnings(run: &Run, round: &str) -> Vec<String> {
+pub(crate) fn warnings(run: &Run, round: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for phase in &run.phases {
         let place = format!("{}{round}, workload {}", run.compaction, phase.name());

@@ -1,7 +1,10 @@
 //! Whole runs against made-up replicas, and a program that is one in name only.
 
+use super::baseline::Chain;
 use super::*;
 use crate::fake::{FakeCluster, FakeLauncher, Faults};
+use crate::launch::{RunningCluster, ScratchDir};
+use crate::text::Style;
 use clap::Parser;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -364,8 +367,13 @@ fn a_chain_is_started_from_its_tail_and_ends_with_what_kept_it() {
     let cache = format!(" --cache {} ", cell.cluster.baseline_cache_len);
     assert!(lines.iter().all(|line| line.contains(&cache)), "{told}");
     assert!(lines.iter().all(|line| line.contains(" --jobs-nice 10 ")), "{told}");
+    assert!(lines.iter().all(|line| line.contains(" --growth-factor 10 ")), "{told}");
+    assert!(!told.contains("--blobs-from"), "{told}");
     assert!(lines[2].starts_with("--place 1 ") && lines[2].ends_with("--next 127.0.0.1:1002"));
     drop(chain);
+    let blobs = Cell { blobs_from: Some(512), ..cell };
+    drop(Chain::start(&program, &blobs, dir.path()).unwrap());
+    assert_eq!(std::fs::read_to_string(&log).unwrap().matches(" --blobs-from 512").count(), 3);
     install("echo no such option");
     let error = Chain::start(&program, &cell, dir.path()).err().unwrap().to_string();
     assert!(error.contains("replica 3 of 3: it said `no such option`"), "{error}");

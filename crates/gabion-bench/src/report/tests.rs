@@ -21,6 +21,7 @@ fn phase(workload: WorkloadChoice, replicas: Vec<ReplicaUse>) -> Phase {
         is_settled: true,
         machine: MachineTime { busy: 7.0, stolen: 0.2 },
         replicas,
+        user: UserBytes::default(),
     }
 }
 
@@ -72,6 +73,8 @@ fn the_names_in_the_json_are_those_that_scripts_read() {
         "shipped_bytes",
         "live_files",
         "live_bytes",
+        "memory_bytes",
+        "space_bytes",
     ];
     assert_eq!(keys(replica), expected);
     assert_eq!(keys(&replica["cpu_seconds_by_role"]), ROLES);

@@ -124,6 +124,21 @@ fn as_many_members_are_needed_as_was_said_when_the_data_was_made() {
 }
 
 #[test]
+fn levels_grow_as_was_said_when_the_data_was_made_and_as_usual_where_nothing_was_said() {
+    let usual = made();
+    assert!(usual.to_json().get(GROWTH).is_none());
+    assert_eq!(usual.group().tree.level_multiplier, growth_usual());
+    let steep = Settings { growth_factor: 8, ..usual };
+    let mut value = steep.to_json();
+    let read = Settings::from_json(&value).unwrap();
+    assert_eq!((read.group().tree.level_multiplier, &read), (8, &steep));
+    for strange in [json!(1), json!(101), json!("x")] {
+        value[GROWTH] = strange;
+        assert!(Settings::from_json(&value).unwrap_err().contains(GROWTH));
+    }
+}
+
+#[test]
 fn data_of_a_build_without_a_controller_gets_the_default_and_no_spares() {
     let mut value = made().to_json();
     value.as_object_mut().unwrap().remove(MEMBERS_MIN);
@@ -237,6 +252,7 @@ fn files() -> Vec<Vec<u8>> {
         compaction: CompactionMode::EveryReplica,
         ack: AckLevel::Durable,
         codecs: Codecs { upper, bottom },
+        growth_factor: 8,
         ..one.clone()
     };
     let note = format!("{{\n  \"note\": \"{}\",", "for whom it may concern. ".repeat(12));

@@ -8,7 +8,7 @@ use crate::failover::samples::{Answer, Kind, Samples, merged};
 use crate::keys::{KEY_LEN, key};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::{Reply, encode_request};
-use gabion_workload::{Random, Values};
+use gabion_workload::{Random, Sizes, Values};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Load {
         let record_len = args.value_size + KEY_LEN as u64;
         Self {
             addresses,
-            values: Arc::new(Values::new(args.value_size as usize, 0.0, 1)),
+            values: Arc::new(Values::new(Sizes::one(args.value_size as usize), 0.0, 1)),
             records: (args.bytes / record_len).max(1),
             clients: args.clients as usize,
         }
@@ -121,7 +121,7 @@ impl Load {
 }
 
 fn put_set(values: &Values, record: u64, version: u64, out: &mut Vec<u8>) {
-    let mut value = Vec::with_capacity(values.len());
+    let mut value = Vec::with_capacity(values.len_of(record));
     values.put(record, version, &mut value);
     encode_request(&[&b"SET"[..], &key(record), &value], out);
 }
