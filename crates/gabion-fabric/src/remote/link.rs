@@ -281,16 +281,15 @@ impl PeerLink {
     }
 
     fn next_reply(&mut self) -> Result<Reply> {
+        let mut waited = Ok(());
         loop {
+            // A peer that refuses says why and then closes: the reply comes first.
             if let Some(completed) = self.poll_completed() {
                 return Ok(completed.reply);
             }
-            if let Some(error) = self.error() {
-                return Err(error.clone());
-            }
+            waited?;
             let left = self.connection.deadline_ms().unwrap_or(0).saturating_sub(self.now_ms());
-            // A peer that refuses says why and then closes: the reply comes first.
-            let _ = self.wait(Duration::from_millis(left + 1));
+            waited = self.wait(Duration::from_millis(left + 1));
         }
     }
 
