@@ -3,9 +3,9 @@
 use crate::batch::{Expiry, Op, WriteBatch};
 use crate::core::{Core, Handle, IDLE_TICK, Shared, Sink, Threads};
 use crate::drain::Drains;
-use crate::iter::{Bounds, Cursor, EngineRange, Range};
+use crate::iter::{Bounds, Cursor, EngineRange, Keys, Range};
 use crate::options::{Durability, Options};
-use crate::read::{Placements, Snapshot, look_up_many, look_up_newest};
+use crate::read::{Placements, Snapshot, look_up_len_newest, look_up_many, look_up_newest};
 use bytes::Bytes;
 use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, VALUE_LEN_MAX};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
@@ -825,12 +825,30 @@ impl Db {
     }
 
     /// When a key expires, in milliseconds since 1970; none if it does not, or is not there. Costs
-    /// the same as [`Self::get`].
+    /// the same as [`Self::value_len`].
     ///
     /// # Errors
     /// As [`Self::get`].
     pub fn expires_at(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
-        Ok(self.look_up(key)?.and_then(|found| found.expires_ms))
+        let found = look_up_len_newest(&self.0.shared, key.as_ref())?;
+        Ok(found.and_then(|found| found.expires_ms))
+    }
+
+    /// Whether a key is there. Costs the same as [`Self::value_len`].
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(look_up_len_newest(&self.0.shared, key.as_ref())?.is_some())
+    }
+
+    /// The length of the value of a key in bytes, if it has one. Costs the same as [`Self::get`],
+    /// but for a value that lies [apart](RunOptions::large_values) from its key, which is not read.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn value_len(&self, key: impl AsRef<[u8]>) -> Result<Option<usize>> {
+        Ok(look_up_len_newest(&self.0.shared, key.as_ref())?.map(|found| found.len))
     }
 
     /// The store's time beside the system's: they differ if the system's clock was set
@@ -887,6 +905,12 @@ impl Db {
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(self.snapshot(), EngineRange::of_prefix(prefix.as_ref()))
+    }
+
+    /// The keys in these bounds at this moment, in order and without values; see [`Keys`].
+    #[must_use]
+    pub fn keys(&self, bounds: impl Bounds) -> Keys {
+        Keys::new(self.snapshot(), EngineRange::new(&bounds))
     }
 
     /// A cursor over the pairs with these keys at this moment; see [`Snapshot::cursor`].

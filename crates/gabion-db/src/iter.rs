@@ -177,6 +177,7 @@ pub struct Cursor {
     walk: ReadIterator<Files, Arc<SharedCache>>,
     snapshot: Snapshot,
     range: EngineRange,
+    is_of_keys: bool,
 }
 
 impl fmt::Debug for Cursor {
@@ -188,7 +189,35 @@ impl fmt::Debug for Cursor {
 impl Cursor {
     pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
         let walk = snapshot.view.scan(&snapshot.tables, &range.from, Some(&range.to));
-        Self { walk, snapshot, range }
+        Self { walk, snapshot, range, is_of_keys: false }
+    }
+
+    /// The same cursor without values: it has keys and expiries, and [`Self::value`] is none. In a
+    /// `for` loop it gives each key with an empty value. Of values that lie
+    /// [apart](crate::RunOptions::large_values) from their keys none is read then. Cursors that
+    /// read them read up to 64 and 1 MiB ahead, in order and several at once.
+    ///
+    /// ```
+    /// # use gabion_db::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("gabion-db-keys-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # let db = Db::create(&dir, &Options { pool_len: 128 << 20, ..Options::default() })?;
+    /// db.put("elm", vec![7; 100_000])?;
+    /// db.put("oak", vec![8; 100_000])?;
+    /// let mut cursor = db.cursor("f"..).keys_only();
+    /// assert!(cursor.next()?);
+    /// assert_eq!((cursor.key(), cursor.value()), (Some(&b"oak"[..]), None));
+    /// let keys = db.keys(..).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(keys, ["elm", "oak"]);
+    /// # drop((cursor, db));
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), gabion_db::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keys_only(mut self) -> Self {
+        self.walk = self.walk.of_keys();
+        self.is_of_keys = true;
+        self
     }
 
     /// To the first pair. Costs a seek, see [`Cursor`].
@@ -275,7 +304,7 @@ impl Cursor {
     /// The value here; none at no pair.
     #[must_use]
     pub fn value(&self) -> Option<&[u8]> {
-        self.walk.value()
+        self.walk.value().filter(|_| !self.is_of_keys)
     }
 
     /// When the pair here expires, in milliseconds since 1970; none if it does not, and at no pair.
@@ -295,7 +324,18 @@ impl Cursor {
     /// if it comes from a file, so a value kept for long keeps up to `block_len` bytes.
     #[must_use]
     pub fn to_pair(&self) -> Option<(Bytes, Bytes)> {
+        if self.is_of_keys {
+            return None;
+        }
         self.key().map(Bytes::copy_from_slice).zip(self.walk.value_bytes())
+    }
+
+    /// As [`Self::to_pair`], with an empty value where there are none.
+    fn to_item(&self) -> Option<(Bytes, Bytes)> {
+        match self.is_of_keys {
+            true => Some((Bytes::copy_from_slice(self.key()?), Bytes::new())),
+            false => self.to_pair(),
+        }
     }
 }
 
@@ -304,7 +344,7 @@ impl IntoIterator for Cursor {
     type IntoIter = Range;
 
     fn into_iter(self) -> Range {
-        Range::new(self.snapshot, self.range)
+        Range::of(self.snapshot, self.range, self.is_of_keys)
     }
 }
 
@@ -344,6 +384,7 @@ impl fmt::Debug for Range {
 struct Ends {
     snapshot: Snapshot,
     range: EngineRange,
+    is_of_keys: bool,
     front: Option<Cursor>,
     back: Option<Cursor>,
 }
@@ -358,7 +399,10 @@ impl Ends {
         };
         // A new cursor is before the first; the back begins past the last.
         let to = if is_back && end.is_none() { Move::Last } else { to };
-        let new = || Cursor::new(self.snapshot.clone(), self.range.clone());
+        let new = || {
+            let cursor = Cursor::new(self.snapshot.clone(), self.range.clone());
+            if self.is_of_keys { cursor.keys_only() } else { cursor }
+        };
         let end = end.get_or_insert_with(new);
         let is_there = if to == Move::Next { end.next() } else { end.go(to) };
         if !is_there? {
@@ -369,13 +413,18 @@ impl Ends {
             true => end.key() <= other.key(),
             false => end.key() >= other.key(),
         });
-        Ok(if has_met { None } else { end.to_pair() })
+        Ok(if has_met { None } else { end.to_item() })
     }
 }
 
 impl Range {
     pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
-        Self { ends: Some(Ends { snapshot, range, front: None, back: None }) }
+        Self::of(snapshot, range, false)
+    }
+
+    /// With empty values where `is_of_keys`.
+    fn of(snapshot: Snapshot, range: EngineRange, is_of_keys: bool) -> Self {
+        Self { ends: Some(Ends { snapshot, range, is_of_keys, front: None, back: None }) }
     }
 
     fn take(&mut self, to: Move<'_>) -> Option<Result<(Bytes, Bytes)>> {
@@ -402,3 +451,30 @@ impl DoubleEndedIterator for Range {
 }
 
 impl std::iter::FusedIterator for Range {}
+
+/// Keys in order, taken from either end; ends after an error. Otherwise as [`Range`], without the
+/// values: those that lie [apart](crate::RunOptions::large_values) from their keys are not read.
+#[derive(Debug)]
+pub struct Keys(Range);
+
+impl Keys {
+    pub(crate) fn new(snapshot: Snapshot, range: EngineRange) -> Self {
+        Self(Range::of(snapshot, range, true))
+    }
+}
+
+impl Iterator for Keys {
+    type Item = Result<Bytes>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|pair| pair.map(|(key, _)| key))
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back().map(|pair| pair.map(|(key, _)| key))
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}

@@ -113,7 +113,7 @@ pub use gabion_host::cache::WarmStats;
 pub use gabion_host::memory::{Memory, MemoryKind};
 pub use gabion_node::{Counters, StoppedMs};
 pub use gabion_pool::Counts as SlotCounts;
-pub use iter::{Bounds, Cursor, Range};
+pub use iter::{Bounds, Cursor, Keys, Range};
 pub use load::{BulkLoad, Loaded};
 pub use options::{Durability, Options};
 pub use read::Snapshot;

@@ -1,12 +1,14 @@
 //! Reading, on any thread and without the machine's lock: snapshots, look-ups and sizes.
 
 use crate::core::{Handle, Shared};
-use crate::iter::{Bounds, Cursor, EngineRange, Range};
+use crate::iter::{Bounds, Cursor, EngineRange, Keys, Range};
 use crate::moments::Moment;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, TRANSFER_LEN_MAX};
 use gabion_base::{Error, FileId, HashMap, Result, SequenceNumber};
-use gabion_engine::{FileRange, FileSource, Found, Keyspace, RangeSize, ReadView, Tables};
+use gabion_engine::{
+    FileRange, FileSource, Found, FoundLen, Keyspace, RangeSize, ReadView, Tables,
+};
 use gabion_fabric::{FileMedium, MediumOptions, PoolFile};
 use gabion_host::cache::SharedCache;
 use gabion_host::jobs::StoreParts;
@@ -213,6 +215,15 @@ fn look_up(view: &ReadView, shared: &Shared, key: &[u8]) -> Result<Option<Found>
     shared.check_process()?;
     let found = with_engine_key(key, |key| now(view.look_up(&tables_of(shared), key)))?;
     Ok(found.map(|found| by_system(found, shared)))
+}
+
+/// The length of the newest view's value of a user's key.
+pub(crate) fn look_up_len_newest(shared: &Shared, key: &[u8]) -> Result<Option<FoundLen>> {
+    shared.check_process()?;
+    let view = shared.newest();
+    let found = with_engine_key(key, |key| now(view.look_up_len(&tables_of(shared), key)))?;
+    let to_system = |at_ms| shared.clock().to_system_ms(at_ms);
+    Ok(found.map(|found| FoundLen { expires_ms: found.expires_ms.map(to_system), ..found }))
 }
 
 /// With its expiry by the system's clock.
@@ -445,6 +456,12 @@ impl Snapshot {
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(self.clone(), EngineRange::of_prefix(prefix.as_ref()))
+    }
+
+    /// The keys in these bounds, in order and without values. Reads nothing yet.
+    #[must_use]
+    pub fn keys(&self, bounds: impl Bounds) -> Keys {
+        Keys::new(self.clone(), EngineRange::new(&bounds))
     }
 
     /// A cursor over the pairs with these keys, before the first. Reads nothing yet.

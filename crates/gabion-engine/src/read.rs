@@ -11,6 +11,7 @@
 //! disk is never overtaken: what it reads is pinned until it is done. A lasting view
 //! ([`crate::Tree::lasting_view`]) nobody ends.
 
+mod ahead;
 mod gone;
 mod many;
 mod size;
@@ -214,6 +215,22 @@ impl ReadView {
         self.point.get_many(shape, tables, keys, || self.check(), give).await
     }
 
+    /// The lengths of the values of many engine keys, as [`Self::look_up_len`] says them, given as
+    /// [`Self::look_up_many`] does it. Costs no read of a value that lies apart from its key.
+    ///
+    /// # Errors
+    /// As [`Self::look_up_many`].
+    pub async fn look_up_len_many<S: FileSource, C: ReadCache>(
+        &self,
+        tables: &Tables<S, C>,
+        keys: &[impl AsRef<[u8]>],
+        give: impl FnMut(usize, Result<Option<FoundLen>>) -> Result<()>,
+    ) -> Result<()> {
+        let mut pinned = None;
+        let shape = self.shape(&mut pinned)?;
+        self.point.get_len_many(shape, tables, keys, || self.check(), give).await
+    }
+
     /// What the engine keys in `from..to` (to the end without `to`) take, about. Reads nothing but
     /// the indexes of files that a bound lies in, and these only when they are not open.
     ///
@@ -341,6 +358,15 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
     #[must_use]
     pub fn of_keys(mut self) -> Self {
         self.walk.leave_out_values();
+        self
+    }
+
+    /// The same iterator, for somebody who wants about so many pairs after each seek. Values that
+    /// lie apart from their keys are read several at once, in order: without this one after a seek,
+    /// then two, then four, at most 64 and 1 MiB.
+    #[must_use]
+    pub fn expecting(mut self, pairs: usize) -> Self {
+        self.walk.expect(pairs);
         self
     }
 

@@ -342,6 +342,19 @@ impl Store for NodeStore {
         view.look_up_many(&self.0.tables, &keys, |at, found| give(at, found?)).await
     }
 
+    async fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> Result<()> {
+        let view = self.0.node.borrow().read_view();
+        if let [key] = keys {
+            return give(0, view.look_up_len(&self.0.tables, &engine_key(key)).await?);
+        }
+        let keys: Vec<_> = keys.iter().map(|key| engine_key(key)).collect();
+        view.look_up_len_many(&self.0.tables, &keys, |at, found| give(at, found?)).await
+    }
+
     async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
         let PageQuery { start, end, limit, bytes_max, with_values, order } = query;
         let mut page = PageBuilder::new(limit, bytes_max);
@@ -350,7 +363,7 @@ impl Store for NodeStore {
         }
         let (from, to) = (lower_bound(start), upper_bound(end));
         let scan = self.0.node.borrow().read_view().scan(&self.0.tables, &from, Some(&to));
-        let mut scan = scan.limited(PAGE_STEPS_MAX);
+        let mut scan = scan.limited(PAGE_STEPS_MAX).expecting(limit);
         if !with_values {
             scan = scan.of_keys();
         }

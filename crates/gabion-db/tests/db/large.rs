@@ -1,7 +1,7 @@
 //! Large values apart from the tree, as a program meets them.
 
 use super::{Dir, key, options};
-use gabion_db::{Db, Options, RunOptions};
+use gabion_db::{Db, Expiry, Options, RunOptions};
 
 fn value(n: u64, round: u64) -> Vec<u8> {
     let len = if n.is_multiple_of(3) { 40 } else { 700 + n as usize % 400 };
@@ -102,4 +102,61 @@ fn large_values_stay_in_the_log_and_copies_write_behind_it() {
         db.wait_until_quiet().unwrap();
         assert_eq!(db.stats().values.files, 0);
     }
+}
+
+#[test]
+fn keys_and_lengths_are_had_without_a_read_of_large_values() {
+    let dir = Dir::new("large-keys");
+    let db = Db::create(&dir.0, &with_large_values()).unwrap();
+    let big = |n: u64| vec![n as u8; 20_000 + n as usize];
+    (0..200).for_each(|n| db.put(&key(n), &big(n)).unwrap());
+    let expiry = Expiry::AtMs(db.time().system_ms + 600_000);
+    db.put_expiring(&key(200), &big(200), expiry).unwrap();
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    // Opens the files.
+    assert_eq!(db.keys(..).count(), 201);
+    let before = db.stats().read_bytes;
+    let keys = db.keys(..).collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!(keys, (0..201).map(key).collect::<Vec<_>>());
+    let last = db.snapshot().keys(key(7)..).next_back().unwrap().unwrap();
+    assert_eq!(last, key(200));
+    let mut cursor = db.cursor(key(3)..).keys_only();
+    assert!(cursor.seek_to_last().unwrap() && cursor.expires_at().is_some());
+    assert!(cursor.prev().unwrap() && cursor.expires_at().is_none());
+    assert_eq!((cursor.key(), cursor.value(), cursor.pair()), (Some(&key(199)[..]), None, None));
+    assert!(cursor.into_iter().all(|pair| pair.unwrap().1.is_empty()));
+    for n in 0..201 {
+        assert_eq!(db.value_len(&key(n)).unwrap(), Some(big(n).len()));
+    }
+    assert!(db.contains_key(&key(5)).unwrap() && !db.contains_key("none").unwrap());
+    assert!(db.expires_at(&key(200)).unwrap().is_some());
+    let read = db.stats().read_bytes - before;
+    assert!(read < 500_000, "{read} bytes were read");
+}
+
+/// Cursors read several values ahead at once, both ways; what the cache holds stays in its budget.
+#[test]
+fn large_values_are_read_ahead_and_cached_within_the_budget() {
+    let dir = Dir::new("large-ahead");
+    let db = Db::create(&dir.0, &with_large_values()).unwrap();
+    let big = |n: u64| vec![n as u8; if n.is_multiple_of(50) { 90_000 } else { 2_000 }];
+    (0..1_000).for_each(|n| db.put(&key(n), &big(n)).unwrap());
+    db.flush().unwrap();
+    db.wait_until_quiet().unwrap();
+    let budget = db.run_options().block_cache_len as u64;
+    let bytes: u64 = (0..1_000).map(|n| big(n).len() as u64).sum();
+    let before = db.stats().read_bytes;
+    for (n, pair) in db.iter(..).enumerate() {
+        assert_eq!(pair.unwrap().1, big(n as u64));
+        assert!(db.stats().cache_bytes as u64 <= budget);
+    }
+    let read = db.stats().read_bytes - before;
+    assert!(read < bytes * 3 / 2, "{read} bytes were read for {bytes}");
+    for (n, pair) in db.iter(..).rev().enumerate() {
+        assert_eq!(pair.unwrap().1, big(999 - n as u64));
+    }
+    let hits = db.stats().cache_hits;
+    (0..3).for_each(|_| assert_eq!(db.get(&key(500)).unwrap().unwrap(), big(500)));
+    assert!(db.stats().cache_hits > hits);
 }

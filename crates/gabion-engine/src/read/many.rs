@@ -15,10 +15,11 @@
 //! Nearly always one round does, as a filter is wrong about one absent key in a hundred. Neighbours
 //! share the look at a file's index and a block's bytes, and blocks that adjoin are one read. Keys
 //! that were added to (see [`crate::counter`]) are then read one by one. Values that lie in other
-//! files are read at once in the end.
+//! files are read at once in the end, or not at all where only lengths are asked for.
 
+use super::ahead::wave_of_values;
 use super::tables::{OpenedFile, Tables, newer_of};
-use super::walk::{Apart, Found, Newest, ReadPoint, Stored};
+use super::walk::{Apart, Found, FoundLen, Newest, ReadPoint, Stored};
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::{FileRange, FileSource, noted};
@@ -94,8 +95,10 @@ struct Many<'a, 'k, S, C, G> {
     missing: Vec<Missing<'a>>,
     /// Keys with the block that each waits for, in the order of blocks.
     waiting: Vec<(u32, u32)>,
-    /// Keys with values in other files.
+    /// Keys with values in other files, which are to be read.
     apart: Vec<(u32, Apart)>,
+    /// Whether values are wanted that lie in other files; else only where they lie.
+    is_of_values: bool,
     give: G,
 }
 
@@ -108,12 +111,54 @@ impl ReadPoint {
         tables: &Tables<S, C>,
         keys: &[impl AsRef<[u8]>],
         check: impl Fn() -> Result<()>,
-        give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
+        mut give: impl FnMut(usize, Result<Option<Found>>) -> Result<()>,
+    ) -> Result<()> {
+        let give = |at, stored: Result<Option<Stored>>| {
+            let found = stored.map(|stored| stored.map(Stored::into_found));
+            give(at, found)
+        };
+        self.look_up_many(shape, tables, keys, true, check, give).await
+    }
+
+    /// The lengths of their values, in the same way. Values in other files are not read.
+    pub(super) async fn get_len_many<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        keys: &[impl AsRef<[u8]>],
+        check: impl Fn() -> Result<()>,
+        mut give: impl FnMut(usize, Result<Option<FoundLen>>) -> Result<()>,
+    ) -> Result<()> {
+        let give = |at, stored: Result<Option<Stored>>| {
+            let found = stored.map(|stored| stored.map(|stored| stored.len()));
+            give(at, found)
+        };
+        self.look_up_many(shape, tables, keys, false, check, give).await
+    }
+
+    async fn look_up_many<S: FileSource, C: ReadCache>(
+        &self,
+        shape: &Shape,
+        tables: &Tables<S, C>,
+        keys: &[impl AsRef<[u8]>],
+        is_of_values: bool,
+        check: impl Fn() -> Result<()>,
+        give: impl FnMut(usize, Result<Option<Stored>>) -> Result<()>,
     ) -> Result<()> {
         let (order, sought) = sorted(keys, |key| shape.version.rank(key));
         let (missing, waiting, apart) = (Vec::new(), Vec::new(), Vec::new());
-        let mut many =
-            Many { point: self, shape, tables, order, sought, missing, waiting, apart, give };
+        let mut many = Many {
+            point: self,
+            shape,
+            tables,
+            order,
+            sought,
+            missing,
+            waiting,
+            apart,
+            is_of_values,
+            give,
+        };
         many.ask_memtables()?;
         loop {
             many.ask_files(&check).await?;
@@ -154,10 +199,10 @@ impl<'a, S, C, G> Many<'a, '_, S, C, G>
 where
     S: FileSource,
     C: ReadCache,
-    G: FnMut(usize, Result<Option<Found>>) -> Result<()>,
+    G: FnMut(usize, Result<Option<Stored>>) -> Result<()>,
 {
     /// Tells all who asked for a key what it has.
-    fn answer(&mut self, at: u32, result: Result<Option<Found>>) -> Result<()> {
+    fn answer(&mut self, at: u32, result: Result<Option<Stored>>) -> Result<()> {
         let sought = &mut self.sought[at as usize];
         sought.state = State::Answered;
         let asked = &self.order[sought.asked.start as usize..sought.asked.end as usize];
@@ -170,13 +215,12 @@ where
 
     fn stored(&mut self, at: u32, stored: Option<Stored>) -> Result<()> {
         match stored {
-            None => self.answer(at, Ok(None)),
-            Some(Stored::Here(found)) => self.answer(at, Ok(Some(found))),
-            Some(Stored::Apart(apart)) => {
+            Some(Stored::Apart(apart)) if self.is_of_values => {
                 self.sought[at as usize].state = State::Apart;
                 self.apart.push((at, apart));
                 Ok(())
             }
+            stored => self.answer(at, Ok(stored)),
         }
     }
 
@@ -411,33 +455,22 @@ where
         let (tables, mut missing) = (self.tables, Vec::new());
         for (at, apart) in core::mem::take(&mut self.apart) {
             match tables.cached_value(&apart.pointer) {
-                Some(value) => self.answer(at, Ok(Some(apart.found(value))))?,
+                Some(value) => self.answer(at, Ok(Some(Stored::Here(apart.found(value)))))?,
                 None => missing.push((at, apart)),
             }
         }
         missing.sort_unstable_by_key(|(_, apart)| (apart.pointer.file, apart.pointer.offset));
-        let mut left = &missing[..];
+        let pointers: Vec<_> = missing.iter().map(|(_, apart)| apart.pointer).collect();
+        let mut missing = missing.into_iter();
+        let mut left = &pointers[..];
         while !left.is_empty() {
-            let mut len = 0;
-            let fits = |(_, apart): &&(u32, Apart)| {
-                let is_first = len == 0;
-                len += apart.pointer.len as usize;
-                is_first || len <= READ_LEN_MAX
-            };
-            let ranges: Vec<FileRange> = left
-                .iter()
-                .take(READS_MAX)
-                .take_while(fits)
-                .map(|(_, apart)| apart.pointer.range())
-                .collect();
-            let read = tables.source.read_many(&ranges).await;
+            let (wave, rest) = left.split_at(wave_of_values(left, READS_MAX, READ_LEN_MAX));
+            left = rest;
+            let values = tables.read_values(wave).await;
             check()?;
-            assert_eq!(read.len(), ranges.len(), "each range is read once");
-            for ((at, apart), read) in left.iter().zip(read) {
-                let value = tables.keep_value(&apart.pointer, read);
-                self.answer(*at, value.map(|value| Some(apart.found(value))))?;
+            for (value, (at, apart)) in values.into_iter().zip(missing.by_ref()) {
+                self.answer(at, value.map(|value| Some(Stored::Here(apart.found(value)))))?;
             }
-            left = &left[ranges.len()..];
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The files of a version as readers: opened once, kept beside the file or in a cache.
 
+use super::ahead::COPIED_LEN_MAX;
 use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{EntryKind, Trailer};
 use crate::file::{FileMeta, FileRange, FileSource, noted};
@@ -12,10 +13,6 @@ use alloc::sync::Arc;
 use core::ops::Deref;
 use gabion_base::{GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
-
-/// Values up to this long are copied out of the blocks of the device that they were read with: of
-/// longer ones these have an eighth more at most.
-const COPIED_LEN_MAX: usize = 64 * 1024;
 
 /// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap
 /// to clone.
@@ -84,7 +81,8 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
         }
     }
 
-    async fn read_value(&self, pointer: &Pointer) -> Result<Bytes> {
+    /// The same, past the cache, which gets it.
+    pub(super) async fn read_value(&self, pointer: &Pointer) -> Result<Bytes> {
         let FileRange { file, offset, len } = pointer.range();
         let read = self.source.read(file, offset, len).await;
         self.keep_value(pointer, read)

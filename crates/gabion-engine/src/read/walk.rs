@@ -215,6 +215,11 @@ pub(super) struct Walk<S, C> {
     alive: Alive,
     /// Values that lie in other files are left out.
     is_of_keys: bool,
+    /// The value of the pair here, which lies in another file and is to be read.
+    wanted: Option<Apart>,
+    /// Pairs that the cursors have passed.
+    ahead: Option<Box<Ahead>>,
+    pace: Pace,
     /// Entries that it may still pass.
     left: u64,
     /// That was why the last move found nothing: there may be more pairs past the key here.
@@ -269,6 +274,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             held: Held::Nothing,
             alive: Alive::default(),
             is_of_keys: false,
+            wanted: None,
+            ahead: None,
+            pace: Pace::expecting(1),
             left: u64::MAX,
             is_stopped: false,
         }
@@ -277,6 +285,11 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     /// Has it leave out values that lie in other files.
     pub(super) const fn leave_out_values(&mut self) {
         self.is_of_keys = true;
+    }
+
+    /// Has it read values that lie in other files for about so many pairs at once after a seek.
+    pub(super) fn expect(&mut self, pairs: usize) {
+        self.pace = Pace::expecting(pairs);
     }
 
     /// Has it stop when it has passed so many entries in all: see [`Self::stopped_at`].
@@ -362,7 +375,14 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         {
             return stepped;
         }
-        self.go_elsewhere(cursors, to, check).await
+        let is_there = self.go_elsewhere(cursors, to, &check).await?;
+        let Some(apart) = self.wanted.take().filter(|_| is_there) else { return Ok(is_there) };
+        if let Some(value) = self.tables.cached_value(&apart.pointer) {
+            self.held = Held::Block(value);
+            return Ok(true);
+        }
+        // Apart, so that other steps carry no room for it.
+        Box::pin(self.fetch(cursors, apart, &check)).await
     }
 
     /// The commonest move, a step forwards after another, where all that it needs is in memory.
@@ -372,7 +392,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     #[inline]
     pub(super) fn try_next(&mut self, cursors: &mut Cursors<S, C>) -> Option<Result<bool>> {
         if self.place != Place::Pair || self.way != Way::Forwards {
-            return None;
+            return self.next_ahead(false);
         }
         loop {
             // On top is what is done with, as at a pair: the slower way stops here.
@@ -415,8 +435,11 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         &mut self,
         cursors: &mut Cursors<S, C>,
         to: Move<'_>,
-        check: impl Fn() -> Result<()>,
+        check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
+        if let Some(moved) = self.go_ahead(to) {
+            return moved;
+        }
         match (to, self.place) {
             (Move::Prev, Place::Pair) if self.way == Way::Backwards => {
                 self.backwards(cursors, Start::Past, check).await
@@ -450,9 +473,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         &mut self,
         cursors: &mut Cursors<S, C>,
         key: &[u8],
-        check: impl Fn() -> Result<()>,
+        check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         self.is_stopped = false;
+        self.forget_ahead();
         let key = key.max(&self.from);
         if self.to.as_deref().is_some_and(|to| key >= to) {
             self.place = Place::AfterLast;
@@ -471,9 +495,10 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         &mut self,
         cursors: &mut Cursors<S, C>,
         key: Option<&[u8]>,
-        check: impl Fn() -> Result<()>,
+        check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         self.is_stopped = false;
+        self.forget_ahead();
         let end = match (key, self.to.as_deref()) {
             (Some(key), Some(to)) => Some(key.min(to)),
             (key, to) => key.or(to),
@@ -496,7 +521,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         &mut self,
         cursors: &mut Cursors<S, C>,
         from: Start,
-        check: impl Fn() -> Result<()>,
+        check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         if self.way != Way::Forwards {
             self.way = Way::Forwards;
@@ -532,7 +557,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 entry
             } else {
                 // Apart, so that other steps carry no room for it.
-                match Box::pin(self.step_over(cursors, sequence, &mut hidden, &check)).await? {
+                match Box::pin(self.step_over(cursors, sequence, &mut hidden, check)).await? {
                     Step::Seen => {}
                     Step::Hidden => continue,
                     Step::HiddenAndPast => {
@@ -545,7 +570,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             };
             if entry.trailer.kind() == EntryKind::Merge {
                 // Apart, so that other steps carry no room for it.
-                if Box::pin(self.fold_forwards(cursors, &check)).await? {
+                if Box::pin(self.fold_forwards(cursors, check)).await? {
                     return Ok(true);
                 }
                 (self.way, self.held) = (Way::Forwards, Held::Nothing);
@@ -556,22 +581,11 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 (self.alive, self.place) = (alive, Place::Pair);
                 if entry.trailer.kind().is_pointer() {
                     self.way = Way::Past;
-                    self.fetch(apart(entry.trailer, entry.value)?, &check).await?;
+                    self.want(apart(entry.trailer, entry.value)?);
                 }
                 return Ok(true);
             }
         }
-    }
-
-    /// Has the value at hand that a pair has in another file.
-    async fn fetch(&mut self, apart: Apart, check: &impl Fn() -> Result<()>) -> Result<()> {
-        self.alive = Alive { expires_ms: apart.expires_ms, value_at: 0 };
-        self.held = Held::Nothing;
-        if self.is_of_keys {
-            return Ok(());
-        }
-        self.held = Held::Block(self.tables.value(&apart.pointer).await?);
-        check()
     }
 
     /// Sees to range deletes that cover the key here, whose newest visible entry has this number.
@@ -618,7 +632,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         &mut self,
         cursors: &mut Cursors<S, C>,
         from: Start,
-        check: impl Fn() -> Result<()>,
+        check: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         self.way = Way::Backwards;
         // Whether the key here was judged.
@@ -638,7 +652,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
             if !cursors.shows(&self.key, SequenceNumber::ZERO)
-                && Box::pin(self.step_over_backwards(cursors, &mut hidden, &check)).await?
+                && Box::pin(self.step_over_backwards(cursors, &mut hidden, check)).await?
             {
                 // Newer places may have something of it.
                 is_judged = false;
@@ -676,7 +690,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                 self.place = Place::Pair;
                 if newest.kind().is_pointer() {
                     let apart = apart(newest, self.held.value().unwrap_or_default())?;
-                    self.fetch(apart, &check).await?;
+                    self.want(apart);
                 }
                 return Ok(true);
             }
@@ -741,9 +755,11 @@ impl Hidden {
     }
 }
 
+mod ahead;
 mod fold;
 mod stored;
 
+use ahead::{Ahead, Pace};
 pub use stored::FoundLen;
 pub(super) use stored::{Apart, Stored, apart};
 

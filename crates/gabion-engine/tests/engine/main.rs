@@ -19,3 +19,4 @@ mod support;
 mod tree_model;
 mod tree_rules;
 mod values;
+mod values_ahead;

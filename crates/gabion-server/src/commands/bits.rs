@@ -249,7 +249,7 @@ async fn store_result(store: &impl Store, target: &Bytes, result: Vec<u8>) -> Ou
     let len = result.len();
     if len > 0 {
         store.write(&[Op::Put(target.clone(), result.into())])?;
-    } else if store.get(target).await?.is_some() {
+    } else if store.is_there(target).await? {
         store.write(&[Op::Delete(target.clone())])?;
     }
     Ok(Reply::Integer(len as i64))

@@ -238,7 +238,7 @@ fn check_number(text: &[u8], max: i64, error: Reply) -> Result<(), Reply> {
 pub(crate) async fn restore(store: &impl Store, args: &[Bytes]) -> Outcome {
     let options = Options::parse(&args[4..])?;
     let key = &args[1];
-    let is_there = store.get(key).await?.is_some();
+    let is_there = store.is_there(key).await?;
     if is_there && !options.replaces {
         return Err(errors::BUSY_KEY.into());
     }

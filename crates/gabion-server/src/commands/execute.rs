@@ -15,7 +15,7 @@ use super::{
 };
 use core::future::Future;
 use gabion_base::Error;
-use gabion_engine::Found;
+use gabion_engine::FoundLen;
 use gabion_resp::Reply;
 use std::rc::Rc;
 
@@ -143,12 +143,12 @@ impl Commands {
     /// Notes who watches keys, which are locked.
     async fn watch<S: Store>(&self, store: &S, watch: &Watch) -> Outcome {
         let mut seen = vec![Seen::default(); watch.keys.len()];
-        let look = |at: usize, found: Option<Found>| {
-            let expires_ms = found.as_ref().and_then(|found| found.expires_ms);
+        let look = |at: usize, found: Option<FoundLen>| {
+            let expires_ms = found.and_then(|found| found.expires_ms);
             seen[at] = Seen { is_there: found.is_some(), expires_ms };
             Ok(())
         };
-        store.look_up_many(&watch.keys, look).await?;
+        store.look_up_len_many(&watch.keys, look).await?;
         let now = moment(store);
         watch.keys.iter().zip(seen).for_each(|(key, seen)| {
             self.watches.add(watch.id, key, seen, now);

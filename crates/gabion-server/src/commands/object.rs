@@ -48,8 +48,8 @@ pub(crate) async fn memory(store: &impl Store, args: &[Bytes]) -> Outcome {
         return Ok(subcommands::help(Id::Memory));
     };
     check_samples(options)?;
-    let Some(value) = store.get(key).await? else { return Ok(Reply::Null) };
-    Ok(Reply::Integer((key.len() + value.len() + ENTRY_OVERHEAD) as i64))
+    let Some(found) = store.look_up_len(key).await? else { return Ok(Reply::Null) };
+    Ok(Reply::Integer((key.len() + found.len + ENTRY_OVERHEAD) as i64))
 }
 
 /// `SAMPLES count`, which says how much of a value that has parts is looked at. A string has none.

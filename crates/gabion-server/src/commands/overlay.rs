@@ -123,6 +123,11 @@ impl<'a, S: Store> Overlay<'a, S> {
     }
 }
 
+/// What is known of a value without a look at it.
+pub(crate) fn len_of(found: &Found) -> FoundLen {
+    FoundLen { len: found.value.len(), expires_ms: found.expires_ms }
+}
+
 impl<S: Store> Store for Overlay<'_, S> {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         let found = match self.written(key) {
@@ -135,10 +140,7 @@ impl<S: Store> Store for Overlay<'_, S> {
 
     async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
         match self.written(key) {
-            Some(state) => {
-                Ok(state
-                    .map(|Found { value, expires_ms }| FoundLen { len: value.len(), expires_ms }))
-            }
+            Some(state) => Ok(state.as_ref().map(len_of)),
             None => self.beneath.look_up_len(key).await,
         }
     }
@@ -163,6 +165,24 @@ impl<S: Store> Store for Overlay<'_, S> {
             }
         }
         self.beneath.look_up_many(&rest, |at, found| give(places[at], found)).await
+    }
+
+    async fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut places, mut rest) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            match self.written(key) {
+                Some(state) => give(at, state.as_ref().map(len_of))?,
+                None => {
+                    places.push(at);
+                    rest.push(key.clone());
+                }
+            }
+        }
+        self.beneath.look_up_len_many(&rest, |at, found| give(places[at], found)).await
     }
 
     fn now_ms(&self) -> u64 {

@@ -24,7 +24,7 @@ pub(crate) async fn rename(store: &impl Store, args: &[Bytes]) -> Outcome {
 pub(crate) async fn rename_nx(store: &impl Store, args: &[Bytes]) -> Outcome {
     let (from, to) = (&args[1], &args[2]);
     let found = store.look_up(from).await?.ok_or(errors::NO_SUCH_KEY)?;
-    if store.get(to).await?.is_some() {
+    if store.is_there(to).await? {
         return Ok(Reply::Integer(0));
     }
     store.write(&[Op::Delete(from.clone()), Op::put(to.clone(), found.value, found.expires_ms)])?;
@@ -66,7 +66,7 @@ pub(crate) async fn copy(store: &impl Store, args: &[Bytes]) -> Outcome {
         return Err(errors::SAME_OBJECT.into());
     }
     let Some(found) = store.look_up(from).await? else { return Ok(Reply::Integer(0)) };
-    if !replaces && store.get(to).await?.is_some() {
+    if !replaces && store.is_there(to).await? {
         return Ok(Reply::Integer(0));
     }
     put_keeping(store, to, found.value, found.expires_ms)?;

@@ -120,21 +120,40 @@ pub trait Store {
         }
     }
 
-    /// Which of `keys` are there, all from one state.
+    /// The same with the lengths of values. Those that lie apart from their keys are not read.
+    ///
+    /// # Errors
+    /// As [`Self::look_up_many`].
+    fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> impl Future<Output = Result<()>> {
+        async move {
+            for (at, key) in keys.iter().enumerate() {
+                give(at, self.look_up_len(key).await?)?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Whether `key` is there. Its value is not read.
+    fn is_there(&self, key: &[u8]) -> impl Future<Output = Result<bool>> {
+        async { Ok(self.look_up_len(key).await?.is_some()) }
+    }
+
+    /// Which of `keys` are there, all from one state. Their values are not read.
     ///
     /// # Errors
     /// As [`Self::look_up_many`].
     fn are_there(&self, keys: &[Bytes]) -> impl Future<Output = Result<Vec<bool>>> {
         async move {
-            if let [key] = keys {
-                return Ok(vec![self.look_up_len(key).await?.is_some()]);
-            }
             let mut are_there = vec![false; keys.len()];
-            let give = |at: usize, found: Option<Found>| {
+            let give = |at: usize, found: Option<FoundLen>| {
                 are_there[at] = found.is_some();
                 Ok(())
             };
-            self.look_up_many(keys, give).await?;
+            self.look_up_len_many(keys, give).await?;
             Ok(are_there)
         }
     }

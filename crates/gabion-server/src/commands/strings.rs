@@ -9,6 +9,7 @@ use super::store::{Op, Store, check_fits_record};
 use bytes::Bytes;
 use gabion_base::number::{parse_i64, put_decimal};
 use gabion_base::units::VALUE_LEN_MAX;
+use gabion_engine::{Found, FoundLen};
 use gabion_resp::Reply;
 
 pub(crate) async fn get(store: &impl Store, args: &[Bytes]) -> Outcome {
@@ -70,6 +71,11 @@ impl SetOptions {
         !self.has_no_condition() || self.returns_old || self.keeps_expiry
     }
 
+    /// Whether the old value itself does, and not only that there is one.
+    const fn needs_value(&self) -> bool {
+        self.returns_old || self.if_equal.is_some()
+    }
+
     /// Whether a key with this value, or none, may be set.
     fn allow(&self, old: Option<&Bytes>) -> bool {
         match (old, &self.if_equal) {
@@ -91,7 +97,14 @@ pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
         put_until(store, &args[1], args[2].clone(), expires_ms)?;
         return Ok(Reply::OK);
     }
-    let old = store.look_up(&args[1]).await?;
+    let old = match options.needs_value() {
+        true => store.look_up(&args[1]).await?,
+        false => {
+            let there =
+                |found: FoundLen| Found { value: Bytes::new(), expires_ms: found.expires_ms };
+            store.look_up_len(&args[1]).await?.map(there)
+        }
+    };
     let is_met = options.allow(old.as_ref().map(|old| &old.value));
     if is_met && options.keeps_expiry {
         let expires_ms = old.as_ref().and_then(|old| old.expires_ms);
@@ -108,7 +121,7 @@ pub(crate) async fn set(store: &impl Store, args: &[Bytes]) -> Outcome {
 
 pub(crate) async fn set_nx(store: &impl Store, args: &[Bytes]) -> Outcome {
     check_value(&args[2])?;
-    if store.get(&args[1]).await?.is_some() {
+    if store.is_there(&args[1]).await? {
         return Ok(Reply::Integer(0));
     }
     store.put(&args[1], &args[2])?;

@@ -72,6 +72,18 @@ impl<S: Store> Store for Timed<'_, S> {
         self.beneath.look_up_many(keys, noted).await
     }
 
+    async fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> Result<()> {
+        let noted = |at, found: Option<FoundLen>| {
+            self.note_expiry(found.and_then(|found| found.expires_ms));
+            give(at, found)
+        };
+        self.beneath.look_up_len_many(keys, noted).await
+    }
+
     fn now_ms(&self) -> u64 {
         self.beneath.now_ms()
     }

@@ -141,7 +141,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                     let base = merge.entry().filter(|base| base.trailer.kind().is_pointer());
                     if let Some(base) = base.filter(|_| is_there) {
                         let apart = apart(base.trailer, base.value)?;
-                        self.fetch(apart, check).await?;
+                        self.want(apart);
                     }
                     return Ok(is_there);
                 }

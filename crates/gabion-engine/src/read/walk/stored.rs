@@ -19,6 +19,7 @@ pub struct FoundLen {
 }
 
 /// The value of a key, as far as it is in hand.
+#[derive(Clone)]
 pub(in crate::read) enum Stored {
     Here(Found),
     /// To be fetched from another file.
@@ -47,6 +48,17 @@ impl Stored {
             Self::Apart(Apart { pointer, expires_ms }) => {
                 FoundLen { len: pointer.raw_len as usize, expires_ms: *expires_ms }
             }
+        }
+    }
+
+    /// A value that is here.
+    ///
+    /// # Panics
+    /// When it lies in another file.
+    pub(in crate::read) fn into_found(self) -> Found {
+        match self {
+            Self::Here(found) => found,
+            Self::Apart(Apart { pointer, .. }) => panic!("a value in {} was read", pointer.file),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::commands::describe::{Entry, meant};
 use crate::commands::execute::{Outcome, Refusal};
 use crate::commands::keyspace::yield_now;
 use crate::commands::locks::KeySet;
-use crate::commands::overlay::Overlay;
+use crate::commands::overlay::{Overlay, len_of};
 use crate::commands::store::{Op, Order, Page, PageQuery, Store};
 use crate::commands::table::{Id, Route, TABLE};
 use crate::commands::work::Call;
@@ -21,7 +21,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use gabion_base::number::parse_i64;
 use gabion_base::{Error, HashMap, Result};
-use gabion_engine::Found;
+use gabion_engine::{Found, FoundLen};
 use gabion_resp::{Reply, Request};
 
 /// How often a script is begun at most: for each read that waits, once more.
@@ -243,6 +243,39 @@ impl<S: Store> Store for Kept<'_, S> {
             return Ok(());
         }
         let read = self.beneath.look_up_many(&rest, |at, found| give(places[at], found));
+        self.watched(read, || Wanted::Keys(rest.clone())).await
+    }
+
+    async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
+        let kept = self.keys.borrow().get(key).map(|found| found.as_ref().map(len_of));
+        if let Some(found) = kept {
+            return Ok(found);
+        }
+        // Where it has to wait, the value is kept for the next run, too.
+        let wanted = || Wanted::Keys(vec![Bytes::copy_from_slice(key)]);
+        self.watched(self.beneath.look_up_len(key), wanted).await
+    }
+
+    async fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut places, mut rest) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            let kept = self.keys.borrow().get(key).map(|found| found.as_ref().map(len_of));
+            match kept {
+                Some(found) => give(at, found)?,
+                None => {
+                    places.push(at);
+                    rest.push(key.clone());
+                }
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let read = self.beneath.look_up_len_many(&rest, |at, found| give(places[at], found));
         self.watched(read, || Wanted::Keys(rest.clone())).await
     }
 

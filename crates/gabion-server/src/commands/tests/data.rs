@@ -325,3 +325,45 @@ fn an_error_of_the_store_reaches_the_client_with_a_code_to_act_on() {
     *node.store.refuses_writes.borrow_mut() = None;
     assert_eq!(client.ask("DBSIZE"), ":0\r\n");
 }
+
+/// A long value lies apart from its key and costs a read of the device: commands that need none of
+/// it ask for its length alone, in scripts and transactions too.
+#[test]
+fn commands_that_need_no_value_read_none() {
+    let node = Node::new();
+    for key in ["a", "b", "c", "d", "e"] {
+        node.store.hold(key.into(), Bytes::from(vec![b'v'; 100_000]));
+    }
+    let mut client = node.client();
+    client.script(&[
+        ("EXISTS a b none a", ":3\r\n"),
+        ("TOUCH a b", ":2\r\n"),
+        ("TYPE a", "+string\r\n"),
+        ("STRLEN a", ":100000\r\n"),
+        ("TTL a", ":-1\r\n"),
+        ("PTTL b", ":-1\r\n"),
+        ("EXPIRETIME c", ":-1\r\n"),
+        ("SETNX a x", ":0\r\n"),
+        ("SET a x NX", "$-1\r\n"),
+        ("SET a x XX KEEPTTL", "+OK\r\n"),
+        ("MSETNX a 1 none 2", ":0\r\n"),
+        ("RANGE - + KEYS LIMIT 2", "*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        ("RANGE - + REV KEYS LIMIT 1", "*1\r\n$1\r\ne\r\n"),
+        ("DBSIZE", ":5\r\n"),
+        ("KEYS [ab]", "*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        ("WATCH a b", "+OK\r\n"),
+        ("MULTI", "+OK\r\n"),
+        ("EXISTS b c", "+QUEUED\r\n"),
+        ("RANGE b c KEYS", "+QUEUED\r\n"),
+        ("DEL b none", "+QUEUED\r\n"),
+        ("EXISTS b c", "+QUEUED\r\n"),
+        ("EXEC", "*4\r\n:2\r\n*1\r\n$1\r\nb\r\n:1\r\n:1\r\n"),
+        ("DEL c d", ":2\r\n"),
+        ("EVAL 'return redis.call(\"EXISTS\",KEYS[1],KEYS[2])' 2 a e", ":2\r\n"),
+    ]);
+    assert!(client.ask("MEMORY USAGE e").starts_with(":100"));
+    assert!(client.ask("SCAN 0").contains("$1\r\ne\r\n"));
+    assert_eq!(node.store.values_read.get(), 0);
+    assert_eq!(client.ask("SET a y GET"), "$1\r\nx\r\n");
+    assert_eq!(node.store.values_read.get(), 1);
+}

@@ -39,6 +39,8 @@ pub(super) struct MemoryStore {
     next_read: Cell<u64>,
     /// Reads of one key.
     pub(super) look_ups: Cell<u64>,
+    /// Values that were read, and not only their lengths.
+    pub(super) values_read: Cell<u64>,
     /// The error of every write from now on.
     pub(super) refuses_writes: RefCell<Option<Error>>,
 }
@@ -143,6 +145,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
         self.look_ups.set(self.look_ups.get() + 1);
+        self.values_read.set(self.values_read.get() + 1);
         let found = self.keys.borrow().get(key).cloned();
         let now_ms = self.group_ms.get();
         let found = found.filter(|found| found.expires_ms.is_none_or(|at| at > now_ms));
@@ -179,9 +182,25 @@ impl Store for MemoryStore {
         mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
     ) -> Result<()> {
         let state = self.state();
+        self.values_read.set(self.values_read.get() + keys.len() as u64);
         self.wait().await;
         // In no order, as the real one.
         keys.iter().enumerate().rev().try_for_each(|(at, key)| give(at, state.get(key).cloned()))
+    }
+
+    async fn look_up_len_many(
+        &self,
+        keys: &[Bytes],
+        mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
+    ) -> Result<()> {
+        let state = self.state();
+        self.wait().await;
+        let len_of = |Found { value, expires_ms }: &Found| FoundLen {
+            len: value.len(),
+            expires_ms: *expires_ms,
+        };
+        let found = |key| state.get(key).map(len_of);
+        keys.iter().enumerate().rev().try_for_each(|(at, key)| give(at, found(key)))
     }
 
     async fn range(&self, query: PageQuery<'_>) -> Result<Page> {
@@ -189,6 +208,9 @@ impl Store for MemoryStore {
         assert!(limit > 0 && bytes_max > 0);
         let page = PageBuilder::new(limit, bytes_max);
         let page = self.page((start, end), page, with_values, order);
+        if with_values {
+            self.values_read.set(self.values_read.get() + page.pairs.len() as u64);
+        }
         self.wait().await;
         Ok(page)
     }
