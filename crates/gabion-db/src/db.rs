@@ -380,6 +380,7 @@ impl Db {
         node.set_codecs(options.run.codecs)?;
         node.set_write_limits(options.run.limits)?;
         node.set_large_values(options.run.large_values)?;
+        node.set_value_compression(options.run.value_compression)?;
         let (placements, drains) = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
@@ -1046,6 +1047,7 @@ impl Db {
         core.node.set_write_limits(options.limits)?;
         core.node.set_codecs(options.codecs)?;
         core.node.set_large_values(options.large_values)?;
+        core.node.set_value_compression(options.value_compression)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
         if self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len) {

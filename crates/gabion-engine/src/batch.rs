@@ -15,6 +15,8 @@
 //!   ExpiringPut 5:  key ≥ 1 byte, value that begins with `expiry_ms u64`, which the value length counts
 //!   RangeDelete 8:  the first key that is gone; as the value the key, with its keyspace byte, that ends the range
 //!                   and is not gone itself. At most 1,024 in a batch (see `range_delete`)
+//!   PackedPut 10:   key ≥ 1 byte, value that is packed (see `packed`)
+//!   ExpiringPackedPut 11: the same, and before it an expiry, as in an ExpiringPut
 //!   2, 6, 7, 9:     reserved, or in files alone
 //! ```
 //!
@@ -27,6 +29,7 @@
 use crate::counter::{OPERAND_LEN_MAX, Operand};
 use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Keyspace};
 use crate::expiry::{EXPIRY_LEN, STORED_LEN_MAX};
+use crate::packed::{self, Packed};
 use crate::range_delete::{MEMTABLE_RANGES_MAX, check_range, end_of};
 use alloc::format;
 use alloc::vec::Vec;
@@ -111,6 +114,33 @@ impl BatchBuilder {
         self.bytes.put_u64(expires_ms);
         self.bytes.put_bytes(value);
         Ok(&self.bytes[self.bytes.len() - len..])
+    }
+
+    /// Sets `key` to a value that is packed, until a group time if there is one. Returns the kind of
+    /// the operation, and the value as it is stored.
+    ///
+    /// # Errors
+    /// As for [`BatchBuilder::put`].
+    pub fn put_packed(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        packed: Packed<'_>,
+        expires_ms: Option<u64>,
+    ) -> Result<(EntryKind, &[u8])> {
+        let (kind, at) = match expires_ms {
+            Some(_) => (EntryKind::ExpiringPackedPut, EXPIRY_LEN),
+            None => (EntryKind::PackedPut, 0),
+        };
+        let len = at + packed.len();
+        self.operation(kind, keyspace, key, varint_len(len as u64) + len)?;
+        self.bytes.put_varint(len as u64);
+        if let Some(expires_ms) = expires_ms {
+            self.bytes.put_u64(expires_ms);
+        }
+        self.bytes.put_u8(packed.codec() as u8);
+        self.bytes.put_bytes(packed.rest());
+        Ok((kind, &self.bytes[self.bytes.len() - len..]))
     }
 
     /// Adds to the counter `key`. Returns the operand as it is stored.
@@ -261,11 +291,11 @@ fn check_value(value: &[u8]) -> Result<()> {
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// `Put`, `ExpiringPut`, `Merge`, `Delete`, `RangeDelete` or `Clear`.
+    /// `Put`, `ExpiringPut`, one of their packed kinds, `Merge`, `Delete`, `RangeDelete` or `Clear`.
     pub kind: EntryKind,
     /// Engine key, keyspace byte included; never empty.
     pub key: &'a [u8],
-    /// As it is stored: begins with the expiry of an `ExpiringPut`; the operand of a `Merge`; the engine key that
+    /// As it is stored: begins with the expiry of what expires; the operand of a `Merge`; the engine key that
     /// ends a `RangeDelete`. Empty for the other deletes.
     pub value: &'a [u8],
 }
@@ -318,6 +348,13 @@ impl<'a> BatchReader<'a> {
                         stored.len()
                     )));
                 }
+                stored
+            }
+            EntryKind::PackedPut | EntryKind::ExpiringPackedPut => {
+                let stored = self.reader.prefixed(STORED_LEN_MAX)?;
+                let value_at = if kind.is_expiring() { EXPIRY_LEN } else { 0 };
+                packed::raw_len(stored.get(value_at..).unwrap_or_default())
+                    .map_err(|e| e.within(format!("batch: byte {at}")))?;
                 stored
             }
             EntryKind::Merge => {

@@ -12,6 +12,7 @@
 //!  … version 2: codec of the bottom (version u16, level u16, name), after its length (varint)
 //!  … version 3: u32 filter bits of files above the bottom besides, then as version 2, the length 0 without a codec
 //!  … version 4: u32 large_values, then as version 3
+//!  … version 5: u32 large_values, prefixed codec of values, then as version 3
 //! ```
 //!
 //! Each option is written by the first version that knows it: 1 where the bottom has no codec of its own and filters have
@@ -35,6 +36,8 @@ const VERSION_BOTTOM: u16 = 2;
 const VERSION_FILTERS: u16 = 3;
 /// With values that go apart.
 const VERSION_VALUES: u16 = 4;
+/// With a codec of values.
+const VERSION_PACKED: u16 = 5;
 /// Longest encoded codec.
 const CODEC_LEN_MAX: usize = 64;
 const WHAT: &str = "tree options";
@@ -100,6 +103,11 @@ pub struct TreeConfig {
     /// takes a read more, and a scan one for each pair; values of less than a few hundred bytes are
     /// not worth that.
     pub large_values: u32,
+    /// The codec of values from [`TreeConfig::large_values`] on, which the head packs once, before
+    /// they go into the log: log, wire, values files and other members have them packed. Default
+    /// none. LZ4 costs the head some 0.5 µs for 1,000 bytes, zstd 2 to 4 µs, and a read that finds
+    /// its value in no cache a half of that. What does not shrink by an eighth stays as it is.
+    pub value_compression: Compression,
 }
 
 /// Which codec a file is made with. A tree begins with those of its [`TreeConfig`] and may go on with others
@@ -196,6 +204,7 @@ impl Default for TreeConfig {
             bottom_compression: None,
             upper_filter_bits_extra: 6,
             large_values: 0,
+            value_compression: Compression::None,
         }
     }
 }
@@ -234,6 +243,7 @@ impl TreeConfig {
         let extra = u64::from(self.upper_filter_bits_extra);
         in_range("upper_filter_bits_extra", extra, 0, FILTER_BITS_EXTRA_MAX)?;
         check_large_values(self.large_values)?;
+        self.value_compression.check("value_compression")?;
         self.sst.check()?;
         self.codecs().check()
     }
@@ -304,8 +314,11 @@ impl TreeConfig {
         let mut sst = Vec::new();
         self.sst.encode(&mut sst);
         out.put_prefixed(&sst);
-        if version == VERSION_VALUES {
+        if version >= VERSION_VALUES {
             out.put_u32(self.large_values);
+        }
+        if version == VERSION_PACKED {
+            out.put_prefixed(&self.value_compression.encode());
         }
         if version >= VERSION_FILTERS {
             out.put_u32(self.upper_filter_bits_extra);
@@ -319,6 +332,7 @@ impl TreeConfig {
     /// The version of the encoding that knows all that is said.
     const fn version(&self) -> u16 {
         match (self.upper_filter_bits_extra, self.bottom_compression) {
+            _ if !matches!(self.value_compression, Compression::None) => VERSION_PACKED,
             _ if self.large_values > 0 => VERSION_VALUES,
             (0, None) => VERSION,
             (0, Some(_)) => VERSION_BOTTOM,
@@ -332,10 +346,10 @@ impl TreeConfig {
     /// Corruption, an unknown version, or an option out of its range.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
         let version = reader.u16()?;
-        if !(VERSION..=VERSION_VALUES).contains(&version) {
+        if !(VERSION..=VERSION_PACKED).contains(&version) {
             return Err(Error::unsupported(format!(
                 "tree options have version {version}, \
-                 this build knows {VERSION} to {VERSION_VALUES}"
+                 this build knows {VERSION} to {VERSION_PACKED}"
             )));
         }
         let levels = reader.u8()?;
@@ -356,9 +370,14 @@ impl TreeConfig {
             bottom_compression: None,
             upper_filter_bits_extra: 0,
             large_values: 0,
+            value_compression: Compression::None,
         };
-        if version == VERSION_VALUES {
+        if version >= VERSION_VALUES {
             config.large_values = reader.u32()?;
+        }
+        if version == VERSION_PACKED {
+            let codec = reader.prefixed(CODEC_LEN_MAX)?;
+            config.value_compression = Compression::decode(Reader::new(codec, WHAT), WHAT)?;
         }
         if version >= VERSION_FILTERS {
             config.upper_filter_bits_extra = reader.u32()?;
@@ -388,7 +407,9 @@ mod tests {
         let two = TreeConfig { bottom_compression, ..one.clone() };
         let both = TreeConfig { bottom_compression, ..default.clone() };
         let large = TreeConfig { large_values: 512, ..both.clone() };
-        for (config, version) in [(one, 1), (two, 2), (default, 3), (both, 3), (large, 4)] {
+        let packed = TreeConfig { value_compression: Compression::Lz4, ..large.clone() };
+        let cases = [(one, 1), (two, 2), (default, 3), (both, 3), (large, 4), (packed, 5)];
+        for (config, version) in cases {
             let mut bytes = Vec::new();
             config.encode(&mut bytes);
             assert_eq!(bytes[0], version);
@@ -406,8 +427,8 @@ mod tests {
         let mut bytes = Vec::new();
         config.encode(&mut bytes);
         let changes: [(usize, u8, &str); 4] = [
-            (0, 5, "tree options have version 5, this build knows 1 to 4"),
-            (0, 0, "tree options have version 0, this build knows 1 to 4"),
+            (0, 6, "tree options have version 6, this build knows 1 to 5"),
+            (0, 0, "tree options have version 0, this build knows 1 to 5"),
             (bytes.len() - 6, 20, "codec zstd in version 1 at level 20"),
             (bytes.len() - 1, b'u', "codec zstu in version 1 at level 3"),
         ];

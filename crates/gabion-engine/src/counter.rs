@@ -246,8 +246,8 @@ impl Base {
             return Ok(Self::Absent);
         }
         let (expires_ms, value_at) = expiry_of(trailer, stored)?;
-        if trailer.kind().is_pointer() {
-            // Only what is longer than any number lies apart.
+        if trailer.kind().is_pointer() || trailer.kind().is_packed() {
+            // Only what is longer than any number lies apart, or is packed.
             return Ok(Self::Other { expires_ms });
         }
         Ok(match parse_i64(&stored[value_at..]) {

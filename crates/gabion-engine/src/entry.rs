@@ -47,6 +47,11 @@ pub enum EntryKind {
     /// A pointer to a value that is there until a time: its expiry comes first, as in an
     /// [`ExpiringPut`](Self::ExpiringPut).
     ExpiringPointer = 9,
+    /// The key has a value that is packed ([`crate::packed`]).
+    PackedPut = 10,
+    /// A packed value that is there until a time: its expiry comes first, as in an
+    /// [`ExpiringPut`](Self::ExpiringPut).
+    ExpiringPackedPut = 11,
 }
 
 impl EntryKind {
@@ -65,6 +70,8 @@ impl EntryKind {
             7 => Self::Relocation,
             8 => Self::RangeDelete,
             9 => Self::ExpiringPointer,
+            10 => Self::PackedPut,
+            11 => Self::ExpiringPackedPut,
             _ => return None,
         })
     }
@@ -76,11 +83,18 @@ impl EntryKind {
         matches!(self, Self::Pointer | Self::ExpiringPointer)
     }
 
+    /// Whether the value is packed.
+    #[inline]
+    #[must_use]
+    pub const fn is_packed(self) -> bool {
+        matches!(self, Self::PackedPut | Self::ExpiringPackedPut)
+    }
+
     /// Whether an expiry stands before the value, or before the pointer to it.
     #[inline]
     #[must_use]
     pub const fn is_expiring(self) -> bool {
-        matches!(self, Self::ExpiringPut | Self::ExpiringPointer)
+        matches!(self, Self::ExpiringPut | Self::ExpiringPointer | Self::ExpiringPackedPut)
     }
 
     /// Whether a reader that meets this entry first finds no value.
@@ -247,10 +261,10 @@ mod tests {
 
     #[test]
     fn every_kind_and_keyspace_survives_its_byte() {
-        for byte in 0..=9 {
+        for byte in 0..=11 {
             assert_eq!(EntryKind::from_byte(byte).unwrap() as u8, byte);
         }
-        assert_eq!(EntryKind::from_byte(10), None);
+        assert_eq!(EntryKind::from_byte(12), None);
         assert_eq!(Keyspace::from_byte(Keyspace::System as u8), Some(Keyspace::System));
         assert_eq!(Keyspace::from_byte(Keyspace::User as u8), Some(Keyspace::User));
         assert_eq!(Keyspace::from_byte(2), None);
@@ -258,8 +272,8 @@ mod tests {
 
     #[test]
     fn a_trailer_of_unknown_kind_is_corruption() {
-        let error = Trailer::from_raw(0x050a).unwrap_err();
-        assert_eq!(error.message(), "entry trailer 0x000000000000050a has unknown kind 10");
+        let error = Trailer::from_raw(0x050c).unwrap_err();
+        assert_eq!(error.message(), "entry trailer 0x000000000000050c has unknown kind 12");
         let trailer = Trailer::new(SequenceNumber::MAX, EntryKind::RangeDelete);
         assert_eq!(Trailer::from_raw(trailer.raw()).unwrap(), trailer);
         assert_eq!(

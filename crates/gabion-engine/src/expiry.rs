@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   EntryKind::ExpiringPut, in batches, MemTables and files:   expiry_ms u64 | value
+//!   EntryKind::ExpiringPackedPut, likewise:                    expiry_ms u64 | value, packed
 //!   EntryKind::ExpiringPointer, in files:                      expiry_ms u64 | pointer to it
 //! ```
 //!

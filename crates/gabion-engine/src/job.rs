@@ -402,8 +402,8 @@ impl<'a> Visibility<'a> {
             return Ok(None);
         }
         match entry.trailer.kind() {
-            EntryKind::Put | EntryKind::Pointer => Ok(Some(*entry)),
-            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
+            EntryKind::Put | EntryKind::Pointer | EntryKind::PackedPut => Ok(Some(*entry)),
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer | EntryKind::ExpiringPackedPut => {
                 let (expiry, _) = expiry_of(entry.trailer, entry.value)?;
                 if !self.is_gone(expiry) {
                     return Ok(Some(*entry));
@@ -471,6 +471,8 @@ impl<'a> Visibility<'a> {
             | EntryKind::ExpiringPut
             | EntryKind::Pointer
             | EntryKind::ExpiringPointer
+            | EntryKind::PackedPut
+            | EntryKind::ExpiringPackedPut
             | EntryKind::Delete => {
                 self.fold_onto(Base::of(entry.trailer, entry.value)?, Some(entry))
             }

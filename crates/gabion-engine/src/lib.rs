@@ -42,6 +42,7 @@ pub mod load;
 pub mod memtable;
 mod merge;
 mod once;
+pub mod packed;
 pub mod picker;
 pub mod places;
 pub mod pointer;
@@ -71,6 +72,7 @@ pub use file::{FileMeta, FileRange, FileReference, FileSink, FileSource, Finishe
 pub use job::{JobInputs, JobOutput, JobStats, run_job};
 pub use load::LoadBuilder;
 pub use memtable::{MemTable, MemTableIter, MemTableWriter};
+pub use packed::{Packed, Packer};
 pub use places::{LastSegment, LogLayout, Places};
 pub use pointer::Pointer;
 pub use range_delete::{RangeDelete, RangeDeletes};

@@ -434,7 +434,7 @@ impl Counts {
             // The largest number means none.
             let at_ms = Operand::at_ms_of(value).unwrap_or_default().min(u64::MAX - 1);
             self.operands_from_ms.fetch_min(at_ms, Ordering::Relaxed);
-        } else if kind == EntryKind::ExpiringPut
+        } else if kind.is_expiring()
             && let Ok((Some(at_ms), _)) = expiry_of(Trailer::new(sequence, kind), value)
         {
             self.expiry_first_ms.fetch_min(at_ms, Ordering::Relaxed);
@@ -469,7 +469,10 @@ impl MemTableWriter<'_> {
             let deletes = counts.deletes.load(Ordering::Relaxed);
             counts.deletes.store(deletes + 1, Ordering::Relaxed);
         }
-        if value.len() >= counts.large_from.load(Ordering::Relaxed) {
+        // What is packed was large before.
+        let large_from = counts.large_from.load(Ordering::Relaxed);
+        let is_large = value.len() >= large_from || kind.is_packed() && large_from < usize::MAX;
+        if is_large {
             let large = counts.large_bytes.load(Ordering::Relaxed);
             counts.large_bytes.store(large + value.len(), Ordering::Relaxed);
         }

@@ -7,6 +7,7 @@
 //!   pointer:  kind u8 │ high var │ low var │ offset var │ length var │ raw length var │ crc u32
 //!             bits 0–3: kind of the file                           only where bit 7 of kind is
 //!                       high and low half of its number            set: the value is packed
+//!                                                                  there ([`crate::packed`])
 //! ```
 //!
 //! 15 bytes usually, at most [`POINTER_LEN_MAX`]. The file is named in full, so a compaction that
@@ -17,12 +18,14 @@
 use crate::entry::Trailer;
 use crate::expiry::expiry_of;
 use crate::file::{FILE_LEN_MAX, FileRange};
+use crate::packed;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_base::{Error, FileId, FileKind, Result};
+use gabion_media::Bytes;
 
 /// Longest pointer. Lengths and offsets have 32 bits at most.
 pub const POINTER_LEN_MAX: usize = 1 + 5 * 5 + 4;
@@ -65,19 +68,18 @@ impl Pointer {
     ///
     /// # Errors
     /// Corruption when it is none, or leads to where no value can be; unsupported for a value that
-    /// is packed, or in a kind of file that this build does not know.
+    /// in a kind of file that this build does not know.
     pub fn decode(stored: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(stored, WHAT);
         let head = reader.u8()?;
-        if head & PACKED != 0 {
-            return Err(Error::unsupported("pointer: the value is packed"));
-        }
+        let (is_packed, head) = (head & PACKED != 0, head & !PACKED);
         let kind = FileKind::from_byte(head).filter(|kind| *kind != FileKind::Sst);
         let kind =
             kind.ok_or_else(|| Error::unsupported(format!("pointer into a file of kind {head}")))?;
         let (high, low) = (half(&mut reader)?, half(&mut reader)?);
         let number = u64::from(high) << 32 | u64::from(low);
         let (offset, len) = (half(&mut reader)?, half(&mut reader)?);
+        let raw_len = if is_packed { half(&mut reader)? } else { len };
         let crc = reader.u32()?;
         reader.finish()?;
         let file = FileId { kind, number };
@@ -85,7 +87,12 @@ impl Pointer {
         if len == 0 || len as usize > VALUE_LEN_MAX || end > FILE_LEN_MAX {
             return Err(Error::corruption(format!("pointer to {len} bytes at {offset} of {file}")));
         }
-        Ok(Self { file, offset, len, raw_len: len, crc })
+        if raw_len as usize > VALUE_LEN_MAX || is_packed && raw_len <= len {
+            return Err(Error::corruption(format!(
+                "pointer to {len} bytes at {offset} of {file}, said to be {raw_len} unpacked"
+            )));
+        }
+        Ok(Self { file, offset, len, raw_len, crc })
     }
 
     /// The pointer of an entry, which is one, and when its value expires.
@@ -98,6 +105,28 @@ impl Pointer {
         let pointer = Self::decode(&stored[at..])
             .map_err(|error| error.within(format!("entry {}", trailer.sequence())))?;
         Ok((pointer, expires_ms))
+    }
+
+    /// Whether the value is packed where it lies.
+    #[must_use]
+    pub const fn is_packed(&self) -> bool {
+        self.raw_len != self.len
+    }
+
+    /// The value in the bytes to which the pointer leads, which were checked.
+    ///
+    /// # Errors
+    /// Corruption that names file and place when they are packed and no value of its length.
+    pub fn unpack(&self, stored: Bytes) -> Result<Bytes> {
+        if !self.is_packed() {
+            return Ok(stored);
+        }
+        let Self { file, offset, raw_len, .. } = *self;
+        let unpacked = packed::unpack(&stored).and_then(|value| match value.len() {
+            len if len == raw_len as usize => Ok(value),
+            len => Err(Error::corruption(format!("{len} bytes unpacked, expected {raw_len}"))),
+        });
+        unpacked.map_err(|error| error.within(format!("{file} at offset {offset}")))
     }
 
     /// The range to be read.
@@ -156,6 +185,10 @@ mod tests {
             [3, 3, 0xd8, 0x36, 0xc3, 0xe5, 0x86, 0x05, 0xe8, 0x07, 0xef, 0xbe, 0xad, 0xde];
         assert_eq!(bytes, expected);
         assert_eq!(Pointer::decode(&bytes).unwrap(), pointer);
+        let packed = Pointer { raw_len: 4_000, ..pointer };
+        let expected = [&[0x83][..], &expected[1..10], &[0xa0, 0x1f], &expected[10..]].concat();
+        assert_eq!(encoded(&packed), expected);
+        assert_eq!(Pointer::decode(&expected).unwrap(), packed);
         let segment = FileId::log_segment(ShardId(0), 70_000);
         let pointer = Pointer { file: segment, ..pointer };
         assert_eq!(Pointer::decode(&encoded(&pointer)).unwrap(), pointer);
@@ -173,7 +206,8 @@ mod tests {
             (Pointer { len: long, raw_len: long, ..good }, ErrorKind::Corruption),
             (Pointer { offset: FILE_LEN_MAX as u32 - 99, ..good }, ErrorKind::Corruption),
             (Pointer { file: FileId::sst(9), ..good }, ErrorKind::Unsupported),
-            (Pointer { raw_len: 200, ..good }, ErrorKind::Unsupported),
+            (Pointer { raw_len: 99, ..good }, ErrorKind::Corruption),
+            (Pointer { raw_len: long, ..good }, ErrorKind::Corruption),
         ];
         for (pointer, kind) in broken {
             assert_eq!(

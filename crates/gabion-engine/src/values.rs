@@ -24,7 +24,8 @@
 //!
 //! ```text
 //!  │ key length var │ value length var │ trailer u64 │ value crc u32 │ crc u32 │ key │ value │
-//!  trailer: sequence number and kind of the entry that has the value beside it: Put or ExpiringPut
+//!  trailer: sequence number and kind of the entry that has the value beside it: Put or ExpiringPut,
+//!  or one of their packed kinds, whose value is packed here too (see [`crate::packed`])
 //!  crc = CRC32C(all before it, key), lineage (group, kind, file number, record offset) folded in
 //! ```
 //!
@@ -35,6 +36,7 @@ use crate::entry::{ENGINE_KEY_LEN_MAX, EntryKind, Trailer};
 use crate::file::{
     FILE_LEN_MAX, FileMeta, FinishedFile, combine_chunks, lower_bound_of, upper_bound_of,
 };
+use crate::packed;
 use crate::pointer::Pointer;
 use crate::sst::{Area, Chunks};
 use alloc::format;
@@ -111,17 +113,18 @@ impl ValuesBuilder {
         }
     }
 
-    /// Adds the value of `key` that was written with this trailer, and returns what leads to it.
+    /// Adds the value of `key` that was written with this trailer, and returns what leads to it. It
+    /// is packed where readers get more than its bytes, `raw_len`.
     ///
     /// # Panics
     /// When key or value are over their limits, the value is empty, or the file would reach 2 GiB:
     /// the callers' cut rules exclude all of these.
-    pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8]) -> Pointer {
+    pub fn add(&mut self, key: &[u8], trailer: Trailer, value: &[u8], raw_len: u32) -> Pointer {
         assert!(key.len() <= ENGINE_KEY_LEN_MAX, "{}: key of {} bytes", self.id, key.len());
         let is_value = !value.is_empty() && value.len() <= VALUE_LEN_MAX;
         assert!(is_value, "{}: value of {} bytes", self.id, value.len());
         let (at, crc) = (self.area.len() as u64, crc::crc32c(value));
-        let trailer = as_put(trailer);
+        let trailer = as_put(trailer, raw_len as usize != value.len());
         self.head.clear();
         self.head.put_varint(key.len() as u64);
         self.head.put_varint(value.len() as u64);
@@ -137,7 +140,7 @@ impl ValuesBuilder {
         self.chunks.extend(self.area.bytes());
         self.count(key, trailer.sequence(), value.len());
         let (offset, len) = (offset as u32, value.len() as u32);
-        Pointer { file: self.id, offset, len, raw_len: len, crc }
+        Pointer { file: self.id, offset, len, raw_len, crc }
     }
 
     fn count(&mut self, key: &[u8], sequence: SequenceNumber, value_len: usize) {
@@ -231,10 +234,12 @@ fn seal_end(mut out: Vec<u8>, group: GroupId, id: FileId, at: u64) -> Vec<u8> {
 }
 
 /// The trailer of the entry that has the value beside it.
-fn as_put(trailer: Trailer) -> Trailer {
-    let kind = match trailer.kind().is_expiring() {
-        true => EntryKind::ExpiringPut,
-        false => EntryKind::Put,
+fn as_put(trailer: Trailer, is_packed: bool) -> Trailer {
+    let kind = match (trailer.kind().is_expiring(), is_packed) {
+        (true, false) => EntryKind::ExpiringPut,
+        (false, false) => EntryKind::Put,
+        (true, true) => EntryKind::ExpiringPackedPut,
+        (false, true) => EntryKind::PackedPut,
     };
     Trailer::new(trailer.sequence(), kind)
 }
@@ -250,7 +255,7 @@ pub struct ValueRecord<'a> {
     pub key: &'a [u8],
     /// Sequence number, and the kind that the entry has with its value beside it.
     pub trailer: Trailer,
-    /// The value, of whose checksum nothing is known here.
+    /// The value as it lies there, packed or not; of its checksum nothing is known here.
     pub value: &'a [u8],
     /// The pointer to the value.
     pub pointer: Pointer,
@@ -319,7 +324,11 @@ impl<'a> ValueRecords<'a> {
         let value = reader.bytes(value_len as usize)?;
         self.at = at + reader.offset();
         let len = value.len() as u32;
-        let pointer = Pointer { file: self.id, offset, len, raw_len: len, crc: value_crc };
+        let raw_len = match trailer.kind().is_packed() {
+            true => packed::raw_len(value)? as u32,
+            false => len,
+        };
+        let pointer = Pointer { file: self.id, offset, len, raw_len, crc: value_crc };
         Ok(ValueRecord { key, trailer, value, pointer })
     }
 }

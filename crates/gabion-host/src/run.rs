@@ -4,7 +4,7 @@ use gabion_base::{Error, Result};
 #[cfg(doc)]
 use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
-use gabion_engine::{Codecs, WriteLimits, check_large_values};
+use gabion_engine::{Codecs, Compression, WriteLimits, check_large_values};
 
 /// Options that may change while a store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,10 @@ pub struct RunOptions {
     /// 8 MiB; 0: none does. Default none: as [`TreeConfig::large_values`] says, with which the
     /// store was made. Values that are there stay in place, and are read there.
     pub large_values: Option<u32>,
+    /// The codec of values from `large_values` on that are written from now on. Default none: as
+    /// [`TreeConfig::value_compression`] says, with which the store was made. Each value says its
+    /// own, so what is there is read as it is.
+    pub value_compression: Option<Compression>,
 }
 
 impl Default for RunOptions {
@@ -49,6 +53,7 @@ impl Default for RunOptions {
             codecs: None,
             limits: None,
             large_values: None,
+            value_compression: None,
         }
     }
 }
@@ -70,6 +75,9 @@ impl RunOptions {
         }
         if let Some(large_values) = self.large_values {
             check_large_values(large_values)?;
+        }
+        if let Some(codec) = self.value_compression {
+            codec.check("value_compression")?;
         }
         if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
             return Ok(());

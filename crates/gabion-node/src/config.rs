@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use gabion_base::codec::Put;
 use gabion_base::units::{MIB, RECORD_LEN_MAX, SLOT_LEN};
 use gabion_base::{Error, GroupId, ReplicaId, Result, ShardId};
-use gabion_engine::{PinBudget, TreeConfig};
+use gabion_engine::{Compression, PinBudget, TreeConfig};
 use gabion_log::LogConfig;
 use gabion_replication::{GroupView, LogKind};
 
@@ -292,6 +292,10 @@ pub struct NodeOptions {
     /// flushes; 0: none does. Default none: as the group's [`TreeConfig::large_values`] says. What
     /// is there stays where it is, so it may be another at each start, and at each member.
     pub large_values: Option<u32>,
+    /// The codec with which this replica packs values that it takes from `large_values` on. Default
+    /// none: as the group's [`TreeConfig::value_compression`] says. What it says stays with the
+    /// replica's process.
+    pub value_compression: Option<Compression>,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
@@ -334,6 +338,7 @@ impl Default for NodeOptions {
             pin_budget: PinBudget::default(),
             rebuild_bytes_per_s: Self::REBUILD_RATE,
             large_values: None,
+            value_compression: None,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -316,9 +316,11 @@ impl OpenedPool {
         )?;
         let (group, state) = (self.group, self.state);
         let large_values = options.large_values;
+        let value_compression = options.value_compression;
         let mut node =
             Node::assemble(group, options, state, log, self.tree, self.pool, protocol, now_ms);
         node.set_large_values(large_values)?;
+        node.set_value_compression(value_compression)?;
         node.replay(&segments, self.edits, &report, lost).await?;
         node.begin_ring(&self.ring, stopped, loss.as_ref());
         Ok((node, report))

@@ -123,6 +123,7 @@ fn with_values(mut status: Value, node: &Node) -> Value {
     let stats = node.tree().version().values_stats();
     status["values"] = json!({
         "large_from": node.tree().config().large_values,
+        "compression": node.tree().config().value_compression.to_string(),
         "files": stats.files,
         "log_segments": stats.segments,
         "file_bytes": stats.file_bytes,

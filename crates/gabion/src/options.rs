@@ -107,6 +107,10 @@ pub(crate) struct ProcessOptions {
     /// 0: none does. Values that are there stay in place
     #[arg(long, value_name = "SIZE", value_parser = parse_large_values, default_value = "0")]
     pub(crate) large_values: u32,
+    /// How values from --large-values on are compressed, once, before they are logged: none, lz4,
+    /// zstd or zstd:LEVEL. Values that are there stay as they are
+    #[arg(long, value_name = "CODEC", default_value = "none")]
+    pub(crate) value_compression: Compression,
     /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the
     /// warming of the cache stand back behind requests, and flushes by half as many
     #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
@@ -132,6 +136,7 @@ impl Default for ProcessOptions {
             open_files_bytes: run.open_files_len,
             compactions_max: run.compactions_max,
             large_values: 0,
+            value_compression: Compression::None,
             jobs_nice: JOBS_NICE,
             rebuild_rate: NodeOptions::REBUILD_RATE,
         }
@@ -140,7 +145,7 @@ impl Default for ProcessOptions {
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 14] {
+    pub(crate) fn words(&self) -> [String; 16] {
         [
             "--io".into(),
             self.io.as_str().into(),
@@ -152,6 +157,8 @@ impl ProcessOptions {
             self.compactions_max.to_string(),
             "--large-values".into(),
             self.large_values.to_string(),
+            "--value-compression".into(),
+            self.value_compression.to_string(),
             "--jobs-nice".into(),
             self.jobs_nice.to_string(),
             "--rebuild-rate".into(),
@@ -799,7 +806,8 @@ mod tests {
         let given = up(&[
             &words[..],
             &more,
-            &["--large-values", "512", "--jobs-nice", "19", "--rebuild-rate", "0"],
+            &["--large-values", "512", "--value-compression", "zstd:5"],
+            &["--jobs-nice", "19", "--rebuild-rate", "0"],
         ]
         .concat());
         let wanted = ProcessOptions {
@@ -808,6 +816,7 @@ mod tests {
             open_files_bytes: 2 << 30,
             compactions_max: 4,
             large_values: 512,
+            value_compression: Compression::Zstd { level: 5 },
             jobs_nice: 19,
             rebuild_rate: 0,
         };

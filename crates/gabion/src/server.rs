@@ -43,6 +43,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,
             large_values: Some(process.large_values),
+            value_compression: Some(process.value_compression),
             ..NodeOptions::default()
         },
     };

@@ -20,6 +20,7 @@ use super::{JobInputs, JobOutput};
 use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::EXPIRY_LEN;
 use crate::file::{FileSink, FileSource, noted};
+use crate::packed;
 use crate::pointer::Pointer;
 use crate::recipe::Recipe;
 use crate::values::{RECORD_OVERHEAD_MAX, ValuesBuilder, values_file};
@@ -83,11 +84,19 @@ impl<'a> Apart<'a> {
         let kind = entry.trailer.kind();
         let value_at = if kind.is_expiring() { EXPIRY_LEN } else { 0 };
         let pointer = match kind {
-            EntryKind::Put | EntryKind::ExpiringPut => {
+            EntryKind::Put
+            | EntryKind::ExpiringPut
+            | EntryKind::PackedPut
+            | EntryKind::ExpiringPackedPut => {
                 let value = &entry.value[value_at..];
-                match self.kept.place(entry, value) {
+                let raw_len = packed::len_of(kind, value)
+                    .map_err(|error| error.within(format!("entry {}", entry.trailer.sequence())))?;
+                match self.kept.place(entry, value, raw_len) {
                     Some(pointer) => pointer,
-                    None if self.is_large(value) => self.write(entry, value, sink, output).await?,
+                    None if self.recipe.large_from == 0 => return Ok(*entry),
+                    None if packed::is_large(value, raw_len, self.recipe.large_from) => {
+                        self.write(entry, value, raw_len as u32, sink, output).await?
+                    }
                     None => return Ok(*entry),
                 }
             }
@@ -97,7 +106,7 @@ impl<'a> Apart<'a> {
                     return Ok(*entry);
                 }
                 let value = self.fetch(pointer, source, output).await?;
-                self.write(entry, &value, sink, output).await?
+                self.write(entry, &value, pointer.raw_len, sink, output).await?
             }
             _ => return Ok(*entry),
         };
@@ -107,10 +116,6 @@ impl<'a> Apart<'a> {
         let kind = if value_at > 0 { EntryKind::ExpiringPointer } else { EntryKind::Pointer };
         let trailer = Trailer::new(entry.trailer.sequence(), kind);
         Ok(Entry { key: entry.key, trailer, value: &self.stored })
-    }
-
-    const fn is_large(&self, value: &[u8]) -> bool {
-        self.recipe.large_from > 0 && value.len() >= self.recipe.large_from as usize
     }
 
     /// Adds what the edit says of the segments in which values stay: they come before values files.
@@ -163,6 +168,7 @@ impl<'a> Apart<'a> {
         &mut self,
         entry: &Entry<'_>,
         value: &[u8],
+        raw_len: u32,
         sink: &mut impl FileSink,
         output: &mut JobOutput,
     ) -> Result<Pointer> {
@@ -190,7 +196,7 @@ impl<'a> Apart<'a> {
                 none.insert(ValuesBuilder::in_buffer(self.group, id, recipe.term, buffer))
             }
         };
-        Ok(builder.add(entry.key, entry.trailer, value))
+        Ok(builder.add(entry.key, entry.trailer, value, raw_len))
     }
 
     /// Ends the open file, if there is one.

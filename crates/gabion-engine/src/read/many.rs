@@ -220,6 +220,9 @@ where
                 self.apart.push((at, apart));
                 Ok(())
             }
+            Some(Stored::Packed(packed)) if self.is_of_values => {
+                self.answer(at, packed.unpack().map(|found| Some(Stored::Here(found))))
+            }
             stored => self.answer(at, Ok(stored)),
         }
     }

@@ -69,7 +69,7 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
     /// The value that a pointer leads to, if it is in memory.
     pub(super) fn cached_value(&self, pointer: &Pointer) -> Option<Bytes> {
         let value = self.cache.block(pointer.file, u64::from(pointer.offset));
-        value.filter(|value| value.len() == pointer.len as usize)
+        value.filter(|value| value.len() == pointer.raw_len as usize)
     }
 
     /// The value that a pointer leads to.
@@ -90,9 +90,12 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
 
     /// The value in what was read where a pointer leads, which goes to the cache too.
     pub(super) fn keep_value(&self, pointer: &Pointer, read: Result<Bytes>) -> Result<Bytes> {
-        let checked = read.and_then(|value| pointer.check(&value).map(|()| value));
+        let checked = read.and_then(|stored| {
+            pointer.check(&stored)?;
+            pointer.unpack(stored)
+        });
         let mut value = noted(&self.source, pointer.file, checked)?;
-        if value.len() <= COPIED_LEN_MAX {
+        if value.len() <= COPIED_LEN_MAX && !pointer.is_packed() {
             // It shares the memory of all that was read for it: whole blocks of the device.
             value = Bytes::copy_from_slice(&value);
         }

@@ -79,11 +79,15 @@ impl ReadPoint {
             return Ok(Newest::Value(None));
         };
         let Alive { expires_ms, value_at } = alive;
-        let stored = match trailer.kind().is_pointer() {
-            true => Stored::Apart(apart(trailer, stored)?),
-            false => Stored::Here(Found { value: bytes(value_at), expires_ms }),
-        };
-        Ok(Newest::Value(Some(stored)))
+        let kind = trailer.kind();
+        let found = |value| Found { value, expires_ms };
+        Ok(Newest::Value(Some(if kind.is_pointer() {
+            Stored::Apart(apart(trailer, stored)?)
+        } else if kind.is_packed() {
+            Stored::Packed(PackedFound::new(trailer, found(bytes(value_at)))?)
+        } else {
+            Stored::Here(found(bytes(value_at)))
+        })))
     }
 
     /// The value of a key, if it has one, when this is its newest visible entry.
@@ -91,10 +95,10 @@ impl ReadPoint {
     fn alive(&self, key: &[u8], trailer: Trailer, stored: &[u8]) -> Result<Option<Alive>> {
         let sequence = trailer.sequence();
         match trailer.kind() {
-            EntryKind::Put | EntryKind::Pointer => {
+            EntryKind::Put | EntryKind::Pointer | EntryKind::PackedPut => {
                 Ok((!self.is_cleared(key, sequence)).then(Alive::default))
             }
-            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer | EntryKind::ExpiringPackedPut => {
                 let (expires_ms, value_at) = expiry_of(trailer, stored)?;
                 let is_gone = expires_ms.is_some_and(|at| at <= self.now_ms);
                 let is_there = !is_gone && !self.is_cleared(key, sequence);
@@ -579,9 +583,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             }
             if let Some(alive) = self.point.alive(entry.key, entry.trailer, entry.value)? {
                 (self.alive, self.place) = (alive, Place::Pair);
-                if entry.trailer.kind().is_pointer() {
+                if is_elsewhere(entry.trailer.kind()) {
                     self.way = Way::Past;
-                    self.want(apart(entry.trailer, entry.value)?);
+                    self.want_of(entry.trailer, entry.value)?;
                 }
                 return Ok(true);
             }
@@ -688,9 +692,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
             {
                 self.alive = alive;
                 self.place = Place::Pair;
-                if newest.kind().is_pointer() {
-                    let apart = apart(newest, self.held.value().unwrap_or_default())?;
-                    self.want(apart);
+                if is_elsewhere(newest.kind()) {
+                    let held = core::mem::replace(&mut self.held, Held::Nothing);
+                    self.want_of(newest, held.value().unwrap_or_default())?;
                 }
                 return Ok(true);
             }
@@ -724,7 +728,13 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
 /// Whether more than the entry is needed to know a pair: older ones, or its value.
 #[inline]
 const fn waits(kind: EntryKind) -> bool {
-    matches!(kind, EntryKind::Merge | EntryKind::Pointer | EntryKind::ExpiringPointer)
+    matches!(kind, EntryKind::Merge) || is_elsewhere(kind)
+}
+
+/// Whether the value is not as it is beside its key: in another file, or packed.
+#[inline]
+const fn is_elsewhere(kind: EntryKind) -> bool {
+    kind.is_pointer() || kind.is_packed()
 }
 
 /// What became of an entry that a range delete may cover.
@@ -761,7 +771,7 @@ mod stored;
 
 use ahead::{Ahead, Pace};
 pub use stored::FoundLen;
-pub(super) use stored::{Apart, Stored, apart};
+pub(super) use stored::{Apart, PackedFound, Stored, apart, unpacked};
 
 /// The smallest key after `key`.
 fn successor(key: &[u8]) -> Vec<u8> {

@@ -28,6 +28,9 @@ const ANY_RATIO_LEN_MAX: usize = 64 * 1024;
 /// Bytes before what is compressed: the raw length.
 const RAW_LEN: usize = 4;
 
+/// Memory for output that is kept from one value to the next.
+const KEPT_LEN_MAX: usize = 1 << 20;
+
 /// How data blocks are to be stored. A block that its codec makes less than an eighth shorter stays
 /// as it is.
 ///
@@ -187,7 +190,7 @@ impl BlockCodec {
 }
 
 /// Compresses block after block of a file, with tables that are used again.
-pub(super) struct Compressor {
+pub(crate) struct Compressor {
     encoder: Encoder,
     out: Vec<u8>,
 }
@@ -203,7 +206,7 @@ enum Encoder {
 
 impl Compressor {
     /// A compressor, where the codec is one; its level was checked.
-    pub(super) fn of(compression: Compression) -> Option<Self> {
+    pub(crate) fn of(compression: Compression) -> Option<Self> {
         let encoder = match compression {
             Compression::None => return None,
             Compression::Lz4 => Encoder::Lz4 { small: CompressTable::small(), large: None },
@@ -217,16 +220,37 @@ impl Compressor {
         if raw.len() > SST_BLOCK_LEN_MAX {
             return None;
         }
+        let (stored_len, codec) = self.encode(raw);
+        let worth_it = stored_len <= raw.len() - raw.len() / 8;
+        let accepted = raw.len() <= raw_len_max(stored_len);
+        (worth_it && accepted).then(|| (&self.out[..stored_len], codec))
+    }
+
+    /// The same of a value, with a byte for the codec before it. Values have no limit of their
+    /// ratio, as those that are not compressed may be as long.
+    pub(crate) fn compress_value(&mut self, raw: &[u8]) -> Option<(&[u8], BlockCodec)> {
+        if self.out.len() > KEPT_LEN_MAX && raw.len() < KEPT_LEN_MAX / 2 {
+            self.out = Vec::new();
+        }
+        let (stored_len, codec) = self.encode(raw);
+        let worth_it = stored_len < raw.len() - raw.len() / 8;
+        worth_it.then(|| (&self.out[..stored_len], codec))
+    }
+
+    /// Bytes of memory for its output.
+    pub(crate) const fn memory_used(&self) -> usize {
+        self.out.capacity()
+    }
+
+    /// Compresses into `out`, behind the raw length. Returns the length of both.
+    fn encode(&mut self, raw: &[u8]) -> (usize, BlockCodec) {
         let most = RAW_LEN + self.encoder.output_len_max(raw.len());
         if self.out.len() < most {
             self.out.resize(most, 0);
         }
         self.out[..RAW_LEN].copy_from_slice(&(raw.len() as u32).to_le_bytes());
         let (len, codec) = self.encoder.encode(raw, &mut self.out[RAW_LEN..most]);
-        let stored_len = RAW_LEN + len;
-        let worth_it = stored_len <= raw.len() - raw.len() / 8;
-        let accepted = raw.len() <= raw_len_max(stored_len);
-        (worth_it && accepted).then(|| (&self.out[..stored_len], codec))
+        (RAW_LEN + len, codec)
     }
 }
 
@@ -280,9 +304,39 @@ pub(super) fn decompress(
     if len > raw_len_max(body.len()) {
         return Err(bad("would be larger than its compression allows"));
     }
+    if codec == BlockCodec::None {
+        return Err(bad("is not compressed"));
+    }
+    let found = undo(codec, compressed, len, raw)?;
+    if found == Some(len) { Ok(()) } else { Err(bad("does not decompress to its length")) }
+}
+
+/// Undoes `codec` for a value of `len` bytes, which were checked against the limit of values. None
+/// when it is no such value.
+///
+/// # Errors
+/// Limit exceeded when there is no memory for a decoder.
+pub(crate) fn decompress_value(
+    codec: BlockCodec,
+    compressed: &[u8],
+    len: usize,
+) -> Result<Option<Vec<u8>>> {
+    let mut raw = Vec::new();
+    raw.reserve_exact(len);
+    let found = undo(codec, compressed, len, &mut raw)?;
+    Ok((found == Some(len)).then_some(raw))
+}
+
+/// Decompresses into `raw`, whose old content goes. Returns the length that was found.
+fn undo(
+    codec: BlockCodec,
+    compressed: &[u8],
+    len: usize,
+    raw: &mut Vec<u8>,
+) -> Result<Option<usize>> {
     raw.clear();
-    let found = match codec {
-        BlockCodec::None => return Err(bad("is not compressed")),
+    Ok(match codec {
+        BlockCodec::None => None,
         BlockCodec::Lz4 => {
             raw.resize(len, 0);
             lz4_flex::block::decompress_into(compressed, raw).ok()
@@ -291,8 +345,7 @@ pub(super) fn decompress(
             raw.reserve(len);
             zstd::decode(compressed, raw)?
         }
-    };
-    if found == Some(len) { Ok(()) } else { Err(bad("does not decompress to its length")) }
+    })
 }
 
 #[cfg(test)]

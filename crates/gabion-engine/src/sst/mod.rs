@@ -85,6 +85,7 @@ pub(crate) use blocks::Blocks;
 pub(crate) use builder::Chunks;
 pub use builder::SstBuilder;
 pub use codec::{BlockCodec, Compression};
+pub(crate) use codec::{Compressor, decompress_value};
 pub use iter::SstIter;
 pub(crate) use options::FILTER_BITS_MAX;
 pub use options::SstOptions;

@@ -9,6 +9,7 @@ use crate::picker::Strategy;
 use crate::picker::{Picker, WhyIdle};
 use crate::read::{ReadPoint, ReadView};
 use crate::readers::{Pin, PinBudget, ReaderStats};
+use crate::sst::Compression;
 use crate::version::Version;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -75,6 +76,17 @@ impl Tree {
         check_large_values(large_values)?;
         self.config.large_values = large_values;
         self.active.count_large_from(large_values);
+        Ok(())
+    }
+
+    /// Takes another codec of values, for those that are written from now on. Only the member that
+    /// takes writes needs it; nothing remembers it beyond this tree's life.
+    ///
+    /// # Errors
+    /// Invalid input for a level out of its limits; nothing has changed then.
+    pub fn set_value_compression(&mut self, codec: Compression) -> Result<()> {
+        codec.check("value_compression")?;
+        self.config.value_compression = codec;
         Ok(())
     }
 

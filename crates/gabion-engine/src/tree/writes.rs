@@ -6,6 +6,7 @@ use crate::batch::BatchReader;
 use crate::counter::Operand;
 use crate::entry::{EntryKind, Keyspace};
 use crate::expiry::{Due, EXPIRY_LEN};
+use crate::packed;
 use crate::places::Places;
 use crate::range_delete::{RangeDelete, check_range};
 use alloc::format;
@@ -199,6 +200,10 @@ fn check_operation(kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
             "expiring put of {} bytes, its expiry alone has {EXPIRY_LEN}",
             value.len()
         ))),
+        EntryKind::PackedPut | EntryKind::ExpiringPackedPut if !key.is_empty() => {
+            let value_at = if kind.is_expiring() { EXPIRY_LEN } else { 0 };
+            packed::raw_len(value.get(value_at..).unwrap_or_default()).map(drop)
+        }
         EntryKind::Merge if !key.is_empty() => Operand::decode(value).map(|_| ()),
         EntryKind::Clear if key == [Keyspace::User as u8] => Ok(()),
         EntryKind::Clear => Err(Error::unsupported("only the user keyspace can be cleared")),
@@ -212,7 +217,7 @@ fn check_operation(kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
 
 /// Notes when an entry that is applied expires, if it does.
 fn note_expiry(due: &mut Due, kind: EntryKind, value: &[u8], now_ms: u64) {
-    if kind == EntryKind::ExpiringPut
+    if kind.is_expiring()
         && let Some(expiry) = value.first_chunk::<EXPIRY_LEN>()
     {
         due.note(u64::from_le_bytes(*expiry), now_ms);

@@ -551,6 +551,11 @@ fn golden_bytes_of_options_and_of_a_snapshot_with_values_files() {
     config.encode(&mut bytes);
     assert_eq!(TreeConfig::decode(&mut Reader::new(&bytes, "tree options")).unwrap(), config);
     assert_eq!(hex(&bytes), golden!("tree_config_values"));
+    let config = TreeConfig { value_compression: Compression::ZSTD, ..config };
+    let mut bytes = Vec::new();
+    config.encode(&mut bytes);
+    assert_eq!(TreeConfig::decode(&mut Reader::new(&bytes, "tree options")).unwrap(), config);
+    assert_eq!(hex(&bytes), golden!("tree_config_packed"));
     let mut tree = tree();
     let mut edit = with_values(JobKind::Compaction);
     edit.number = tree.last_edit() + 1;

@@ -20,3 +20,4 @@ mod tree_model;
 mod tree_rules;
 mod values;
 mod values_ahead;
+mod values_packed;

@@ -15,7 +15,7 @@ pub(crate) fn config() -> TreeConfig {
     TreeConfig { large_values: LARGE, ..small_config() }
 }
 
-fn values_file(number: u64) -> FileId {
+pub(crate) fn values_file(number: u64) -> FileId {
     FileId { kind: FileKind::Values, number }
 }
 
@@ -337,13 +337,13 @@ fn file() -> FinishedFile {
     let buffer = AlignedBuf::with_capacity(4096);
     let mut builder = ValuesBuilder::in_buffer(GroupId(1), values_file(7), Term(3), buffer);
     let put = |n, kind| Trailer::new(SequenceNumber(n), kind);
-    builder.add(b"\x01apple", put(12, EntryKind::Put), &[b'a'; 70]);
-    builder.add(b"\x01pear", put(11, EntryKind::ExpiringPointer), &[b'p'; 200]);
+    builder.add(b"\x01apple", put(12, EntryKind::Put), &[b'a'; 70], 70);
+    builder.add(b"\x01pear", put(11, EntryKind::ExpiringPointer), &[b'p'; 200], 200);
     builder.finish()
 }
 
 /// Lines of 32 bytes.
-fn dump(bytes: &[u8]) -> String {
+pub(crate) fn dump(bytes: &[u8]) -> String {
     let hex = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(32).map(|line| hex(line) + "\n").collect()
 }

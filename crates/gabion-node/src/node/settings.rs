@@ -5,7 +5,7 @@ use crate::NodeOptions;
 use alloc::format;
 use gabion_base::Error;
 use gabion_base::units::MIB;
-use gabion_engine::{Codecs, PinBudget, TreeConfig, WriteLimits};
+use gabion_engine::{Codecs, Compression, PinBudget, TreeConfig, WriteLimits};
 
 /// How many MemTables, each as long as may be set while a replica runs, a pool has room for; as
 /// many as `gabion up` asks for.
@@ -80,6 +80,21 @@ impl Node {
         let large_values = large_values.unwrap_or(self.config.tree.large_values);
         self.tree.set_large_values(large_values)?;
         self.options.large_values = Some(large_values);
+        self.writing.pack_as(self.tree.config());
+        Ok(())
+    }
+
+    /// Changes the codec with which this member packs large values, when it takes writes: values
+    /// that are there stay as they are. None: as the group says. Other members need not know: each
+    /// value tells.
+    ///
+    /// # Errors
+    /// Invalid input for a level out of its limits; nothing has changed then.
+    pub fn set_value_compression(&mut self, codec: Option<Compression>) -> gabion_base::Result<()> {
+        let codec = codec.unwrap_or(self.config.tree.value_compression);
+        self.tree.set_value_compression(codec)?;
+        self.options.value_compression = Some(codec);
+        self.writing.pack_as(self.tree.config());
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use gabion_base::units::RECORD_OPS_MAX;
 use gabion_base::{Error, Result, SequenceNumber};
 use gabion_engine::batch::{BATCH_LEN_MAX, OPERATION_OVERHEAD_MAX};
 use gabion_engine::range_delete::MEMTABLE_RANGES_MAX;
-use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Tree};
+use gabion_engine::{BatchBuilder, EntryKind, Keyspace, Operand, Tree, TreeConfig};
 use gabion_log::{REPLY_LEN_MAX, RecordBuilder, RecordKind, SessionWrite, WRITE_LEN_MAX};
 
 /// Room kept in a segment that is shorter than the longest record, for a record's header,
@@ -58,6 +58,7 @@ pub(super) struct Writing {
     failed: Option<Error>,
     /// A term began here whose log has no record yet: the first one says its view.
     awaits_term_start: bool,
+    packing: Packing,
 }
 
 /// The session writes of the batch, and the operations of each.
@@ -147,7 +148,8 @@ impl Writing {
     /// Bytes of memory that the record under way takes.
     pub(super) fn memory_used(&self) -> usize {
         let claims = self.claims.memory_used();
-        self.batch.memory_used() + self.key.capacity() + self.spare.capacity() + claims
+        let buffers = self.key.capacity() + self.spare.capacity() + self.packing.memory_used();
+        self.batch.memory_used() + buffers + claims
     }
 
     /// Whether operations wait for the end of the turn to become a record.
@@ -245,6 +247,11 @@ impl Writing {
 
     // ---- operations
 
+    /// Packs the values that come as these options say.
+    pub(super) fn pack_as(&mut self, config: &TreeConfig) {
+        self.packing.set(config);
+    }
+
     /// Begins a batch with room for about `len` bytes, or as many as the one before had.
     pub(super) fn begin(&mut self, len: usize) {
         assert!(self.batch.is_empty(), "a turn ends before the next one begins");
@@ -275,6 +282,11 @@ impl Writing {
         value: &[u8],
     ) -> Result<()> {
         let sequence = self.number(tree);
+        if let Some(packed) = self.packing.pack(value) {
+            let (kind, stored) = self.batch.put_packed(keyspace, key, packed, None)?;
+            let key = engine_key(&mut self.key, keyspace, key);
+            return tree.apply_operation(sequence, kind, key, stored);
+        }
         self.batch.put(keyspace, key, value)?;
         let key = engine_key(&mut self.key, keyspace, key);
         tree.apply_operation(sequence, EntryKind::Put, key, value)
@@ -289,6 +301,11 @@ impl Writing {
         expires_ms: u64,
     ) -> Result<()> {
         let sequence = self.number(tree);
+        if let Some(packed) = self.packing.pack(value) {
+            let (kind, stored) = self.batch.put_packed(keyspace, key, packed, Some(expires_ms))?;
+            let key = engine_key(&mut self.key, keyspace, key);
+            return tree.apply_operation(sequence, kind, key, stored);
+        }
         let stored = self.batch.put_expiring(keyspace, key, value, expires_ms)?;
         let key = engine_key(&mut self.key, keyspace, key);
         tree.apply_operation(sequence, EntryKind::ExpiringPut, key, stored)
@@ -443,6 +460,9 @@ impl Writing {
         self.kept = sequence;
     }
 }
+
+mod packing;
+use packing::Packing;
 
 #[cfg(test)]
 mod tests;

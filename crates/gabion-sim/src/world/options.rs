@@ -111,6 +111,8 @@ pub struct Options {
     /// Large values stay in the log's segments: a MemTable of the usual tree is as long as one, and
     /// writers write no counters.
     pub keeps_in_log: bool,
+    /// How these are packed.
+    pub value_compression: Compression,
     /// Bytes of a log segment; the ring has four.
     pub segment_len: u64,
     /// Bytes of each replica's cache of blocks.
@@ -248,6 +250,7 @@ impl Default for Options {
             tree: None,
             large_values: 0,
             keeps_in_log: false,
+            value_compression: Compression::None,
             segment_len: 256 * 1024,
             cache_len: 1 << 16,
             compactions_max: 1,
@@ -284,6 +287,7 @@ pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
         sst_len: 64 * 1024,
         level1_len: if options.keeps_in_log { 1 << 20 } else { 256 * 1024 },
         large_values: options.large_values,
+        value_compression: options.value_compression,
         ..TreeConfig::default()
     });
     GroupConfig {

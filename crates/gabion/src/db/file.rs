@@ -1,7 +1,7 @@
 //! `gabion db dump file`: an SST, part by part, or a values file, record by record.
 
 use super::edits::{clears, file_fields, options_fields, values_fields};
-use super::log::{add_expiring, add_operand, entry_name, keyspace_name};
+use super::log::{add_expiring, add_operand, add_packed, entry_name, keyspace_name};
 use super::out::{Out, Told, bytes, crc, engine_key};
 use crate::at_rest::AtRest;
 use crate::screen::Progress;
@@ -68,8 +68,14 @@ fn records(image: &[u8], group: GroupId, meta: &FileMeta, entries: bool, out: &m
             "offset": record.pointer.offset, "len": record.pointer.len,
             "crc_ok": record.pointer.check(record.value).is_ok(),
         });
+        if record.pointer.is_packed() {
+            fields["raw_len"] = record.pointer.raw_len.into();
+        }
         if entries {
-            fields["value"] = bytes(record.value);
+            let value = record.pointer.unpack(record.value.to_vec().into());
+            if let Some(value) = out.readable(0, value)? {
+                fields["value"] = bytes(&value);
+            }
         }
         out.item(0, "value", fields)?;
     }
@@ -190,6 +196,9 @@ fn add_value(fields: &mut Value, entry: &Entry<'_>) -> Result<()> {
     }
     if entry.trailer.kind().is_pointer() {
         return add_pointer(fields, entry);
+    }
+    if entry.trailer.kind().is_packed() {
+        return add_packed(fields, entry.trailer.kind(), entry.value);
     }
     fields["value"] = bytes(entry.value);
     if entry.trailer.kind() == EntryKind::Merge {

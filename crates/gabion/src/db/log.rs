@@ -219,6 +219,9 @@ fn batch(record: &Record, out: &mut Out) -> Told {
         if operation.kind == EntryKind::ExpiringPut {
             out.readable(1, add_expiring(&mut fields, operation.value))?;
         }
+        if operation.kind.is_packed() {
+            out.readable(1, add_packed(&mut fields, operation.kind, operation.value))?;
+        }
         if operation.kind == EntryKind::Merge
             && let Ok(operand) = Operand::decode(operation.value)
         {
@@ -239,6 +242,20 @@ pub(super) fn add_expiring(fields: &mut Value, stored: &[u8]) -> Result<(), Erro
     };
     fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
     fields["value"] = bytes(value);
+    Ok(())
+}
+
+/// The value of a packed put, unpacked, and how long it is packed.
+pub(super) fn add_packed(fields: &mut Value, kind: EntryKind, stored: &[u8]) -> Result<(), Error> {
+    let mut packed = stored;
+    if let (true, Some((expiry, rest))) =
+        (kind.is_expiring(), stored.split_first_chunk::<EXPIRY_LEN>())
+    {
+        fields["expires_ms"] = u64::from_le_bytes(*expiry).into();
+        packed = rest;
+    }
+    fields["value"] = bytes(&gabion_engine::packed::unpack(packed)?);
+    fields["packed_len"] = packed.len().into();
     Ok(())
 }
 
@@ -269,6 +286,8 @@ pub(super) fn entry_name(kind: EntryKind) -> &'static str {
         EntryKind::Pointer => "pointer",
         EntryKind::Relocation => "relocation",
         EntryKind::ExpiringPointer => "expiring-pointer",
+        EntryKind::PackedPut => "packed-put",
+        EntryKind::ExpiringPackedPut => "expiring-packed-put",
     }
 }
 

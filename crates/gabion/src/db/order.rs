@@ -90,7 +90,7 @@ impl<'a> Order<'a> {
     /// is gone.
     fn times(&mut self, entry: &Entry<'_>) -> Result<(), String> {
         match entry.trailer.kind() {
-            EntryKind::ExpiringPut | EntryKind::ExpiringPointer => {
+            EntryKind::ExpiringPut | EntryKind::ExpiringPointer | EntryKind::ExpiringPackedPut => {
                 let Some(expiry) = entry.value.first_chunk::<EXPIRY_LEN>() else {
                     let len = entry.value.len();
                     return Err(format!(

@@ -92,6 +92,9 @@ fn values(pool: &AtRest, source: &Source, meta: &FileMeta, scrubbed: &mut Scrubb
         for record in ValueRecords::new(&bytes, source.store.group, meta)? {
             let record = record?;
             record.pointer.check(record.value)?;
+            if record.pointer.is_packed() {
+                record.pointer.unpack(record.value.to_vec().into())?;
+            }
         }
         Ok(())
     };

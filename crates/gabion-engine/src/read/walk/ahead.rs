@@ -65,6 +65,21 @@ impl Pace {
 }
 
 impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
+    /// Has the value of the pair here unpacked, or notes where it lies.
+    pub(super) fn want_of(&mut self, trailer: Trailer, stored: &[u8]) -> Result<()> {
+        if trailer.kind().is_pointer() {
+            self.want(apart(trailer, stored)?);
+            return Ok(());
+        }
+        let (expires_ms, value_at) = expiry_of(trailer, stored)?;
+        self.alive = Alive { expires_ms, value_at: 0 };
+        self.held = match self.is_of_keys {
+            true => Held::Nothing,
+            false => Held::Block(unpacked(trailer, &stored[value_at..])?),
+        };
+        Ok(())
+    }
+
     /// Notes that the value of the pair here lies in another file.
     pub(super) fn want(&mut self, apart: Apart) {
         self.alive = Alive { expires_ms: apart.expires_ms, value_at: 0 };

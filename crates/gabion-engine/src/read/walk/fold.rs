@@ -107,6 +107,11 @@ impl ReadPoint {
                 let apart = Stored::Apart(apart(trailer, &stored)?);
                 return Ok(self.is_there(expires_ms).then_some(apart));
             }
+            (Base::Other { .. }, Some((trailer, stored))) if trailer.kind().is_packed() => {
+                let found = Found { value: stored.slice(value_at(expires_ms)..), expires_ms };
+                let packed = Stored::Packed(PackedFound::new(trailer, found)?);
+                return Ok(self.is_there(expires_ms).then_some(packed));
+            }
             (Base::Other { .. }, Some((_, stored))) => stored.slice(value_at(expires_ms)..),
             (Base::Other { .. } | Base::Absent, _) => return Ok(None),
         };
@@ -138,10 +143,9 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
                     self.place = Place::Pair;
                     self.way = Way::Past;
                     let is_there = self.point.is_there(expires_ms);
-                    let base = merge.entry().filter(|base| base.trailer.kind().is_pointer());
+                    let base = merge.entry().filter(|base| is_elsewhere(base.trailer.kind()));
                     if let Some(base) = base.filter(|_| is_there) {
-                        let apart = apart(base.trailer, base.value)?;
-                        self.want(apart);
+                        self.want_of(base.trailer, base.value)?;
                     }
                     return Ok(is_there);
                 }
@@ -227,7 +231,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
 
 /// Whether operands can be added to what such an entry leaves.
 const fn is_base(kind: EntryKind) -> bool {
-    let is_value = matches!(kind, EntryKind::Put | EntryKind::ExpiringPut) || kind.is_pointer();
+    let is_value = matches!(kind, EntryKind::Put | EntryKind::ExpiringPut) || is_elsewhere(kind);
     kind.is_delete() || is_value
 }
 

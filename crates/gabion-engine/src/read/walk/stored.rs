@@ -4,9 +4,11 @@ use super::Found;
 use crate::cache::ReadCache;
 use crate::entry::Trailer;
 use crate::file::FileSource;
+use crate::packed;
 use crate::pointer::Pointer;
 use crate::read::Tables;
-use gabion_base::Result;
+use alloc::format;
+use gabion_base::{Error, Result};
 use gabion_media::Bytes;
 
 /// The length of a value, and until when it is there.
@@ -22,8 +24,39 @@ pub struct FoundLen {
 #[derive(Clone)]
 pub(in crate::read) enum Stored {
     Here(Found),
+    /// To be unpacked.
+    Packed(PackedFound),
     /// To be fetched from another file.
     Apart(Apart),
+}
+
+/// A value that is packed.
+#[derive(Clone)]
+pub(in crate::read) struct PackedFound {
+    found: Found,
+    raw_len: usize,
+}
+
+impl PackedFound {
+    /// The packed value of an entry, until when it is there, and what entry that is.
+    pub(in crate::read) fn new(trailer: Trailer, found: Found) -> Result<Self> {
+        let raw_len = packed::raw_len(&found.value).map_err(|error| in_entry(trailer, error))?;
+        Ok(Self { found, raw_len })
+    }
+
+    pub(in crate::read) fn unpack(self) -> Result<Found> {
+        Ok(Found { value: packed::unpack(&self.found.value)?, ..self.found })
+    }
+}
+
+#[cold]
+fn in_entry(trailer: Trailer, error: Error) -> Error {
+    error.within(format!("entry {}", trailer.sequence()))
+}
+
+/// The value of an entry, whose packed value this is.
+pub(in crate::read) fn unpacked(trailer: Trailer, stored: &[u8]) -> Result<Bytes> {
+    packed::unpack(stored).map_err(|error| in_entry(trailer, error))
 }
 
 /// A value in another file, and until when it is there.
@@ -45,6 +78,9 @@ impl Stored {
             Self::Here(Found { value, expires_ms }) => {
                 FoundLen { len: value.len(), expires_ms: *expires_ms }
             }
+            Self::Packed(PackedFound { found, raw_len }) => {
+                FoundLen { len: *raw_len, expires_ms: found.expires_ms }
+            }
             Self::Apart(Apart { pointer, expires_ms }) => {
                 FoundLen { len: pointer.raw_len as usize, expires_ms: *expires_ms }
             }
@@ -54,10 +90,11 @@ impl Stored {
     /// A value that is here.
     ///
     /// # Panics
-    /// When it lies in another file.
+    /// When it lies in another file, or is packed.
     pub(in crate::read) fn into_found(self) -> Found {
         match self {
             Self::Here(found) => found,
+            Self::Packed(_) => panic!("a value was unpacked"),
             Self::Apart(Apart { pointer, .. }) => panic!("a value in {} was read", pointer.file),
         }
     }
@@ -68,6 +105,7 @@ impl Stored {
     ) -> Result<Found> {
         match self {
             Self::Here(found) => Ok(found),
+            Self::Packed(packed) => packed.unpack(),
             Self::Apart(apart) => Ok(apart.found(tables.value(&apart.pointer).await?)),
         }
     }

@@ -217,7 +217,14 @@ fn of_values() -> Vec<Set> {
         (tree.large_values, tree.sst_len) = (64, 8 * KIB);
         tree.sst.compression = Compression::Lz4;
     });
+    let packed = |codec| {
+        tree(move |tree| {
+            (tree.large_values, tree.value_compression) = (64, codec);
+        })
+    };
     vec![
+        set("values apart and packed with zstd", packed(Compression::ZSTD)),
+        set("values apart and packed with LZ4", packed(Compression::Lz4)),
         set("values from 300 bytes on apart", apart(300)),
         set("values apart from a tree of LZ4 in small files", small),
         set("values apart, every replica compacts", Options { compaction: every, ..apart(64) }),
