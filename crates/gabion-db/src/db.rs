@@ -381,6 +381,7 @@ impl Db {
         node.set_write_limits(options.run.limits)?;
         node.set_large_values(options.run.large_values)?;
         node.set_value_compression(options.run.value_compression)?;
+        node.set_collection_rate(options.run.collection_bytes_per_s)?;
         let (placements, drains) = (Placements::new(&parts), Drains::new(&parts)?);
         let shared = Arc::new(Shared::new(
             node,
@@ -1048,6 +1049,7 @@ impl Db {
         core.node.set_codecs(options.codecs)?;
         core.node.set_large_values(options.large_values)?;
         core.node.set_value_compression(options.value_compression)?;
+        core.node.set_collection_rate(options.collection_bytes_per_s)?;
         core.run = options;
         core.node.set_compactions_max(options.compactions_max);
         if self.0.shared.cache.set_capacity(options.block_cache_len, options.open_files_len) {

@@ -81,7 +81,7 @@ fn settle(
     memory: &Memory,
     totals: &mut BTreeMap<u8, (u64, u64, u64)>,
 ) -> Result<()> {
-    let context = JobContext { term: Term(1), slots_free: u64::MAX, urgent: false };
+    let context = JobContext { term: Term(1), slots_free: u64::MAX, urgent: false, collects: true };
     while let Some(job) = tree.next_job(&context) {
         let start = cpu_ns();
         let output = block_on(run_job(&job, GroupId(1), memory, &mut memory.clone()))?;

@@ -14,6 +14,7 @@
 //! makes less than an eighth shorter stays as it is. A packed value has at least
 //! [`LARGE_VALUES_MIN`] bytes, so none is a counter.
 
+use crate::entry::EntryKind;
 use crate::sst::{BlockCodec, Compression, Compressor, decompress_value};
 use crate::values::LARGE_VALUES_MIN;
 use alloc::format;
@@ -87,6 +88,23 @@ impl Packer {
     pub const fn memory_used(&self) -> usize {
         self.0.memory_used()
     }
+}
+
+/// The length of a value as readers get it, of an entry of this kind that has `stored` for it.
+///
+/// # Errors
+/// As [`raw_len`].
+pub(crate) fn len_of(kind: EntryKind, stored: &[u8]) -> Result<usize> {
+    match kind {
+        EntryKind::PackedPut | EntryKind::ExpiringPackedPut => raw_len(stored),
+        _ => Ok(stored.len()),
+    }
+}
+
+/// Whether a value of `raw_len` bytes that is stored as this lies apart from the tree, where values
+/// from `large_from` on do: a pointer would be about as long as a packed one that is very short.
+pub(crate) const fn is_large(stored: &[u8], raw_len: usize, large_from: u32) -> bool {
+    raw_len >= large_from as usize && stored.len() >= LARGE_VALUES_MIN as usize
 }
 
 /// The length of the value that is packed in `stored`.

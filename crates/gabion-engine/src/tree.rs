@@ -88,6 +88,9 @@ pub struct JobContext {
     pub slots_free: u64,
     /// Room is short: levels are compacted that are not over their aims.
     pub urgent: bool,
+    /// Whether values may be copied out of values files with much garbage. They always may while
+    /// room is short.
+    pub collects: bool,
 }
 
 /// Whether writers may go on.
@@ -197,8 +200,9 @@ struct Jobs {
 
 /// That no compaction was found.
 struct Idle {
-    /// The free slots and the urgency with which it was looked for.
-    asked: (u64, bool),
+    /// The free slots and the urgency with which it was looked for, and whether values might be
+    /// copied.
+    asked: (u64, bool, bool),
     /// What expires by then may change that.
     until_ms: Option<u64>,
     why: WhyIdle,

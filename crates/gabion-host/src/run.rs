@@ -5,6 +5,7 @@ use gabion_base::{Error, Result};
 use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_engine::{Codecs, Compression, WriteLimits, check_large_values};
+use gabion_node::NodeOptions;
 
 /// Options that may change while a store is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,10 @@ pub struct RunOptions {
     /// [`TreeConfig::value_compression`] says, with which the store was made. Each value says its
     /// own, so what is there is read as it is.
     pub value_compression: Option<Compression>,
+    /// Bytes a second of large values that compactions copy at most out of files with much garbage,
+    /// 1 MiB or more, while there is room; 0: as many as there are. Default 100,000,000. With less,
+    /// more garbage stays; once room is short there is no limit.
+    pub collection_bytes_per_s: u64,
 }
 
 impl Default for RunOptions {
@@ -54,6 +59,7 @@ impl Default for RunOptions {
             limits: None,
             large_values: None,
             value_compression: None,
+            collection_bytes_per_s: NodeOptions::COLLECTION_RATE,
         }
     }
 }
@@ -79,6 +85,7 @@ impl RunOptions {
         if let Some(codec) = self.value_compression {
             codec.check("value_compression")?;
         }
+        NodeOptions::check_collection_rate(self.collection_bytes_per_s)?;
         if (1..=Self::COMPACTIONS_MAX).contains(&self.compactions_max) {
             return Ok(());
         }

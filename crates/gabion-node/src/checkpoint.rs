@@ -222,7 +222,7 @@ impl Target {
         while tree.sealed_count() > 0 {
             let slots_free = u64::from(self.creation.pool().counts().free);
             let term = origin.view_then.term;
-            let context = JobContext { term, slots_free, urgent: false };
+            let context = JobContext { term, slots_free, urgent: false, collects: false };
             let Some(inputs) = tree.next_flush(&context) else {
                 return Err(Error::no_space(format!(
                     "what is in memory finds no room: {slots_free} slots of 2 MiB are left"

@@ -296,12 +296,37 @@ pub struct NodeOptions {
     /// none: as the group's [`TreeConfig::value_compression`] says. What it says stays with the
     /// replica's process.
     pub value_compression: Option<Compression>,
+    /// Bytes a second of large values that jobs copy at most out of files with much garbage, while
+    /// there is room; 0: as many as there are. Default 100,000,000: about what overwrites of as
+    /// many bytes a second ask for. With less more garbage stays, and a pool is short of room
+    /// sooner, which ends the limit until it is not.
+    pub collection_bytes_per_s: u64,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::Mutant>,
 }
 
 impl NodeOptions {
+    /// The default of `collection_bytes_per_s`.
+    pub const COLLECTION_RATE: u64 = 100_000_000;
+
+    /// The least that can be asked for: garbage would else outgrow any pool.
+    pub const COLLECTION_RATE_MIN: u64 = 1 << 20;
+
+    /// Refuses a rate of collection that is out of its limits.
+    ///
+    /// # Errors
+    /// Invalid input that names the option, the value and the limit.
+    pub fn check_collection_rate(bytes_per_s: u64) -> Result<()> {
+        if bytes_per_s == 0 || bytes_per_s >= Self::COLLECTION_RATE_MIN {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "collection_bytes_per_s is {bytes_per_s}, possible are 0, for no limit, and {} or more",
+            Self::COLLECTION_RATE_MIN
+        )))
+    }
+
     /// The default of `rebuild_bytes_per_s`: docs/benchmarks.md has the figures behind it.
     pub const REBUILD_RATE: u64 = 100_000_000;
     /// The least that can be asked for: below it the log outgrows its room before a copy of a few
@@ -339,6 +364,7 @@ impl Default for NodeOptions {
             rebuild_bytes_per_s: Self::REBUILD_RATE,
             large_values: None,
             value_compression: None,
+            collection_bytes_per_s: Self::COLLECTION_RATE,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -265,7 +265,7 @@ impl Host for ServerHost {
         let view = node.view();
         let (counters, readers, memory) = (node.counters(), node.readers(), self.memory(&node));
         let (cache, warmed) = (self.replica.cache.stats(), self.replica.cache.warmed());
-        let (stopped, values) = (counters.writes_stopped_ms, node.tree().version().values_stats());
+        let stopped = counters.writes_stopped_ms;
         let by_what: Vec<_> = stopped.each().map(|(what, ms)| format!("{what}={ms}")).collect();
         let keys = node.tree().key_estimate();
         let uptime_s = self.uptime_ms() / 1000;
@@ -297,35 +297,51 @@ impl Host for ServerHost {
             group: node.config().group.get(),
             keys: keys.keys,
             expiring_keys: keys.expiring,
-            gabion: vec![
-                ("replica", me.get().to_string()),
-                ("membership", status::membership(view).to_owned()),
-                ("config", node.view().group().config.get().to_string()),
-                ("term", node.protocol().term().get().to_string()),
-                ("log_end", place(&node.log_end()).to_string()),
-                ("log_commit", place(&node.protocol().commit()).to_string()),
-                ("flushes", counters.flushes.to_string()),
-                ("compactions", counters.compactions.to_string()),
-                ("shipped_bytes", counters.shipped_bytes.to_string()),
-                ("values_live_bytes", values.live_bytes.to_string()),
-                ("values_dead_bytes", values.dead_bytes().to_string()),
-                ("edits", counters.edits.to_string()),
-                ("writes_slowed_ms", counters.writes_slowed_ms.to_string()),
-                ("writes_stopped_ms", stopped.total().to_string()),
-                ("writes_stopped_ms_by", by_what.join(",")),
-                ("readers_open", readers.open.to_string()),
-                ("readers_oldest_ms", readers.oldest_ms.to_string()),
-                ("readers_ended", readers.ended.to_string()),
-                ("block_cache_hits", cache.hits.to_string()),
-                ("block_cache_misses", cache.misses.to_string()),
-                ("warmed_blocks", warmed.blocks.to_string()),
-                ("warmed_bytes", warmed.bytes.to_string()),
-                ("damaged_files", node.damaged_files().count().to_string()),
-                ("repaired_files", counters.repaired_files.to_string()),
-                ("rotten_buffers", counters.rotten_buffers.to_string()),
-            ],
+            gabion: values_lines(&node)
+                .into_iter()
+                .chain([
+                    ("replica", me.get().to_string()),
+                    ("membership", status::membership(view).to_owned()),
+                    ("config", node.view().group().config.get().to_string()),
+                    ("term", node.protocol().term().get().to_string()),
+                    ("log_end", place(&node.log_end()).to_string()),
+                    ("log_commit", place(&node.protocol().commit()).to_string()),
+                    ("flushes", counters.flushes.to_string()),
+                    ("compactions", counters.compactions.to_string()),
+                    ("shipped_bytes", counters.shipped_bytes.to_string()),
+                    ("edits", counters.edits.to_string()),
+                    ("writes_slowed_ms", counters.writes_slowed_ms.to_string()),
+                    ("writes_stopped_ms", stopped.total().to_string()),
+                    ("writes_stopped_ms_by", by_what.join(",")),
+                    ("readers_open", readers.open.to_string()),
+                    ("readers_oldest_ms", readers.oldest_ms.to_string()),
+                    ("readers_ended", readers.ended.to_string()),
+                    ("block_cache_hits", cache.hits.to_string()),
+                    ("block_cache_misses", cache.misses.to_string()),
+                    ("warmed_blocks", warmed.blocks.to_string()),
+                    ("warmed_bytes", warmed.bytes.to_string()),
+                    ("damaged_files", node.damaged_files().count().to_string()),
+                    ("repaired_files", counters.repaired_files.to_string()),
+                    ("rotten_buffers", counters.rotten_buffers.to_string()),
+                ])
+                .collect(),
         }
     }
+}
+
+/// What INFO says of large values.
+fn values_lines(node: &Node) -> [(&'static str, String); 5] {
+    let values = node.tree().version().values_stats();
+    let (collected, collected_per_s) = node.collected();
+    let age_ms = |since_ms| node.tree().now_ms().saturating_sub(since_ms);
+    let oldest_ms = values.garbage_since_ms.map_or(0, age_ms);
+    [
+        ("values_live_bytes", values.live_bytes.to_string()),
+        ("values_dead_bytes", values.dead_bytes().to_string()),
+        ("values_oldest_garbage_ms", oldest_ms.to_string()),
+        ("values_collected_bytes", collected.to_string()),
+        ("values_collected_bytes_per_s", collected_per_s.to_string()),
+    ]
 }
 
 #[cfg(test)]

@@ -121,6 +121,8 @@ fn always(service: &Service) -> Value {
 /// takes. Apart, as the macro takes no more.
 fn with_values(mut status: Value, node: &Node) -> Value {
     let stats = node.tree().version().values_stats();
+    let (collected_bytes, collected_bytes_per_s) = node.collected();
+    let age_ms = |since_ms| node.tree().now_ms().saturating_sub(since_ms);
     status["values"] = json!({
         "large_from": node.tree().config().large_values,
         "compression": node.tree().config().value_compression.to_string(),
@@ -129,6 +131,10 @@ fn with_values(mut status: Value, node: &Node) -> Value {
         "file_bytes": stats.file_bytes,
         "live_bytes": stats.live_bytes,
         "dead_bytes": stats.dead_bytes(),
+        "oldest_garbage_ms": stats.garbage_since_ms.map(age_ms),
+        "collected_bytes": collected_bytes,
+        "collected_bytes_per_s": collected_bytes_per_s,
+        "collection_rate": node.collection_rate(),
     });
     status["space_bytes"] = space_bytes(node).into();
     status

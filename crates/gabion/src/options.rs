@@ -111,6 +111,16 @@ pub(crate) struct ProcessOptions {
     /// zstd or zstd:LEVEL. Values that are there stay as they are
     #[arg(long, value_name = "CODEC", default_value = "none")]
     pub(crate) value_compression: Compression,
+    /// Bytes a second of large values that compactions of each replica copy at most out of files
+    /// with much garbage. Less leaves more garbage; once room is short there is no limit. 1MiB or
+    /// more; 0: never held back
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_collection_rate,
+        default_value_t = NodeOptions::COLLECTION_RATE
+    )]
+    pub(crate) collection_rate: u64,
     /// Steps of nice(2), 0 to 19, by which compactions, the shipping and receiving of files and the
     /// warming of the cache stand back behind requests, and flushes by half as many
     #[arg(long, value_name = "N", value_parser = nice(), default_value_t = JOBS_NICE)]
@@ -137,6 +147,7 @@ impl Default for ProcessOptions {
             compactions_max: run.compactions_max,
             large_values: 0,
             value_compression: Compression::None,
+            collection_rate: NodeOptions::COLLECTION_RATE,
             jobs_nice: JOBS_NICE,
             rebuild_rate: NodeOptions::REBUILD_RATE,
         }
@@ -145,7 +156,7 @@ impl Default for ProcessOptions {
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 16] {
+    pub(crate) fn words(&self) -> [String; 18] {
         [
             "--io".into(),
             self.io.as_str().into(),
@@ -159,6 +170,8 @@ impl ProcessOptions {
             self.large_values.to_string(),
             "--value-compression".into(),
             self.value_compression.to_string(),
+            "--collection-rate".into(),
+            self.collection_rate.to_string(),
             "--jobs-nice".into(),
             self.jobs_nice.to_string(),
             "--rebuild-rate".into(),
@@ -637,6 +650,13 @@ fn parse_large_values(text: &str) -> Result<u32, String> {
     Ok(len)
 }
 
+/// Bytes a second for the collection of garbage.
+fn parse_collection_rate(text: &str) -> Result<u64, String> {
+    let rate = parse_bytes(text)?;
+    NodeOptions::check_collection_rate(rate).map_err(|error| error.message().to_owned())?;
+    Ok(rate)
+}
+
 /// Bytes a second for the filling of a member.
 fn parse_rebuild_rate(text: &str) -> Result<u64, String> {
     let rate = parse_bytes(text)?;
@@ -807,7 +827,7 @@ mod tests {
             &words[..],
             &more,
             &["--large-values", "512", "--value-compression", "zstd:5"],
-            &["--jobs-nice", "19", "--rebuild-rate", "0"],
+            &["--collection-rate", "2MiB", "--jobs-nice", "19", "--rebuild-rate", "0"],
         ]
         .concat());
         let wanted = ProcessOptions {
@@ -817,6 +837,7 @@ mod tests {
             compactions_max: 4,
             large_values: 512,
             value_compression: Compression::Zstd { level: 5 },
+            collection_rate: 2 << 20,
             jobs_nice: 19,
             rebuild_rate: 0,
         };

@@ -44,6 +44,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
             rebuild_bytes_per_s: process.rebuild_rate,
             large_values: Some(process.large_values),
             value_compression: Some(process.value_compression),
+            collection_bytes_per_s: process.collection_rate,
             ..NodeOptions::default()
         },
     };

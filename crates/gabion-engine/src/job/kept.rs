@@ -13,6 +13,7 @@
 use super::{JobInputs, JobOutput};
 use crate::entry::Entry;
 use crate::file::{FileMeta, FileSource, combine_chunks, lower_bound_of, upper_bound_of};
+use crate::packed;
 use crate::places::LogLayout;
 use crate::pointer::Pointer;
 use crate::recipe::Recipe;
@@ -51,10 +52,16 @@ impl<'a> Kept<'a> {
         Ok(Self { inputs, layout, segments: BTreeMap::new() })
     }
 
-    /// The pointer to the place of a value in the log, if it is to stay there.
-    pub(super) fn place(&mut self, entry: &Entry<'_>, value: &[u8]) -> Option<Pointer> {
+    /// The pointer to the place of a value in the log, if it is to stay there. Readers get
+    /// `raw_len` bytes of it.
+    pub(super) fn place(
+        &mut self,
+        entry: &Entry<'_>,
+        value: &[u8],
+        raw_len: usize,
+    ) -> Option<Pointer> {
         let (layout, recipe): (_, &Recipe) = (self.layout?, &self.inputs.recipe);
-        if value.len() < recipe.kept_from as usize {
+        if !packed::is_large(value, raw_len, recipe.kept_from) {
             return None;
         }
         let sequence = entry.trailer.sequence();
@@ -62,8 +69,8 @@ impl<'a> Kept<'a> {
         let file = layout.segment_at(at);
         recipe.kept.binary_search(&file).ok()?;
         let offset = (at % layout.segment_len) as u32;
-        let len = value.len() as u32;
-        let pointer = Pointer { file, offset, len, raw_len: len, crc: crc::crc32c(value) };
+        let (len, raw_len) = (value.len() as u32, raw_len as u32);
+        let pointer = Pointer { file, offset, len, raw_len, crc: crc::crc32c(value) };
         self.segments.entry(file).or_default().add(entry.key, sequence, pointer);
         Some(pointer)
     }

@@ -112,6 +112,8 @@ pub(crate) struct Outgoing {
     read_slots: u64,
     /// Whether how long it becomes rests on how well it packs.
     is_packed: bool,
+    /// Whether it copies values, so that the files in which they lie may go.
+    collects: bool,
 }
 
 /// Slots for a job.
@@ -122,13 +124,22 @@ pub(crate) struct Room {
     /// So many are to be left by jobs that make the tree longer: for flushes, and for jobs that
     /// make it shorter.
     pub(crate) kept: u64,
+    /// So many of these are for jobs that copy values out of files with garbage.
+    pub(crate) for_collection: u64,
     pub(crate) estimate: Estimate,
 }
 
 impl Outgoing {
     /// With so many bytes, usually.
     pub(crate) const fn of_len(usual: u64) -> Self {
-        Self { usual, most: u64::MAX, read: usual, read_slots: 0, is_packed: false }
+        Self {
+            usual,
+            most: u64::MAX,
+            read: usual,
+            read_slots: 0,
+            is_packed: false,
+            collects: false,
+        }
     }
 
     /// Of files that are written anew with `codec`.
@@ -166,6 +177,7 @@ impl Outgoing {
     /// its key, and the last of the files is not full.
     pub(crate) const fn and_values(mut self, moved: u64, output_len: u64) -> Self {
         let last = if output_len < SLOT_LEN { output_len } else { SLOT_LEN };
+        self.collects |= moved > 0;
         self.add(moved.saturating_add(moved / 16).saturating_add(last), last);
         self.most = self.most.saturating_mul(2).saturating_add(moved.saturating_mul(2));
         self
@@ -196,9 +208,9 @@ impl Outgoing {
         let grows = self.usual > self.read.saturating_add(self.read / 8);
         let may_grow = self.is_packed && room.estimate != Estimate::Usual;
         if grows || may_grow {
-            return room
-                .free
-                .min(room.free.saturating_add(self.read_slots).saturating_sub(room.kept));
+            let own = if self.collects { room.for_collection } else { 0 };
+            let kept = room.kept.saturating_sub(own);
+            return room.free.min(room.free.saturating_add(self.read_slots).saturating_sub(kept));
         }
         room.free
     }
@@ -350,7 +362,9 @@ mod tests {
     fn jobs_that_become_longer_leave_what_is_kept_and_others_take_all() {
         let estimate = Estimate::Usual;
         let of = |ratio| Outgoing::of_files([&file(Compression::ZSTD, ratio)], Compression::None);
-        let fits = |ratio, free| of(ratio).fits(LEN, 0, Room { free, kept: 100, estimate });
+        let fits = |ratio, free| {
+            of(ratio).fits(LEN, 0, Room { free, kept: 100, for_collection: 0, estimate })
+        };
         // It gives back eight.
         let needed = 100 + of(3).slots(LEN, 0, estimate) - 8;
         assert!(!fits(3, needed - 1) && fits(3, needed));
@@ -374,7 +388,7 @@ mod tests {
         assert!(!outgoing.fits(
             4096,
             0,
-            Room { free: 1 << 32, kept: 5, estimate: Estimate::Usual }
+            Room { free: 1 << 32, kept: 5, for_collection: 0, estimate: Estimate::Usual }
         ));
     }
 

@@ -28,6 +28,8 @@ pub struct Pick {
 pub enum NoPick {
     /// No file asks for it, or it would not be worth its cost.
     NothingDue,
+    /// As many values were copied lately as may be.
+    Paced,
     /// Writers are slowed down for L0, whose jobs go first.
     YieldsToL0,
     /// It needs files that jobs under way read.
@@ -44,6 +46,7 @@ impl NoPick {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NothingDue => "nothing_due",
+            Self::Paced => "paced",
             Self::YieldsToL0 => "yields_to_l0",
             Self::Busy => "busy",
             Self::NoRoom => "no_room",

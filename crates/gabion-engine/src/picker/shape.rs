@@ -24,12 +24,14 @@ pub struct Picker<'a> {
     pub(super) busy: &'a BTreeSet<FileId>,
     pub(super) room: Room,
     pub(super) urgent: bool,
+    /// Values may be copied out of values files.
+    pub(super) collects: bool,
     /// When the first of the operands was written that no file holds.
     pub(super) operands_in_memory_ms: Option<u64>,
 }
 
 /// Cuts of a job out of a level whose files overlap as they usually do.
-const CUTS_USUAL: u64 = 2;
+pub(super) const CUTS_USUAL: u64 = 2;
 
 /// What bytes become when they are written anew.
 #[derive(Clone, Copy, Default)]
@@ -71,8 +73,9 @@ impl<'a> Picker<'a> {
             config,
             version,
             busy,
-            room: Room { free: u64::MAX, kept: 0, estimate: Estimate::Usual },
+            room: Room { free: u64::MAX, kept: 0, for_collection: 0, estimate: Estimate::Usual },
             urgent: false,
+            collects: true,
             operands_in_memory_ms: None,
         }
     }
@@ -87,6 +90,13 @@ impl<'a> Picker<'a> {
     #[must_use]
     pub const fn urgent(self, urgent: bool) -> Self {
         Self { urgent, ..self }
+    }
+
+    /// Whether values may be copied out of values files with garbage now, if room is not short: else
+    /// what was copied of late is enough.
+    #[must_use]
+    pub(crate) const fn collecting(self, collects: bool) -> Self {
+        Self { collects, ..self }
     }
 
     /// MemTables hold operands, the first of them written at this group time.

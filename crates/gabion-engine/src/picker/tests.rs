@@ -101,6 +101,7 @@ fn picked_with_codecs(files: &[&str], packed: &[u64], slots_free: u64) -> String
     let picker = Picker::new(&config, &version, &busy).within(Room {
         free: slots_free,
         kept: 0,
+        for_collection: 0,
         estimate: Estimate::Usual,
     });
     picker.pick().map_or("nothing".to_string(), |pick| describe(&pick))
@@ -665,7 +666,7 @@ fn a_job_over_files_with_long_bounds_is_picked_if_its_edit_can_name_so_few() {
 fn reasons(files: Vec<(u8, FileMeta)>, busy: &[u64], slots_free: u64, urgent: bool) -> String {
     let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
     let (version, config) = (Version::of(7, files), TreeConfig::default());
-    let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
+    let room = Room { free: slots_free, kept: 0, for_collection: 0, estimate: Estimate::Usual };
     let picker = Picker::new(&config, &version, &busy).within(room).urgent(urgent);
     let moment = Moment { floor: SequenceNumber::ZERO, now_ms: 200 };
     let why = match picker.pick_by_order(moment) {

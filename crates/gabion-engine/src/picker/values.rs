@@ -11,16 +11,21 @@
 //! than a quarter of all values are dead, SSTs are written anew where they lie, those first that
 //! reference the file with the most garbage.
 //!
+//! Who begins jobs sets a pace, and while it is passed nothing is copied: compactions leave pointers
+//! as they are, and their garbage stays for later. Want of room knows no pace. Values files of which
+//! nothing lives go unread at any time.
+//!
 //! A file is worth it when half of it is dead: then no more is written than is given back. When a
 //! quarter of all values are dead, a quarter of a file is enough, as there is no other way to less.
 //! When room is short, a twentieth.
 
 use super::pick::{NoPick, OutputLen, Picked, first_pick, or_longer};
-use super::shape::Picker;
+use super::shape::{CUTS_USUAL, Picker};
 use crate::file::FileMeta;
-use crate::job::{EMPTIED_MAX, Outgoing};
+use crate::job::{EMPTIED_MAX, Estimate, Outgoing};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use gabion_base::units::SLOT_LEN;
 
 /// Most of a file that may live when it is emptied, in thousandths.
 const LIVE_USUAL: u64 = 500;
@@ -32,11 +37,18 @@ const LIVE_URGENT: u64 = 950;
 const GARBAGE_MAX: u64 = 250;
 /// A job copies so many times the length of its outputs of values, at most, or one file's.
 const MOVED_OUTPUTS: u64 = 4;
+/// Slots are kept for so many outputs of values, at least.
+const COLLECTED_OUTPUTS: u64 = 2;
+/// And for so many slots of them: of a few that are emptied, what lives may take as many.
+const COLLECTED_SLOTS: u64 = 4;
 
 impl Picker<'_> {
     /// The values files that a compaction of `inputs` is to empty, ascending: those with the most
     /// garbage of the ones that it has pointers to.
     pub(crate) fn emptied(&self, inputs: &[(u8, Arc<FileMeta>)]) -> Vec<Arc<FileMeta>> {
+        if !self.may_collect() {
+            return Vec::new();
+        }
         let references = inputs.iter().flat_map(|(_, file)| &file.references);
         let mut moved: Vec<(Arc<FileMeta>, u64)> = Vec::new();
         let mut by_file: Vec<_> = references.collect();
@@ -57,8 +69,61 @@ impl Picker<'_> {
             is_first || len <= limit
         });
         let mut emptied: Vec<_> = within.map(|(meta, _)| meta).collect();
+        if self.urgent {
+            self.keep_to_room(inputs, &mut emptied);
+        }
         emptied.sort_by_key(|meta| meta.id);
         emptied
+    }
+
+    /// Leaves as many files, those with the most garbage, as can be emptied to the last value with
+    /// the slots there are, by this job and others that follow: until then none gives back its
+    /// slots. None where that gives back no more than it takes.
+    fn keep_to_room(&self, inputs: &[(u8, Arc<FileMeta>)], emptied: &mut Vec<Arc<FileMeta>>) {
+        let kept = self.room.kept.saturating_sub(self.room.for_collection);
+        let room = self.room.free.saturating_sub(kept);
+        let count = (1..=emptied.len()).rev().find(|&count| {
+            let (taken, given_back) = self.slots_of_emptying(inputs, &emptied[..count]);
+            taken <= room && taken < given_back
+        });
+        emptied.truncate(count.unwrap_or(0));
+    }
+
+    /// Slots that what lives of some files takes elsewhere, and those that come back when they are
+    /// empty. Each job's last file has half of a slot to spare.
+    fn slots_of_emptying(
+        &self,
+        inputs: &[(u8, Arc<FileMeta>)],
+        emptied: &[Arc<FileMeta>],
+    ) -> (u64, u64) {
+        let references = |file: &FileMeta| {
+            let is_one = |id| emptied.iter().any(|meta| meta.id == id);
+            file.references.iter().any(|it| is_one(it.file))
+        };
+        let of_inputs = inputs.iter().filter(|(_, file)| references(file)).count() as u64;
+        let all = self.version.files().filter(|(_, file)| references(file)).count() as u64;
+        let live_of = |meta: &Arc<FileMeta>| self.version.referenced().get(&meta.id).copied();
+        let live: u64 = emptied.iter().filter_map(live_of).sum();
+        let per_slot = SLOT_LEN.min(self.config.sst_len);
+        let taken = live.div_ceil(per_slot) + all.saturating_sub(of_inputs).div_ceil(2);
+        let given_back = emptied.iter().map(|meta| meta.rounded_len().div_ceil(SLOT_LEN)).sum();
+        (taken, given_back)
+    }
+
+    /// Slots that are kept so that values files with garbage can be emptied when no others are
+    /// free: for an SST that is written anew with the values that it leads to, and for what the jobs
+    /// that follow leave of their last slots.
+    pub(crate) fn slots_for_collection(&self, estimate: Estimate) -> u64 {
+        if self.version.values_stats().files == 0 {
+            return 0;
+        }
+        let sst_len = self.config.sst_len;
+        let outputs = COLLECTED_SLOTS.div_ceil(sst_len.div_ceil(SLOT_LEN)).max(COLLECTED_OUTPUTS);
+        let moved = outputs * sst_len;
+        let longest = self.version.files().map(|(_, file)| file.len).max().unwrap_or(0);
+        let job = Outgoing::of_len(longest.min(sst_len)).and_values(moved, sst_len);
+        let referrers = self.version.files().filter(|(_, file)| !file.references.is_empty());
+        job.slots(sst_len, CUTS_USUAL, estimate) + (referrers.count() as u64).div_ceil(2)
     }
 
     /// Bytes of a file's values that nothing leads to.
@@ -83,6 +148,11 @@ impl Picker<'_> {
         }
     }
 
+    /// Whether values may be copied: at the pace that the node sets, but for want of room.
+    const fn may_collect(&self) -> bool {
+        self.collects || self.urgent
+    }
+
     fn has_much_garbage(&self) -> bool {
         let stats = self.version.values_stats();
         u128::from(stats.dead_bytes()) * 1000
@@ -94,6 +164,9 @@ impl Picker<'_> {
     pub(super) fn pick_values(&self) -> Picked {
         if !self.urgent && !self.has_much_garbage() {
             return Err(NoPick::NothingDue);
+        }
+        if !self.may_collect() {
+            return Err(NoPick::Paced);
         }
         if self.slows_writers() {
             return Err(NoPick::YieldsToL0);
@@ -124,6 +197,10 @@ impl Picker<'_> {
     fn empty_by(&self, level: u8, file: &Arc<FileMeta>, outputs: OutputLen) -> Picked {
         let pick = self.rewrite(level, file, outputs)?;
         let moved = moved_len(&pick.inputs, &self.emptied(&pick.inputs));
+        if moved == 0 {
+            // For less than all of it there is no room.
+            return Err(NoPick::NoRoom);
+        }
         let codec = self.codec(level, &file.smallest, &file.largest);
         let outgoing = Outgoing::of_files([&**file], codec).and_values(moved, pick.output_len);
         match outgoing.fits(pick.output_len, pick.cuts.len() as u64, self.room) {

@@ -120,16 +120,17 @@ impl Tree {
 
     /// The next job that the shape of the tree asks for.
     fn next_unasked(&mut self, context: &JobContext) -> Option<JobInputs> {
-        let asked = (context.slots_free, context.urgent);
+        let asked = (context.slots_free, context.urgent, context.collects);
         let is_over = |idle: &Idle| idle.until_ms.is_some_and(|until_ms| until_ms <= self.now_ms);
         if self.jobs.idle.as_ref().is_some_and(|idle| idle.asked == asked && !is_over(idle)) {
             return None;
         }
-        let room = self.room(JobKind::Compaction, context.slots_free);
+        let room = self.room_for(JobKind::Compaction, context);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
             .within(room)
             .below_operands(self.operands_in_memory_ms())
-            .urgent(context.urgent);
+            .urgent(context.urgent)
+            .collecting(context.collects);
         let moment = Moment { floor: self.floor, now_ms: self.now_ms };
         match picker.pick_by_order(moment) {
             Ok(pick) => self.begin(pick, Vec::new(), context),
@@ -192,7 +193,7 @@ impl Tree {
             files: pick.inputs,
             emptied,
         };
-        let room = self.room(pick.kind, context.slots_free);
+        let room = self.room_for(pick.kind, context);
         if !inputs.emptied.is_empty() && !inputs.fits(room) {
             inputs.emptied.clear();
             inputs.recipe.emptied.clear();
@@ -233,12 +234,17 @@ impl Tree {
     }
 
     /// The values files that a job is to empty, if it is a compaction.
-    fn emptied(&self, pick: &Pick, context: &JobContext) -> Vec<Arc<FileMeta>> {
+    fn emptied(&mut self, pick: &Pick, context: &JobContext) -> Vec<Arc<FileMeta>> {
         if pick.kind != JobKind::Compaction {
             return Vec::new();
         }
+        let room = self.room_for(pick.kind, context);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
-        picker.urgent(context.urgent).emptied(&pick.inputs)
+        picker
+            .within(room)
+            .urgent(context.urgent)
+            .collecting(context.collects)
+            .emptied(&pick.inputs)
     }
 
     /// Has a flush give tombstones files of their own, if that is worth it and there are slots
@@ -247,7 +253,7 @@ impl Tree {
         let keeps_deletes = inputs.recipe.kind == JobKind::Flush && !inputs.recipe.bottommost;
         let deletes = inputs.memtables.iter().map(|table| table.deletes()).sum();
         let parted_from = self.parted_from(deletes);
-        let room = self.room(JobKind::Flush, slots_free);
+        let room = self.room(JobKind::Flush, slots_free, false);
         let len = inputs.recipe.output_len;
         if !keeps_deletes || parted_from == 0 || !inputs.outgoing().fits(len, PARTS, room) {
             return 0;
@@ -298,7 +304,14 @@ impl Tree {
         let picker = Picker::new(&self.config, self.version(), &self.jobs.busy);
         let flush = Outgoing::of_len(self.config.memtable_len);
         let flush = flush.slots(self.config.sst_len, 0, estimates.flush);
-        flush.saturating_add(picker.slots_needed(estimates.compaction))
+        let collection = picker.slots_for_collection(estimates.compaction);
+        flush.saturating_add(picker.slots_needed(estimates.compaction)).saturating_add(collection)
+    }
+
+    /// Those among them that are kept so that values files with garbage can be emptied.
+    fn slots_for_collection(&self) -> u64 {
+        let picker = Picker::new(&self.config, self.version(), &self.jobs.busy);
+        picker.slots_for_collection(self.jobs.estimates.compaction)
     }
 
     /// Memory of all MemTables that are not flushed, in bytes, and how many there are.
@@ -311,18 +324,25 @@ impl Tree {
     /// such jobs take usually, or more after [`Self::job_ran_out_of_slots`].
     #[must_use]
     pub fn job_slots(&mut self, inputs: &JobInputs, slots_free: u64) -> u64 {
-        let room = self.room(inputs.recipe.kind, slots_free);
+        let room = self.room(inputs.recipe.kind, slots_free, true);
         inputs.slots(room)
     }
 
-    /// The slots that a job of this kind may take of so many.
-    pub(super) fn room(&mut self, kind: JobKind, free: u64) -> Room {
+    /// The slots that a job of this kind may take.
+    pub(super) fn room_for(&mut self, kind: JobKind, context: &JobContext) -> Room {
+        self.room(kind, context.slots_free, context.urgent)
+    }
+
+    /// The same of so many, with those that are kept for collection where it is `urgent`.
+    fn room(&mut self, kind: JobKind, free: u64, urgent: bool) -> Room {
         let needed = self.jobs.needed.unwrap_or_else(|| self.slots_needed());
         self.jobs.needed = Some(needed);
         let (memory, tables) = self.unflushed();
         let flushes = Outgoing::of_len(memory).slots_usual(self.config.sst_len, tables);
         let kept = if kind == JobKind::Flush { 0 } else { needed.saturating_add(flushes) };
-        Room { free, kept, estimate: self.jobs.estimates.of(kind) }
+        let estimate = self.jobs.estimates.of(kind);
+        let for_collection = if urgent { self.slots_for_collection() } else { 0 };
+        Room { free, kept, for_collection, estimate }
     }
 
     /// A job of this kind needed more slots than the `given`, fewer than [`JobInputs::slots_max`]:

@@ -4,7 +4,9 @@ use super::{Sealed, Tree};
 use crate::batch::BatchReader;
 use crate::entry::EntryKind;
 use crate::expiry::EXPIRY_LEN;
+use crate::packed;
 use crate::places::{LastSegment, LogLayout};
+use crate::values::LARGE_VALUES_MIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber};
@@ -19,21 +21,20 @@ impl Tree {
     /// A batch that was applied, the operations of which have the numbers from `first` on, has its
     /// payload at this position of the log.
     pub fn note_places(&mut self, first: SequenceNumber, payload: &[u8], at: LogPosition) {
-        let (Some(layout), large_from) = (self.layout, self.config.large_values as usize) else {
-            return;
-        };
-        if large_from == 0 || payload.len() < large_from {
+        let (Some(layout), large_from) = (self.layout, self.config.large_values) else { return };
+        if large_from == 0 || payload.len() < LARGE_VALUES_MIN as usize {
             return;
         }
         let mut sequence = first;
         for operation in BatchReader::new(payload).map_while(Result::ok) {
             let value_at = match operation.kind {
-                EntryKind::Put => Some(0),
-                EntryKind::ExpiringPut => Some(EXPIRY_LEN),
+                EntryKind::Put | EntryKind::PackedPut => Some(0),
+                EntryKind::ExpiringPut | EntryKind::ExpiringPackedPut => Some(EXPIRY_LEN),
                 _ => None,
             };
             if let Some(value) = value_at.and_then(|at| operation.value.get(at..))
-                && value.len() >= large_from
+                && let Ok(raw_len) = packed::len_of(operation.kind, value)
+                && packed::is_large(value, raw_len, large_from)
             {
                 let offset = value.as_ptr().addr() - payload.as_ptr().addr();
                 let position = at.get() + offset as u64;

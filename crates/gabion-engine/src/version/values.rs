@@ -27,6 +27,9 @@ pub struct ValuesStats {
     /// Bytes of the values that SSTs have pointers to. The others are dead. A value that was
     /// replaced counts until a compaction has met both.
     pub live_bytes: u64,
+    /// Group time of the job by whose edit the oldest of the dead values was found to be so; none
+    /// where none is known: a tree that was opened learns it with its next edits.
+    pub garbage_since_ms: Option<u64>,
 }
 
 impl ValuesStats {
@@ -41,6 +44,8 @@ impl ValuesStats {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ValuesFiles {
     files: Arc<BTreeMap<FileId, Arc<FileMeta>>>,
+    /// Since when files have garbage, in group time. Not in snapshots.
+    since_ms: Arc<BTreeMap<FileId, u64>>,
     stats: ValuesStats,
     slots: u64,
 }
@@ -72,7 +77,8 @@ impl ValuesFiles {
 
     pub(super) fn memory_used(&self) -> usize {
         const NODE: usize = size_of::<(FileId, Arc<FileMeta>)>() * 3 / 2;
-        self.files.values().map(|file| file.memory_used() + NODE).sum()
+        let since = self.since_ms.len() * size_of::<(FileId, u64)>() * 2;
+        self.files.values().map(|file| file.memory_used() + NODE).sum::<usize>() + since
     }
 
     /// After an edit, of a version whose files reference `referenced` then.
@@ -114,7 +120,30 @@ impl ValuesFiles {
             changed.extend(brought);
             changed.retain(|file, _| stays(file));
         }
-        Ok(Self::with(files, referenced))
+        let now_ms = edit.recipe.as_ref().map(|recipe| recipe.now_ms);
+        let mut values = Self::with(files, referenced);
+        values.note_garbage(&self.since_ms, referenced, now_ms);
+        Ok(values)
+    }
+
+    /// Notes since when files have garbage; those before said so `known`.
+    fn note_garbage(
+        &mut self,
+        known: &Arc<BTreeMap<FileId, u64>>,
+        referenced: &Referenced,
+        now_ms: Option<u64>,
+    ) {
+        if self.stats.dead_bytes() == 0 && known.is_empty() {
+            return;
+        }
+        let live = |file: &FileId| referenced.as_map().get(file).copied().unwrap_or_default();
+        let with_garbage =
+            self.files.iter().filter(|(file, meta)| live(file) < meta.raw_value_bytes);
+        let since = |(file, _): (&FileId, &Arc<FileMeta>)| {
+            Some((*file, known.get(file).copied().or(now_ms)?))
+        };
+        self.since_ms = Arc::new(with_garbage.filter_map(since).collect());
+        self.stats.garbage_since_ms = self.since_ms.values().min().copied();
     }
 
     fn with(files: Arc<BTreeMap<FileId, Arc<FileMeta>>>, referenced: &Referenced) -> Self {
@@ -128,7 +157,7 @@ impl ValuesFiles {
             stats.live_bytes += referenced.as_map().get(file).copied().unwrap_or_default();
             slots += meta.rounded_len().div_ceil(SLOT_LEN);
         }
-        Self { files, stats, slots }
+        Self { files, since_ms: Arc::default(), stats, slots }
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {

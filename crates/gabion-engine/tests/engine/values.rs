@@ -399,3 +399,61 @@ fn every_bit_that_flips_in_a_values_file_is_found() {
     assert!(ValueRecords::new(&file.bytes, GroupId(2), &file.meta).is_err());
     assert!(ValueRecords::new(&file.bytes[..64], GroupId(1), &file.meta).is_err());
 }
+
+/// docs/faults.md: E10
+#[test]
+fn values_that_have_expired_go_unread() {
+    let mut store = Store::new(config());
+    for n in 0..60 {
+        store.write(|batch| {
+            let name = format!("k{n:02}");
+            batch.put_expiring(Keyspace::User, name.as_bytes(), &large(n), 500).map(drop).unwrap();
+        });
+    }
+    store.flush();
+    store.apply(&Record::Time(600));
+    assert_eq!(store.get("k07"), None);
+    for file in store.values_files() {
+        let len = store.replica.files.bytes(file).len();
+        store.replica.files.insert(file, vec![0xee; len].into());
+    }
+    for n in 0..4 {
+        store.put(&format!("k{n}x"), b"small");
+        store.flush();
+    }
+    store.compact();
+    store.replica.collect();
+    assert_eq!((store.stats().files, store.values_files().len()), (0, 0));
+}
+
+/// Over its pace nothing is copied, whoever compacts; what is dead as a whole goes all the same, and
+/// want of room knows no pace. Since when there is garbage is told in group time.
+#[test]
+fn collection_keeps_to_its_pace_but_for_want_of_room() {
+    let paced = JobContext { collects: false, ..context() };
+    let mut store = Store::new(config());
+    for round in 0..6 {
+        for n in (0..400).filter(|n| round == 0 || n % 3 > 0) {
+            store.put(&format!("k{n:03}"), &large(1_000 * round + n));
+        }
+        store.apply(&Record::Time(1_000 * (round + 1)));
+        store.flush();
+        while let Some(job) = store.replica.tree.next_compaction(&paced) {
+            assert!(job.recipe.emptied.is_empty(), "round {round}");
+            store.run(&job);
+        }
+    }
+    store.replica.collect();
+    let stats = store.stats();
+    assert!(stats.dead_bytes() * 4 > stats.value_bytes, "{stats:?}");
+    assert_eq!(store.replica.tree.why_idle().unwrap()[3], picker::NoPick::Paced);
+    let since_ms = stats.garbage_since_ms.unwrap();
+    assert!((2_000..=6_000).contains(&since_ms), "{stats:?}");
+    let urgent = JobContext { urgent: true, ..paced };
+    while let Some(job) = store.replica.tree.next_compaction(&urgent) {
+        store.run(&job);
+    }
+    let left = store.stats();
+    assert!(left.dead_bytes() < stats.dead_bytes() / 2, "{left:?} of {stats:?}");
+    assert!(store.get("k003").is_some() && store.get("k004").is_some());
+}

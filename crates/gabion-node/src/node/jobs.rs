@@ -9,6 +9,7 @@ use super::Counters;
 use super::Mutant;
 use super::Output;
 use super::back_off::BackOff;
+use super::collection::Collection;
 use super::effects::{Effects, Signal};
 use super::facts::{Facts, Unshipped};
 use super::orders::{After, Order};
@@ -47,6 +48,7 @@ pub(super) struct Jobs {
     taken: u64,
     /// Until when jobs may build, as was said last.
     told: Option<u64>,
+    collection: Collection,
     /// Its part of the replica's counters.
     counted: Counters,
 }
@@ -188,6 +190,12 @@ impl Jobs {
         self.running.get(&number).map_or(Vec::new(), Job::files_built)
     }
 
+    /// Bytes of values that were copied out of values files with garbage since the start, and how
+    /// many a second, lately.
+    pub(super) fn collected(&self) -> (u64, u64) {
+        (self.collection.moved(), self.collection.bytes_per_s())
+    }
+
     /// File bytes written by jobs.
     pub(super) const fn written_bytes(&self) -> u64 {
         self.counted.job_written_bytes
@@ -231,6 +239,7 @@ impl Jobs {
         pool: &mut Pool,
         given: &JobsGiven,
     ) {
+        self.collection.pass(facts.now_ms, facts.options.collection_bytes_per_s);
         while self.may_start(facts, given) {
             let is_held = given.unshipped.is_too_much();
             let Some(inputs) = self.next_inputs(facts, tree, pool, given) else {
@@ -272,6 +281,7 @@ impl Jobs {
             term: facts.state.term(),
             slots_free: self.slots_free(pool, &given.slots),
             urgent: given.is_short,
+            collects: self.collection.may_begin(),
         };
         let awaits_log = tree.next_flush_awaits() > Some(facts.log.durable_end());
         let flush = match given.unshipped.flushes_are_too_much() || awaits_log {
@@ -336,6 +346,7 @@ impl Jobs {
         let number = self.next;
         self.next += 1;
         self.running.insert(number, job);
+        self.collection.begin(inputs.moved_len());
         let order = JobOrder { inputs, group, slots, files, is_bounded };
         effects.begin(Order::Job(number), Work::Job(Box::new(order)));
         true
@@ -681,7 +692,8 @@ mod tests {
 
     fn next_flush(node: &mut Node) -> Option<JobInputs> {
         let term = node.protocol.term();
-        node.tree.next_flush(&JobContext { term, slots_free: 8, urgent: false })
+        let context = JobContext { term, slots_free: 8, urgent: false, collects: true };
+        node.tree.next_flush(&context)
     }
 
     fn start(node: &mut Node, inputs: JobInputs) -> bool {

@@ -7,6 +7,7 @@
 mod appending;
 mod apply;
 mod back_off;
+mod collection;
 mod commands;
 mod commits;
 mod copies;

@@ -60,6 +60,30 @@ impl Node {
         self.options.rebuild_bytes_per_s
     }
 
+    /// Changes how many bytes a second of large values jobs of this member's copy at most out of
+    /// files with much garbage, while there is room; 0: as many as there are.
+    ///
+    /// # Errors
+    /// Invalid input for a rate out of its limits; nothing has changed then.
+    pub fn set_collection_rate(&mut self, bytes_per_s: u64) -> gabion_base::Result<()> {
+        NodeOptions::check_collection_rate(bytes_per_s)?;
+        self.options.collection_bytes_per_s = bytes_per_s;
+        Ok(())
+    }
+
+    /// The rate of [`Self::set_collection_rate`].
+    #[must_use]
+    pub const fn collection_rate(&self) -> u64 {
+        self.options.collection_bytes_per_s
+    }
+
+    /// Bytes of large values that jobs here have copied out of files with garbage since the start,
+    /// and how many a second, lately.
+    #[must_use]
+    pub fn collected(&self) -> (u64, u64) {
+        self.jobs.collected()
+    }
+
     /// Changes the codecs of files that are made from now on by jobs of this member's; none: those
     /// of the group. Other members need not know: each recipe names its own.
     ///

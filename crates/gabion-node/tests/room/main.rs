@@ -6,6 +6,7 @@
 
 mod alone;
 mod clears;
+mod collection;
 mod damage;
 mod expiry;
 mod failed_turn;

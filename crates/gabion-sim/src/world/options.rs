@@ -113,6 +113,9 @@ pub struct Options {
     pub keeps_in_log: bool,
     /// How these are packed.
     pub value_compression: Compression,
+    /// As [`NodeOptions::collection_bytes_per_s`]: a rate that no operator may ask for, as time
+    /// passes slowly here. None: its default.
+    pub collection_bytes_per_s: Option<u64>,
     /// Bytes of a log segment; the ring has four.
     pub segment_len: u64,
     /// Bytes of each replica's cache of blocks.
@@ -251,6 +254,7 @@ impl Default for Options {
             large_values: 0,
             keeps_in_log: false,
             value_compression: Compression::None,
+            collection_bytes_per_s: None,
             segment_len: 256 * 1024,
             cache_len: 1 << 16,
             compactions_max: 1,
@@ -308,6 +312,9 @@ pub(super) fn node_options(options: &Options) -> NodeOptions {
         #[cfg(feature = "planted")]
         planted: options.planted,
         rebuild_bytes_per_s,
+        collection_bytes_per_s: options
+            .collection_bytes_per_s
+            .unwrap_or(usual.collection_bytes_per_s),
         heartbeat_ms: 20,
         timeout_ms: TIMEOUT_MS,
         granted_slots: 12,

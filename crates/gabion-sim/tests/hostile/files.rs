@@ -38,7 +38,7 @@ fn tree_of(snapshot: &[u8]) -> Result<Tree> {
 
 /// Makes all of a node's queries to a tree.
 fn ask(tree: &mut Tree) {
-    let context = JobContext { term: Term(9), slots_free: u64::MAX, urgent: true };
+    let context = JobContext { term: Term(9), slots_free: u64::MAX, urgent: true, collects: true };
     let _ = (tree.level_stats(), tree.compaction_debt(), tree.write_state(), tree.time_due_ms());
     let _ = (tree.slots_needed(), tree.unflushed());
     for _ in 0..4 {

@@ -91,7 +91,7 @@ fn a_file_that_cannot_go_down_keeps_no_other_of_its_level_from_it() {
     let picked = |count: u64, busy: &[u64], slots_free| {
         let version = wide_over_l6(count, &[narrow(2), narrow(3)]);
         let busy = busy.iter().map(|number| FileId::sst(*number)).collect();
-        let room = Room { free: slots_free, kept: 0, estimate: Estimate::Usual };
+        let room = Room { free: slots_free, kept: 0, for_collection: 0, estimate: Estimate::Usual };
         let pick = Picker::new(&config, &version, &busy).within(room).pick();
         pick.map_or("nothing".into(), |pick| describe(&pick))
     };

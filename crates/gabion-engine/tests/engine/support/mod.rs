@@ -153,7 +153,7 @@ pub(crate) fn key(name: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) const fn context() -> JobContext {
-    JobContext { term: TERM, slots_free: u64::MAX, urgent: false }
+    JobContext { term: TERM, slots_free: u64::MAX, urgent: false, collects: true }
 }
 
 /// A record of a group's log; its position is its place.

@@ -209,7 +209,7 @@ fn together() -> Vec<Set> {
     ]
 }
 
-/// Large values apart from the tree. The last is among the first that `cargo test` takes.
+/// Large values apart from the tree. The fifth is among the first that `cargo test` takes.
 fn of_values() -> Vec<Set> {
     let apart = |from| tree(move |tree| tree.large_values = from);
     let every = CompactionMode::EveryReplica;
@@ -223,8 +223,6 @@ fn of_values() -> Vec<Set> {
         })
     };
     vec![
-        set("values apart and packed with zstd", packed(Compression::ZSTD)),
-        set("values apart and packed with LZ4", packed(Compression::Lz4)),
         set("values from 300 bytes on apart", apart(300)),
         set("values apart from a tree of LZ4 in small files", small),
         set("values apart, every replica compacts", Options { compaction: every, ..apart(64) }),
@@ -233,5 +231,11 @@ fn of_values() -> Vec<Set> {
             Options { replicas: 1, cache_len: 0, ..apart(64) },
         ),
         set("values from 64 bytes on apart", apart(64)),
+        set("values apart and packed with zstd", packed(Compression::ZSTD)),
+        set("values apart and packed with LZ4", packed(Compression::Lz4)),
+        set(
+            "values apart, garbage collected slowly",
+            Options { collection_bytes_per_s: Some(10_000), ..apart(64) },
+        ),
     ]
 }
