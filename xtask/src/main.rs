@@ -19,6 +19,8 @@
 //! cargo xtask failovers [ROUNDS]
 //!                           faults of replicas and links (default 10) under load, in a network
 //!                           of its own; every answer is checked; needs root
+//! cargo xtask ncl [KILLS]   redis-server and sqlite3 under the interposer, killed KILLS times
+//!                           (default 6); call scripts with and without it
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
@@ -33,6 +35,7 @@ mod cluster;
 mod failovers;
 mod faults;
 mod kills;
+mod ncl;
 mod porcupine;
 mod python;
 mod ratchet;
@@ -78,6 +81,11 @@ fn main() -> ExitCode {
             failovers::inside(program, dir, rounds, first)
         }
         ["cut-link", ref words @ ..] => failovers::cut_link(words),
+        ["ncl"] => ncl::check(ncl::KILLS),
+        ["ncl", kills] => match kills.parse() {
+            Ok(kills) if kills > 0 => ncl::check(kills),
+            _ => Err(format!("'{kills}' is not a number of kills")),
+        },
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {
@@ -87,7 +95,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|ncl [KILLS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -33,6 +33,10 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     // orders to the kernel.
     ("gabion-proc", &[]),
     ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
+    // Both ends of what processes of an interposed program share; the interposer is loaded into
+    // programs of others, so neither knows anything of Gabion's.
+    ("gabion-mirror", &[]),
+    ("gabion-preload", &["gabion-mirror"]),
     (
         "gabion-sim",
         &[
@@ -113,6 +117,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-node",
             "gabion-resp",
             "gabion-proc",
+            "gabion-mirror",
             "gabion-fabric",
             "gabion-host",
             "gabion-db",

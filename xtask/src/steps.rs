@@ -1,7 +1,7 @@
 //! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
 use crate::{
-    clients, failovers, faults, kills, porcupine, ratchet, redis, rooms, shipping, suites,
+    clients, failovers, faults, kills, ncl, porcupine, ratchet, redis, rooms, shipping, suites,
 };
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -108,6 +108,7 @@ pub(crate) fn ci() -> Step {
     kills::check_all()?;
     failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
+    ncl::check(ncl::KILLS)?;
     guest()
 }
 

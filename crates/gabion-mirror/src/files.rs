@@ -1,0 +1,102 @@
+//! Stores of logs, as the owner of an application's files sees them.
+
+use std::io;
+
+/// A file of an application, whatever its names are. A store never gives a number twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+/// What a file has beside bytes and names. Times are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Permissions, as of `chmod`.
+    pub mode: u32,
+    /// The user that owns it.
+    pub user: u32,
+    /// The group that owns it.
+    pub group: u32,
+}
+
+/// A file as it was recovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The file.
+    pub file: FileId,
+    /// Its names, at least one: paths below the root, without `.` or `..`.
+    pub names: Vec<Vec<u8>>,
+    /// Its bytes in number.
+    pub len: u64,
+    /// The rest.
+    pub metadata: Metadata,
+}
+
+/// One change of names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameChange {
+    /// The name is the file's from now on, and no other's.
+    Set(Vec<u8>, FileId),
+    /// The name is nobody's.
+    Remove(Vec<u8>),
+}
+
+/// A store of one application's log files. One caller uses it, the owner.
+///
+/// Renaming, linking and unlinking are one call, [`edit_names`](Self::edit_names): all changes of
+/// a system call take effect together. There is no appending: the owner gives offsets, in the order
+/// in which the kernel made the changes.
+///
+/// # Durability
+/// Names and metadata are stored when the call returns. Bytes and lengths may be on their way; they
+/// are stored, all up to the last, when [`sync`](Self::sync) returns. After a crash the bytes are
+/// those of some moment between the last sync and the last call, changes in order. An error of any
+/// call but `read` ends the store: the owner calls it no more, and every sync of the program fails.
+pub trait LogFiles: Send {
+    /// Everything that the store has: first call of a new owner. An owner of before can change
+    /// nothing any more when this returns.
+    ///
+    /// # Errors
+    /// If the store cannot be reached, or somebody else owns the files.
+    fn recover(&mut self) -> io::Result<Vec<Listed>>;
+
+    /// Makes a file with one name, which was nobody's, and no bytes.
+    ///
+    /// # Errors
+    /// If it was not made, or has not been stored.
+    fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId>;
+
+    /// Reads bytes from an offset on; fewer only where the file ends.
+    ///
+    /// # Errors
+    /// If there is no such file, or its bytes cannot be had.
+    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes bytes at an offset. Past the end, the bytes between are zeros.
+    ///
+    /// # Errors
+    /// If the bytes will not be stored.
+    fn pwrite(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Gives the file a length; bytes that it gains are zeros.
+    ///
+    /// # Errors
+    /// If it will not be stored.
+    fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()>;
+
+    /// Waits until all that was written so far is stored.
+    ///
+    /// # Errors
+    /// If it is not stored, or nobody knows.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Changes names, all or none. A file that has no name afterwards is removed with its bytes.
+    ///
+    /// # Errors
+    /// If it was not done or has not been stored.
+    fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()>;
+
+    /// Changes what a file has beside bytes and names.
+    ///
+    /// # Errors
+    /// If it has not been stored.
+    fn set_metadata(&mut self, file: FileId, metadata: Metadata) -> io::Result<()>;
+}

@@ -1,0 +1,367 @@
+//! The owner of an application's files: it makes the mirrors, knows the names, and hands what
+//! processes write to the store.
+//!
+//! ```text
+//!  gabion-ncl-ring   ring ─► records ─► LogFiles ─► stored
+//!  gabion-ncl-names  socket ─► one request ─► names, placeholders, mirrors ─► one reply
+//! ```
+//!
+//! Both threads change one state under a mutex, and a request first takes all records that
+//! are in the ring: so the store gets calls in the order in which the program made them. Whoever
+//! takes the lock of the shared memory too takes it first.
+
+mod mirrors;
+mod names;
+
+use crate::files::LogFiles;
+use crate::pattern;
+use crate::shared::{LEN, Reader, Record, SLOTS, Shared};
+use crate::wire::{MIRROR, Operation, REQUEST, Reply, Request, SOCKET};
+use mirrors::Mirror;
+use rustix::fs::MemfdFlags;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a process may take over its request, once it is connected.
+const REQUEST_TIME: Duration = Duration::from_secs(2);
+/// How often the ring's thread looks whether somebody died with the lock, in milliseconds.
+const LOOK_MS: u32 = 100;
+/// Records that are taken before those who wait for the first hear of it.
+const RECORDS_AT_ONCE: usize = 64;
+
+/// What an owner is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The application, whose files these are.
+    pub application: String,
+    /// Only files below this directory are mirrored, and are named by their paths from here.
+    pub root: PathBuf,
+    /// Globs of the names that are mirrored, divided by commas.
+    pub globs: String,
+    /// Each write waits until it is stored, not only each sync.
+    pub every_write: bool,
+    /// A directory of its own for the socket, which only this user may enter.
+    pub directory: PathBuf,
+}
+
+/// An owner that runs.
+#[derive(Debug)]
+pub struct Owner {
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Core {
+    shared: Shared,
+    memory: File,
+    settings: Settings,
+    state: Mutex<State>,
+    greeted: AtomicBool,
+    stopping: AtomicBool,
+}
+
+/// All that the owner knows; behind one mutex.
+struct State {
+    shared: Shared,
+    settings: Settings,
+    store: Box<dyn LogFiles>,
+    reader: Reader,
+    /// Mirrors by slot.
+    mirrors: Vec<Option<Mirror>>,
+    /// Names by path below the root.
+    names: BTreeMap<Vec<u8>, u32>,
+    /// Files (device, inode) that got matching names by renaming and whose bytes are not here.
+    plain: BTreeSet<(u64, u64)>,
+    /// The bytes of the current record.
+    bytes: Vec<u8>,
+    /// The slot that was given last.
+    last_slot: u32,
+    /// Slots that were ever used.
+    used: u32,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("State").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// An `errno`.
+type Errno = i32;
+
+/// The number of an error; `EIO` for those that are not the kernel's.
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Owner {
+    /// Recovers what the store has: each file gets its mirror, and its placeholders below the root.
+    /// Then serves processes until [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// Of the store and of the file system, and if a file of the store has a name that a file with
+    /// bytes of its own has too.
+    pub fn start(settings: Settings, store: Box<dyn LogFiles>) -> io::Result<Self> {
+        check(&settings)?;
+        let memory = File::from(rustix::fs::memfd_create("gabion-ncl", MemfdFlags::CLOEXEC)?);
+        memory.set_len(LEN as u64)?;
+        let shared = Shared::create(memory.as_raw_fd(), settings.every_write)?;
+        let root = settings.root.canonicalize()?;
+        let settings = Settings { root, ..settings };
+        let mut state = State {
+            shared,
+            settings: settings.clone(),
+            store,
+            reader: Reader::new(shared),
+            mirrors: (0..SLOTS).map(|_| None).collect(),
+            names: BTreeMap::new(),
+            plain: BTreeSet::new(),
+            bytes: Vec::new(),
+            last_slot: SLOTS as u32 - 1,
+            used: 0,
+        };
+        state.recover()?;
+        let listener = UnixListener::bind(settings.directory.join(SOCKET))?;
+        let [greeted, stopping] = [(); 2].map(|()| AtomicBool::new(false));
+        let state = Mutex::new(state);
+        let core = Arc::new(Core { shared, memory, settings, state, greeted, stopping });
+        let mut threads = Vec::new();
+        let ring = core.clone();
+        threads.push(thread("gabion-ncl-ring", move || ring.read_ring())?);
+        let names = core.clone();
+        threads.push(thread("gabion-ncl-names", move || names.serve(&listener))?);
+        Ok(Self { core, threads })
+    }
+
+    /// True once a process of the application has been here.
+    #[must_use]
+    pub fn greeted(&self) -> bool {
+        self.core.greeted.load(Ordering::Acquire)
+    }
+
+    /// Names and lengths of the mirrored files.
+    #[must_use]
+    pub fn files(&self) -> Vec<(Vec<u8>, u64)> {
+        let state = self.core.state();
+        let len = |slot: u32| state.mirrors[slot as usize].as_ref().and_then(Mirror::len);
+        state.names.iter().map(|(name, slot)| (name.clone(), len(*slot).unwrap_or(0))).collect()
+    }
+
+    /// Stores whatever has been written, and ends. Placeholders stay.
+    ///
+    /// # Errors
+    /// If the store has failed.
+    pub fn stop(self) -> io::Result<()> {
+        self.core.stopping.store(true, Ordering::Release);
+        self.core.shared.wake_owner();
+        // Only so that the accepting thread looks.
+        let socket = self.core.settings.directory.join(SOCKET);
+        drop(UnixStream::connect(&socket));
+        let lost = self.threads.into_iter().filter_map(|thread| thread.join().err()).count();
+        std::fs::remove_file(socket)?;
+        match self.core.shared.check() {
+            Err(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(()) if lost > 0 => Err(io::Error::other(format!("{lost} threads panicked"))),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+fn check(settings: &Settings) -> io::Result<()> {
+    let (globs, application) = (&settings.globs, &settings.application);
+    let bad = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    if globs.is_empty() || globs.len() > pattern::LEN_MAX {
+        let (len, max) = (globs.len(), pattern::LEN_MAX);
+        return bad(format!("the globs of names have {len} bytes, of 1 to {max}"));
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if application.is_empty() || application.len() > 255 || !application.bytes().all(fits) {
+        return bad(format!(
+            "'{application}' is no name of an application: 1 to 255 letters, digits, '-', '_', '.'"
+        ));
+    }
+    Ok(())
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(body)
+}
+
+impl Core {
+    /// A panic under the mutex has ended a thread of the owner; [`Owner::stop`] tells it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_ring(&self) {
+        loop {
+            let stopping = self.stopping.load(Ordering::Acquire);
+            let read = {
+                let mut state = self.state();
+                state.drain();
+                state.reader.position()
+            };
+            if stopping {
+                return;
+            }
+            self.shared.wait_for_work(read, LOOK_MS);
+            // Whoever died with the lock left a change without a record. Taking it makes one.
+            if self.shared.is_busy() {
+                drop(self.shared.try_lock());
+            }
+        }
+    }
+
+    fn serve(&self, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            // A connection that breaks is that process's business: it sees no reply.
+            let _ = stream.and_then(|stream| self.answer(stream));
+        }
+    }
+
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(REQUEST_TIME))?;
+        stream.set_write_timeout(Some(REQUEST_TIME))?;
+        let mut head = [0; REQUEST];
+        stream.read_exact(&mut head)?;
+        let Some(request) = Request::parse(&head) else {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        };
+        let mut paths = [const { Vec::new() }; 2];
+        for (path, len) in paths.iter_mut().zip(request.paths) {
+            path.resize(len as usize, 0);
+            stream.read_exact(path)?;
+        }
+        let paths = paths.each_ref().map(|path| Path::new(OsStr::from_bytes(path)));
+        let (reply, text, descriptor) = match self.handle(&request, paths) {
+            Ok(done) => done,
+            Err(errno) => (Reply { errno: errno as u32, ..Reply::default() }, Vec::new(), None),
+        };
+        let reply = Reply { text: text.len() as u32, ..reply };
+        stream.write_all(&reply.encode())?;
+        stream.write_all(&text)?;
+        descriptor.map_or(Ok(()), |descriptor| send(&stream, &descriptor))
+    }
+
+    fn handle(
+        &self,
+        request: &Request,
+        [first, second]: [&Path; 2],
+    ) -> Result<(Reply, Vec<u8>, Option<OwnedFd>), Errno> {
+        if request.operation == Operation::Hello {
+            self.greeted.store(true, Ordering::Release);
+            let memory = self.memory.try_clone().map_err(|error| errno(&error))?;
+            let globs = self.settings.globs.clone().into_bytes();
+            return Ok((Reply::default(), globs, Some(memory.into())));
+        }
+        let cuts =
+            request.operation == Operation::Truncate || request.flags & libc::O_TRUNC as u32 != 0;
+        // No process is amid a change of bytes while the owner makes one.
+        let _guard = cuts.then(|| self.shared.lock());
+        let mut state = self.state();
+        state.drain();
+        self.shared.check()?;
+        let done = |reply| Ok((reply, Vec::new(), None));
+        match request.operation {
+            Operation::Hello => unreachable!("answered above"),
+            Operation::Open => {
+                let (reply, descriptor) = state.open(request, first)?;
+                Ok((reply, Vec::new(), descriptor))
+            }
+            Operation::Renamed => done(state.renamed(request, first, second)?),
+            Operation::Linked => done(state.linked(request, second)?),
+            Operation::Unlinked => done(state.unlinked(first)?),
+            Operation::Attributes => done(state.attributes(request)?),
+            Operation::Truncate => done(state.truncate(request)?),
+            Operation::FromPlaceholder => done(state.metadata_from_placeholder(request, first)?),
+            Operation::TimesFromPlaceholder => done(state.times_from_placeholder(request, first)?),
+            Operation::FromMirror => done(state.metadata_from_mirror(request)?),
+            Operation::MayName => done(state.may_name(request, first, second)?),
+        }
+    }
+}
+
+/// A descriptor goes behind the reply, with a byte of its own: whoever asked takes it when it has a
+/// number free.
+fn send(stream: &UnixStream, descriptor: &OwnedFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
+        "there is space for one"
+    );
+    sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+impl State {
+    /// Takes all records out of the ring and hands them to the store. When it returns they are
+    /// stored, or the store has failed.
+    fn drain(&mut self) {
+        let mut taken = 0;
+        loop {
+            if self.shared.check().is_err() {
+                return;
+            }
+            let mut bytes = std::mem::take(&mut self.bytes);
+            let next = self.reader.next(&mut bytes);
+            self.bytes = bytes;
+            let result = match next {
+                Ok(Some(record)) => self.apply(&record),
+                Ok(None) => Ok(()),
+                Err(text) => Err(io::Error::new(io::ErrorKind::InvalidData, text)),
+            };
+            taken += 1;
+            let all = self.reader.position() == self.shared.head();
+            let full = taken % RECORDS_AT_ONCE == 0;
+            let synced = if all || full { result.and_then(|()| self.store.sync()) } else { result };
+            match synced {
+                Ok(()) if all || full => self.reader.stored(),
+                Ok(()) => {}
+                Err(error) => drop(self.failed(&error)),
+            }
+            if all {
+                return;
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &Record) -> io::Result<()> {
+        let mirror = self.mirrors.get(record.slot as usize).and_then(Option::as_ref);
+        let current = |mirror: &&Mirror| mirror.generation == record.generation;
+        // A record of a file that has lost its last name meanwhile: nobody will recover it.
+        let Some(mirror) = mirror.filter(current) else {
+            return Ok(());
+        };
+        mirror.apply(record, &self.bytes, &mut *self.store)
+    }
+
+    /// The store has failed: whatever it has by now, nobody may count on it any more.
+    fn failed(&self, error: &io::Error) -> Errno {
+        eprintln!("gabion ncl: the store failed, and no write is stored any more: {error}");
+        self.shared.fail(libc::EIO);
+        libc::EIO
+    }
+}
+
+/// The name of a mirror: what a process that was started anew knows its descriptors by.
+fn mirror_name(slot: u32, generation: u32) -> String {
+    format!("{MIRROR}{slot}:{generation}")
+}

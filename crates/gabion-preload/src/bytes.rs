@@ -1,0 +1,351 @@
+//! Calls that change bytes, and those that wait for them to be stored.
+
+use crate::ask::{self, ask};
+use crate::raw::{self, Answer, SignalsHeld, word};
+use crate::state::{self, Mirrored, Ready, mirrored, ready};
+use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
+use gabion_mirror::wire::{Operation, Request};
+use libc::c_int;
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At the description's offset, which it moves.
+    Current,
+    At(u64),
+}
+
+/// The bytes of a write in the program's memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    Bytes(usize),
+    Parts { address: usize, count: usize },
+}
+
+/// A write that the kernel will make.
+pub(crate) struct Write<'a> {
+    pub(crate) descriptor: c_int,
+    pub(crate) place: Place,
+    pub(crate) source: Source,
+    /// Of this call alone: `RWF_APPEND`, `RWF_DSYNC`.
+    pub(crate) append: bool,
+    pub(crate) synced: bool,
+    pub(crate) call: &'a dyn Fn() -> Answer,
+}
+
+/// The program's own call, and a record of it if the file is mirrored.
+pub(crate) fn write(write: &Write<'_>) -> Answer {
+    let Some(file) = mirrored(write.descriptor) else {
+        return (write.call)();
+    };
+    let change = |locked: &mut Locked<'_>| {
+        let append = write.append || raw::flags(write.descriptor) & libc::O_APPEND != 0;
+        let place = match write.place {
+            _ if append => locked.status.st_size as u64,
+            Place::At(offset) => offset,
+            Place::Current => raw::position(write.descriptor) as u64,
+        };
+        let written = (write.call)();
+        if written <= 0 {
+            return Ok(written);
+        }
+        let moved = write.place == Place::Current && !append;
+        let end = place + written as u64;
+        if moved && raw::position(write.descriptor) as u64 != end {
+            // Another process moved the offset amid this, by a read, which takes no lock.
+            locked.put(Kind::Reread, 0, u64::MAX, &[])?;
+        } else {
+            locked.put_source(place, write.source, written as usize)?;
+        }
+        Ok(written)
+    };
+    locked(write.descriptor, file, write.synced, &change, write.call)
+}
+
+/// The lock, and the file that is changed under it.
+struct Locked<'a> {
+    guard: &'a mut Guard,
+    file: Mirrored,
+    /// As of before the change.
+    status: libc::stat,
+}
+
+impl Locked<'_> {
+    fn put(&mut self, kind: Kind, offset: u64, len: u64, bytes: &[u8]) -> Result<(), c_int> {
+        let Mirrored { slot, generation, .. } = self.file;
+        self.guard.put(&Record { kind, slot, generation, offset, len }, bytes, &mut ask::alive)
+    }
+
+    fn put_bytes(&mut self, mut place: u64, bytes: &[u8]) -> Result<(), c_int> {
+        for part in bytes.chunks(RECORD_MAX as usize) {
+            self.put(Kind::Write, place, part.len() as u64, part)?;
+            place += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn put_source(&mut self, mut place: u64, source: Source, len: usize) -> Result<(), c_int> {
+        let (address, count) = match source {
+            Source::Bytes(address) => return self.put_bytes(place, raw::memory(address, len)),
+            Source::Parts { address, count } => (address, count),
+        };
+        let mut rest = len;
+        for part in raw::parts(address, count) {
+            let len = part.iov_len.min(rest);
+            self.put_bytes(place, raw::memory(part.iov_base as usize, len))?;
+            place += len as u64;
+            rest -= len;
+        }
+        Ok(())
+    }
+}
+
+/// Changes a file under the lock. `plain` is the same call on a file that is not mirrored after
+/// all: the descriptor was closed and given anew behind this library's back, or the file has lost
+/// its last name.
+fn locked(
+    descriptor: c_int,
+    file: Mirrored,
+    synced: bool,
+    change: &dyn Fn(&mut Locked<'_>) -> Result<Answer, c_int>,
+    plain: &dyn Fn() -> Answer,
+) -> Answer {
+    let Some(ready) = ready().filter(|ready| file.is_live(&ready.shared)) else {
+        return plain();
+    };
+    if let Err(reason) = ready.shared.check() {
+        return raw::refuse(reason);
+    }
+    let signals = SignalsHeld::new();
+    let mut guard = ready.shared.lock();
+    let Some(status) = raw::status(descriptor).filter(|status| is_mirror(ready, file, status))
+    else {
+        drop((guard, signals));
+        state::set(descriptor, None);
+        return plain();
+    };
+    guard.begin(file.slot);
+    let answer = change(&mut Locked { guard: &mut guard, file, status });
+    let (reason, position) = (raw::errno(), ready.shared.head());
+    guard.end();
+    drop((guard, signals));
+    let waits = synced || file.synced || ready.shared.every_write();
+    let stored = match answer {
+        Ok(answer) if answer >= 0 && waits => {
+            ready.shared.wait_stored(position, &mut ask::alive).map(|()| answer)
+        }
+        other => other,
+    };
+    raw::set_errno(reason);
+    stored.unwrap_or_else(raw::refuse)
+}
+
+fn is_mirror(ready: &Ready, file: Mirrored, status: &libc::stat) -> bool {
+    use std::sync::atomic::Ordering::Relaxed;
+    file.slot(&ready.shared).is_some_and(|slot| {
+        slot.mirror_inode.load(Relaxed) == status.st_ino
+            && slot.mirror_device.load(Relaxed) == status.st_dev
+    })
+}
+
+pub(crate) fn ftruncate(descriptor: c_int, len: i64) -> Answer {
+    let call = || raw::forward(libc::SYS_ftruncate, &[word(descriptor), len as usize]);
+    let Some(file) = mirrored(descriptor) else {
+        return call();
+    };
+    let change = |locked: &mut Locked<'_>| {
+        let answer = call();
+        if answer == 0 {
+            locked.put(Kind::Truncate, 0, len as u64, &[])?;
+        }
+        Ok(answer)
+    };
+    locked(descriptor, file, false, &change, &call)
+}
+
+pub(crate) fn truncate(path: usize, len: i64) -> Answer {
+    let call = || raw::forward(libc::SYS_truncate, &[path, len as usize]);
+    let Some(ready) = ready().filter(|ready| ready.shared.has_files()) else {
+        return call();
+    };
+    let status = raw::status_at(libc::AT_FDCWD, path, 0).filter(raw::is_regular);
+    let found = status.and_then(|status| ready.shared.find(status.st_dev, status.st_ino));
+    let Some((slot, generation)) = found else {
+        return call();
+    };
+    if len < 0 {
+        return raw::refuse(libc::EINVAL);
+    }
+    let arguments = [word(libc::AT_FDCWD), path, word(libc::W_OK), word(libc::AT_EACCESS)];
+    if raw::forward(libc::SYS_faccessat2, &arguments) != 0 {
+        return -1;
+    }
+    let request = Request::new(Operation::Truncate);
+    let request = Request { slot, generation, value: len as u64, ..request };
+    ask(ready, request, [&[], &[]]).map_or_else(raw::refuse, |_| 0)
+}
+
+pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -> Answer {
+    let arguments = [word(descriptor), word(mode), offset as usize, len as usize];
+    let call = || raw::forward(libc::SYS_fallocate, &arguments);
+    let Some(file) = mirrored(descriptor) else {
+        return call();
+    };
+    let change = |locked: &mut Locked<'_>| {
+        let answer = call();
+        if answer == 0 && mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
+            locked.put(Kind::Reread, offset as u64, len as u64, &[])?;
+        }
+        let end = offset.saturating_add(len);
+        let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        if answer == 0 && !keeps && end > locked.status.st_size {
+            locked.put(Kind::Truncate, 0, end as u64, &[])?;
+        }
+        Ok(answer)
+    };
+    locked(descriptor, file, false, &change, &call)
+}
+
+/// `fsync` and `fdatasync`, by number.
+pub(crate) fn sync(number: libc::c_long, descriptor: c_int) -> Answer {
+    let call = || raw::forward(number, &[word(descriptor)]);
+    let Some(file) = mirrored(descriptor) else {
+        return call();
+    };
+    match ready().filter(|ready| file.is_live(&ready.shared)) {
+        Some(ready) => {
+            let same =
+                raw::status(descriptor).is_some_and(|status| is_mirror(ready, file, &status));
+            if same { wait_for_all(ready) } else { call() }
+        }
+        None => call(),
+    }
+}
+
+/// Waits for whatever was written to mirrored files before.
+fn wait_for_all(ready: &Ready) -> Answer {
+    // Somebody writes, or died over it: what others see already is part of what they sync.
+    if ready.shared.is_busy() {
+        let signals = SignalsHeld::new();
+        drop(ready.shared.lock());
+        drop(signals);
+    }
+    let stored = ready.shared.wait_stored(ready.shared.head(), &mut ask::alive);
+    stored.map_or_else(raw::refuse, |()| 0)
+}
+
+/// `sync` and `syncfs`: of all files, the mirrored ones included.
+pub(crate) fn sync_all(call: &dyn Fn() -> Answer) -> Answer {
+    let answer = call();
+    match ready().filter(|ready| ready.shared.has_files()) {
+        Some(ready) if answer >= 0 && wait_for_all(ready) < 0 => -1,
+        _ => answer,
+    }
+}
+
+/// Bytes that are copied at once; on the stack of whoever calls.
+const COPIED: usize = 8 << 10;
+
+/// One end of a copy: a descriptor, and where the program has its offset; 0: the description's.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) descriptor: c_int,
+    pub(crate) offset: usize,
+}
+
+impl End {
+    fn offset(self) -> Option<&'static mut i64> {
+        (self.offset != 0).then(|| raw::filled(self.offset))
+    }
+}
+
+/// Both are open, the one to read, the other to write.
+fn may_copy(from: End, to: End) -> bool {
+    let ways = |end: End| raw::flags(end.descriptor) & libc::O_ACCMODE;
+    let open = raw::status(from.descriptor).is_some();
+    open && ways(from) != libc::O_WRONLY && ways(to) != libc::O_RDONLY
+}
+
+/// Copies into or out of a mirrored file, as `sendfile`, `copy_file_range` and `splice` do; the
+/// kernel copies none between memory files and those of disks. `once`: only what can be read at
+/// once, as of a pipe.
+pub(crate) fn copy(from: End, to: End, len: usize, once: bool) -> Answer {
+    if !may_copy(from, to) {
+        return raw::refuse(libc::EBADF);
+    }
+    // As the kernel: `sendfile` and `splice` do not append.
+    if raw::flags(to.descriptor) & libc::O_APPEND != 0 {
+        return raw::refuse(libc::EINVAL);
+    }
+    let mut buffer = [0_u8; COPIED];
+    let mut copied = 0;
+    while copied < len {
+        let part = COPIED.min(len - copied);
+        let at = buffer.as_mut_ptr() as usize;
+        let read = match from.offset() {
+            Some(offset) => {
+                let arguments = [word(from.descriptor), at, part, *offset as usize];
+                raw::forward(libc::SYS_pread64, &arguments)
+            }
+            None => raw::forward(libc::SYS_read, &[word(from.descriptor), at, part]),
+        };
+        if read <= 0 {
+            return if copied > 0 { copied as Answer } else { read };
+        }
+        let written = write_part(to, at, read as usize);
+        if written < 0 {
+            return if copied > 0 { copied as Answer } else { written };
+        }
+        for end in [from, to] {
+            if let Some(offset) = end.offset() {
+                *offset += written as i64;
+            }
+        }
+        copied += written as usize;
+        if written < read || once {
+            break;
+        }
+    }
+    copied as Answer
+}
+
+fn write_part(to: End, address: usize, len: usize) -> Answer {
+    let descriptor = to.descriptor;
+    let (source, append, synced) = (Source::Bytes(address), false, false);
+    match to.offset() {
+        Some(offset) => {
+            let arguments = [word(descriptor), address, len, *offset as usize];
+            let call = &|| raw::forward(libc::SYS_pwrite64, &arguments);
+            let place = Place::At(*offset as u64);
+            write(&Write { descriptor, place, source, append, synced, call })
+        }
+        None => {
+            let call = &|| raw::forward(libc::SYS_write, &[word(descriptor), address, len]);
+            write(&Write { descriptor, place: Place::Current, source, append, synced, call })
+        }
+    }
+}
+
+/// `copy_file_range`, where a file is mirrored. The checks are the kernel's, in its order.
+pub(crate) fn copy_range(from: End, to: End, len: usize, flags: u32) -> Answer {
+    if flags != 0 {
+        return raw::refuse(libc::EINVAL);
+    }
+    let Some(status) = raw::status(from.descriptor).filter(|_| may_copy(from, to)) else {
+        return raw::refuse(libc::EBADF);
+    };
+    if raw::flags(to.descriptor) & libc::O_APPEND != 0 {
+        return raw::refuse(libc::EBADF);
+    }
+    let place =
+        |end: End| end.offset().map_or_else(|| raw::position(end.descriptor), |offset| *offset);
+    let rest = status.st_size.saturating_sub(place(from)).max(0);
+    let len = len.min(rest as usize);
+    let same = mirrored(from.descriptor).zip(mirrored(to.descriptor));
+    if same.is_some_and(|(from, to)| from.slot == to.slot && from.generation == to.generation)
+        && place(from).abs_diff(place(to)) < len as u64
+    {
+        return raw::refuse(libc::EINVAL);
+    }
+    copy(from, to, len, false)
+}

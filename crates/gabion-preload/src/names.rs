@@ -1,0 +1,332 @@
+//! Calls that open files, and that change names.
+
+use crate::ask::{Asked, ask};
+use crate::raw::{self, Answer, word};
+use crate::state::{self, Mirrored, Ready, ready};
+use gabion_mirror::wire::{Operation, PATH_MAX, Request, kind, moved};
+use libc::c_int;
+
+/// An absolute path.
+pub(crate) struct Absolute {
+    bytes: [u8; PATH_MAX],
+    len: usize,
+}
+
+impl Absolute {
+    /// Of a path as the program gave it; nothing if it is too long, or the directory has none.
+    pub(crate) fn new(directory: c_int, path: &[u8]) -> Option<Self> {
+        let mut absolute = Self { bytes: [0; PATH_MAX], len: 0 };
+        if path.first() != Some(&b'/') {
+            let into = &mut absolute.bytes[..];
+            absolute.len = match directory {
+                libc::AT_FDCWD => raw::working_directory(into)?,
+                _ => raw::link(raw::DescriptorPath::new(directory).bytes(), into)?,
+            };
+            absolute.push(b"/")?;
+        }
+        absolute.push(path)?;
+        Some(absolute)
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Option<()> {
+        let end = self.len + bytes.len();
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(bytes);
+        self.len = end;
+        Some(())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Decimal digits at the beginning, and the rest.
+pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let digit = |sum: u32, byte: &u8| sum.checked_mul(10)?.checked_add(u32::from(byte - b'0'));
+    let value = text[..digits].iter().try_fold(0, digit)?;
+    (digits > 0).then_some((value, &text[digits..]))
+}
+
+pub(crate) fn open(directory: c_int, path: usize, flags: c_int, mode: u32) -> Answer {
+    let call = |flags| {
+        raw::forward(libc::SYS_openat, &[word(directory), path, word(flags), mode as usize])
+    };
+    let temporary = flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let nothing = flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 || temporary;
+    let Some(ready) = ready().filter(|_| !nothing) else {
+        return call(flags);
+    };
+    let matches = raw::path(path).is_some_and(|path| ready.may_match(path));
+    if !matches && !ready.shared.has_outside() {
+        return call(flags);
+    }
+    // The placeholder of a mirrored file keeps its line.
+    let descriptor = call(flags & !libc::O_TRUNC) as c_int;
+    if descriptor < 0 {
+        return -1;
+    }
+    adopt(ready, descriptor, flags, matches).map_or_else(raw::refuse, |number| number as Answer)
+}
+
+/// A descriptor that the kernel opened is exchanged for that of a mirror, if its file has one; else
+/// it stays, as it does not if anything fails. `O_TRUNC` is in the flags and has not been done yet.
+fn adopt(ready: &Ready, descriptor: c_int, flags: c_int, matches: bool) -> Result<c_int, c_int> {
+    let adopted = mirror_of(ready, descriptor, flags, matches).and_then(|asked| match asked {
+        None => truncate_plain(descriptor, flags).map(|()| None),
+        asked => Ok(asked),
+    });
+    let asked = match adopted {
+        Ok(None) => return Ok(descriptor),
+        Ok(Some(asked)) => asked,
+        Err(reason) => {
+            raw::close(descriptor);
+            return Err(reason);
+        }
+    };
+    // Its number is free now, and the next to be given; the placeholder is of no use any more.
+    raw::close(descriptor);
+    let mirror = asked.descriptor(flags & libc::O_CLOEXEC != 0)?;
+    let synced = flags & libc::O_DSYNC != 0;
+    let (slot, generation) = (asked.reply.slot, asked.reply.generation);
+    if mirror as usize >= state::DESCRIPTORS {
+        raw::close(mirror);
+        return Err(libc::EMFILE);
+    }
+    state::set(mirror, Some(Mirrored { slot, generation, synced }));
+    Ok(mirror)
+}
+
+/// The owner's reply, if the descriptor is of a placeholder, or becomes one.
+fn mirror_of(
+    ready: &Ready,
+    descriptor: c_int,
+    flags: c_int,
+    matches: bool,
+) -> Result<Option<Asked>, c_int> {
+    let Some(status) = raw::status(descriptor).filter(raw::is_regular) else {
+        return Ok(None);
+    };
+    let (device, inode) = (status.st_dev, status.st_ino);
+    if !matches && ready.shared.find(device, inode).is_none() {
+        return Ok(None);
+    }
+    let mut path = [0; PATH_MAX];
+    let link = raw::link(raw::DescriptorPath::new(descriptor).bytes(), &mut path);
+    let path = link.and_then(|len| path.get(..len)).ok_or(libc::ENAMETOOLONG)?;
+    if !state::is_own() {
+        raw::tell(&[
+            b"a process made by vfork or clone opens a near-compute log, which is refused: ",
+            path,
+        ]);
+        return Err(libc::ENOTSUP);
+    }
+    let request = Request::new(Operation::Open);
+    let request = Request { flags: flags as u32, device, inode, ..request };
+    let asked = Asked::new(ready.socket(), request, [path, &[]], &mut [])?;
+    Ok((asked.reply.kind == kind::MIRRORED).then_some(asked))
+}
+
+/// `O_TRUNC` of a file whose bytes are in the file system.
+fn truncate_plain(descriptor: c_int, flags: c_int) -> Result<(), c_int> {
+    if flags & libc::O_TRUNC == 0 {
+        return Ok(());
+    }
+    let path = raw::DescriptorPath::new(descriptor);
+    // Opened once more, as the program may have asked for no right to write.
+    let opened = raw::open(path.bytes(), libc::O_WRONLY | libc::O_TRUNC | libc::O_CLOEXEC);
+    if opened < 0 {
+        return Err(raw::errno());
+    }
+    raw::close(opened);
+    Ok(())
+}
+
+/// What `mkstemp` and its kin made.
+pub(crate) fn made_temporary(descriptor: c_int, path: usize, flags: c_int) -> c_int {
+    let (Some(ready), Some(name)) = (ready(), raw::path(path)) else {
+        return descriptor;
+    };
+    if descriptor < 0 || !ready.may_match(name) {
+        return descriptor;
+    }
+    let adopted = adopt(ready, descriptor, flags | libc::O_RDWR, true);
+    adopted.unwrap_or_else(|reason| raw::refuse(reason) as c_int)
+}
+
+/// A path of the program and what is there, the last part not followed if it is a link.
+struct Named<'a> {
+    directory: c_int,
+    address: usize,
+    path: &'a [u8],
+    status: Option<libc::stat>,
+}
+
+impl Named<'_> {
+    fn new(directory: c_int, address: usize, flags: c_int) -> Option<Self> {
+        let path = raw::path(address)?;
+        let status = raw::status_at(directory, address, flags);
+        Some(Self { directory, address, path, status })
+    }
+
+    fn is(&self, kind: fn(&libc::stat) -> bool) -> bool {
+        self.status.as_ref().is_some_and(kind)
+    }
+
+    /// Slot and generation, if a mirrored file is there.
+    fn mirrored(&self, ready: &Ready) -> Option<(u32, u32)> {
+        let status = self.status.as_ref().filter(|status| raw::is_regular(status))?;
+        ready.shared.find(status.st_dev, status.st_ino)
+    }
+
+    fn absolute(&self) -> Result<Absolute, c_int> {
+        Absolute::new(self.directory, self.path).ok_or(libc::ENAMETOOLONG)
+    }
+}
+
+pub(crate) fn rename(ends: [(c_int, usize); 2], flags: u32) -> Answer {
+    let call = || {
+        let [(from, old), (to, new)] = ends;
+        raw::forward(libc::SYS_renameat2, &[word(from), old, word(to), new, flags as usize])
+    };
+    let Some(ready) = ready() else {
+        return call();
+    };
+    let matches = raw::path(ends[1].1).is_some_and(|path| ready.may_match(path));
+    if !matches && !ready.shared.has_files() {
+        return call();
+    }
+    let named = ends.map(|(at, path)| Named::new(at, path, libc::AT_SYMLINK_NOFOLLOW));
+    let [Some(from), Some(to)] = named else {
+        return call();
+    };
+    let [moves, replaces] = [&from, &to].map(|named| named.mirrored(ready).is_some());
+    let directory = from.is(raw::is_directory) && ready.shared.has_files();
+    let arrives = matches && from.is(raw::is_regular);
+    if !(moves || replaces || directory || arrives) {
+        return call();
+    }
+    renamed(ready, [&from, &to], flags, directory, &call).unwrap_or_else(raw::refuse)
+}
+
+fn renamed(
+    ready: &Ready,
+    [from, to]: [&Named<'_>; 2],
+    flags: u32,
+    directory: bool,
+    call: &dyn Fn() -> Answer,
+) -> Result<Answer, c_int> {
+    let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+    if exchanged && (directory || to.is(raw::is_directory)) {
+        return Err(libc::EINVAL);
+    }
+    let (old, new) = (from.absolute()?, to.absolute()?);
+    let paths = [old.bytes(), new.bytes()];
+    let mut value = 0;
+    if exchanged {
+        value |= moved::EXCHANGED;
+    }
+    if directory {
+        value |= moved::DIRECTORY;
+    }
+    // Names outside the root are none. Asked before, as a rename cannot be taken back.
+    if directory || from.mirrored(ready).is_some() {
+        ask(ready, Request { value, ..Request::new(Operation::MayName) }, paths)?;
+    }
+    if exchanged && to.mirrored(ready).is_some() {
+        ask(ready, Request::new(Operation::MayName), [paths[1], paths[0]])?;
+    }
+    let answer = call();
+    if answer != 0 {
+        return Ok(answer);
+    }
+    let inode = from.status.map_or((0, 0), |status| (status.st_dev, status.st_ino));
+    let request = Request::new(Operation::Renamed);
+    let request = Request { device: inode.0, inode: inode.1, value, ..request };
+    ask(ready, request, paths)?;
+    Ok(0)
+}
+
+pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
+    let call = || {
+        let [(from, old), (to, new)] = ends;
+        raw::forward(libc::SYS_linkat, &[word(from), old, word(to), new, word(flags)])
+    };
+    let Some(ready) = ready().filter(|ready| ready.shared.has_files()) else {
+        return call();
+    };
+    let follow = if flags & libc::AT_SYMLINK_FOLLOW == 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    let from = Named::new(ends[0].0, ends[0].1, follow);
+    let Some((slot, generation)) = from.and_then(|from| from.mirrored(ready)) else {
+        return call();
+    };
+    let linked = || {
+        let to = Named::new(ends[1].0, ends[1].1, libc::AT_SYMLINK_NOFOLLOW).ok_or(libc::EFAULT)?;
+        let new = to.absolute()?;
+        let paths = [&[][..], new.bytes()];
+        ask(ready, Request::new(Operation::MayName), paths)?;
+        let answer = call();
+        if answer == 0 {
+            let request = Request::new(Operation::Linked);
+            ask(ready, Request { slot, generation, ..request }, paths)?;
+        }
+        Ok(answer)
+    };
+    linked().unwrap_or_else(raw::refuse)
+}
+
+pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
+    let call = || raw::forward(libc::SYS_unlinkat, &[word(directory), path, word(flags)]);
+    let nothing = flags & libc::AT_REMOVEDIR != 0;
+    let Some(ready) = ready().filter(|ready| !nothing && ready.shared.has_files()) else {
+        return call();
+    };
+    let named = Named::new(directory, path, libc::AT_SYMLINK_NOFOLLOW);
+    let Some(named) = named.filter(|named| named.mirrored(ready).is_some()) else {
+        return call();
+    };
+    let unlinked = || {
+        let path = named.absolute()?;
+        let answer = call();
+        if answer == 0 {
+            ask(ready, Request::new(Operation::Unlinked), [path.bytes(), &[]])?;
+        }
+        Ok(answer)
+    };
+    unlinked().unwrap_or_else(raw::refuse)
+}
+
+/// `remove`: a file or a directory.
+pub(crate) fn remove(path: usize) -> Answer {
+    let answer = unlink(libc::AT_FDCWD, path, 0);
+    if answer == 0 || raw::errno() != libc::EISDIR {
+        return answer;
+    }
+    unlink(libc::AT_FDCWD, path, libc::AT_REMOVEDIR)
+}
+
+/// Mode, ownership or times of a path were changed in the file system: those of the mirror are to
+/// follow.
+pub(crate) fn follow(
+    answer: Answer,
+    (directory, path): (c_int, usize),
+    flags: c_int,
+    operation: Operation,
+) -> Answer {
+    let Some(ready) = ready().filter(|ready| answer == 0 && ready.shared.has_files()) else {
+        return answer;
+    };
+    let named = Named::new(directory, path, flags & libc::AT_SYMLINK_NOFOLLOW);
+    let Some(named) = named else {
+        return answer;
+    };
+    let Some((slot, generation)) = named.mirrored(ready) else {
+        return answer;
+    };
+    assert_eq!(named.address, path, "the path that was changed");
+    let asked = named.absolute().and_then(|path| {
+        let request = Request { slot, generation, ..Request::new(operation) };
+        ask(ready, request, [path.bytes(), &[]])
+    });
+    asked.map_or_else(raw::refuse, |_| answer)
+}

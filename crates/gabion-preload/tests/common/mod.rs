@@ -1,0 +1,131 @@
+//! What the tests of the interposer share: an owner in this process, and programs under it.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use gabion_mirror::files::LogFiles;
+use gabion_mirror::local::LocalFiles;
+use gabion_mirror::owner::{Owner, Settings};
+use gabion_mirror::start;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// An owner with a store in a directory.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) owner: Owner,
+    socket: PathBuf,
+}
+
+impl Run {
+    /// The store is in `home`, the files are below `root`.
+    pub(crate) fn start(home: &Path, root: &Path, globs: &str, every_write: bool) -> Self {
+        let store = LocalFiles::open(&home.join("store")).unwrap();
+        Self::with(Box::new(store), home, root, globs, every_write)
+    }
+
+    pub(crate) fn with(
+        store: Box<dyn LogFiles>,
+        home: &Path,
+        root: &Path,
+        globs: &str,
+        every_write: bool,
+    ) -> Self {
+        Self::try_with(store, home, root, globs, every_write).unwrap()
+    }
+
+    pub(crate) fn try_with(
+        store: Box<dyn LogFiles>,
+        home: &Path,
+        root: &Path,
+        globs: &str,
+        every_write: bool,
+    ) -> io::Result<Self> {
+        let socket = home.join("socket");
+        let _ = std::fs::remove_dir_all(&socket);
+        std::fs::create_dir_all(&socket)?;
+        let settings = Settings {
+            application: "test".to_owned(),
+            root: root.to_path_buf(),
+            globs: globs.to_owned(),
+            every_write,
+            directory: socket.clone(),
+        };
+        Ok(Self { owner: Owner::start(settings, store)?, socket })
+    }
+
+    /// A program with the interposer.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        start::command(program, &interposer(), &self.socket)
+    }
+
+    pub(crate) fn stop(self) {
+        self.owner.stop().unwrap();
+    }
+}
+
+/// A new directory of this test's.
+pub(crate) fn directory(name: &str) -> PathBuf {
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn built() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().and_then(Path::parent).expect("target/…/deps/program").to_path_buf()
+}
+
+/// The library that was built with these tests.
+pub(crate) fn interposer() -> PathBuf {
+    let built = built();
+    let places = ["deps/libgabion_preload.so", "libgabion_preload.so"];
+    let found = places.map(|place| built.join(place)).into_iter().find(|path| path.exists());
+    found.expect("the interposer is built with its tests")
+}
+
+/// Runs a script of calls in a directory, and gives what it printed.
+pub(crate) fn script(run: Option<&Run>, place: &Path, script: &Path) -> String {
+    let program = built().join("examples/script");
+    let mut command = run.map_or_else(|| Command::new(&program), |run| run.command(&program));
+    command.arg(script).current_dir(place).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {}\n{said}{errors}", script.display(), output.status);
+    said
+}
+
+/// Copies directories, links, and files that are no placeholders.
+pub(crate) fn copy_plain(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        let target = to.join(entry.file_name());
+        if kind.is_dir() {
+            copy_plain(&path, &target);
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(std::fs::read_link(&path).unwrap(), target).unwrap();
+        } else if !std::fs::read(&path).unwrap().starts_with(b"gabion-ncl 1 ") {
+            std::fs::copy(&path, target).unwrap();
+        }
+    }
+}
+
+/// Numbers that follow from a seed.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}

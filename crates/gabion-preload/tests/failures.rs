@@ -1,0 +1,172 @@
+//! Owners and stores that fail, and processes that die amid a call: no sync succeeds that stored
+//! nothing, and what others see is stored.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
+
+mod common;
+
+use common::{Run, script};
+use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
+use gabion_mirror::local::LocalFiles;
+use gabion_mirror::start;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// A store that stores so many syncs, and then fails.
+struct Failing {
+    store: LocalFiles,
+    syncs: u32,
+}
+
+impl LogFiles for Failing {
+    fn recover(&mut self) -> io::Result<Vec<Listed>> {
+        self.store.recover()
+    }
+
+    fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {
+        self.store.create(name, metadata)
+    }
+
+    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.store.read(file, offset, into)
+    }
+
+    fn pwrite(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.syncs == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.syncs -= 1;
+        self.store.pwrite(file, offset, bytes)
+    }
+
+    fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
+        self.store.truncate(file, len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.store.sync()
+    }
+
+    fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
+        self.store.edit_names(changes)
+    }
+
+    fn set_metadata(&mut self, file: FileId, metadata: Metadata) -> io::Result<()> {
+        self.store.set_metadata(file, metadata)
+    }
+}
+
+fn run_script(run: Option<&Run>, home: &Path, text: &str) -> Vec<String> {
+    let path = home.join("script");
+    std::fs::write(&path, text).unwrap();
+    let said = script(run, home, &path);
+    said.lines().map(|line| line.rsplit(": ").next().unwrap().to_owned()).collect()
+}
+
+/// docs/faults.md: N12
+#[test]
+fn a_sync_fails_from_the_write_on_that_was_not_stored_and_so_do_all_later_calls() {
+    let home = common::directory("failing");
+    let store = Failing { store: LocalFiles::open(&home.join("store")).unwrap(), syncs: 1 };
+    let run = Run::with(Box::new(store), &home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nwrite 0 1 10\nfsync 0\nwrite 0 2 10\nfsync 0\nfsync 0\nwrite 0 3 10\n\
+         open 1 b.log 66 600\nopen 2 c.txt 66 600\nwrite 2 1 10\nfsync 2\nread 0 100",
+    );
+    let expected =
+        ["3", "10", "0", "10", "E5", "E5", "E5", "E5", "4", "10", "0", "0 cbf29ce484222325"];
+    assert_eq!(said, expected);
+    assert_eq!(run.owner.stop().unwrap_err().raw_os_error(), Some(libc::EIO));
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// docs/faults.md: N14
+#[test]
+fn without_an_owner_a_program_does_not_start_and_without_its_name_nothing_is_interposed() {
+    let home = common::directory("alone");
+    let missing = home.join("no-such-run");
+    let output = start::command(Path::new("/bin/echo"), &common::interposer(), &missing)
+        .arg("it runs")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("no `gabion ncl run` at") && said.contains("no-such-run"), "{said}");
+    assert!(output.stdout.is_empty());
+    let output = Command::new("/bin/sh")
+        .args(["-c", "echo text > a.log; cat a.log"])
+        .env("LD_PRELOAD", common::interposer())
+        .env_remove("GABION_NCL")
+        .current_dir(&home)
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"text\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read(home.join("a.log")).unwrap(), b"text\n");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn a_ring_of_io_uring_is_refused_and_the_rest_of_the_system_is_as_ever() {
+    let home = common::directory("uring");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(Some(&run), &home, "uring a.log\nopen 0 a.txt 66 600");
+    assert_eq!(said, ["E38", "3"]);
+    run.stop();
+    let alone = run_script(None, &home, "uring a.log");
+    assert_ne!(alone, ["E38"], "this kernel has none, so the test shows nothing");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn a_shared_mapping_that_may_write_is_refused_with_a_sentence() {
+    let home = common::directory("mapping");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nopen 1 b.txt 66 600\nmapshared 0 1\nmapshared 1 1\nmapshared 0 3",
+    );
+    assert_eq!(said, ["3", "4", "E19", "0", "E19"]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn bytes_that_belong_to_the_file_system_stay_there_whatever_their_names_become() {
+    let home = common::directory("edge");
+    std::fs::write(home.join("old.log"), b"old bytes").unwrap();
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 old.log 1025 600\nwrite 0 1 4\nclose 0\n\
+         open 0 tmp.txt 66 600\nwrite 0 2 5\nclose 0\n\
+         rename tmp.txt new.log 0\nopen 0 new.log 1 600\nwrite 0 3 6\nclose 0\n\
+         open 0 mine.log 66 600\nwrite 0 4 7\nclose 0\nrename mine.log mine.txt 0\n\
+         open 0 mine.txt 1 600\nwrite 0 5 8\nfsync 0",
+    );
+    assert!(said.iter().all(|word| !word.starts_with('E')), "{said:?}");
+    assert_eq!(run.owner.files(), [(b"mine.txt".to_vec(), 8)]);
+    run.stop();
+    assert_eq!(std::fs::metadata(home.join("old.log")).unwrap().len(), 13);
+    assert_eq!(std::fs::metadata(home.join("new.log")).unwrap().len(), 6);
+    let placeholder = std::fs::read_to_string(home.join("mine.txt")).unwrap();
+    assert!(placeholder.starts_with("gabion-ncl 1 test "), "{placeholder}");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn a_name_of_the_store_that_a_file_with_bytes_has_too_ends_the_start() {
+    let home = common::directory("both");
+    let run = Run::start(&home, &home, "*.log", false);
+    run_script(Some(&run), &home, "open 0 a.log 66 600\nwrite 0 1 10");
+    run.stop();
+    std::fs::write(home.join("a.log"), b"of another program").unwrap();
+    let store = LocalFiles::open(&home.join("store")).unwrap();
+    let error = Run::try_with(Box::new(store), &home, &home, "*.log", false).unwrap_err();
+    assert!(error.to_string().contains("a.log"), "{error}");
+    assert_eq!(std::fs::read(home.join("a.log")).unwrap(), b"of another program");
+    std::fs::remove_dir_all(home).unwrap();
+}
