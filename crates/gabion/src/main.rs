@@ -7,6 +7,7 @@
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion ncl peer | status ──► a log peer's process, and what it holds
+//!   gabion ncl run ──► a program under the interposer, whose log files a store keeps
 //!   gabion bench ──► gabion_bench, on replicas of its own      gabion destroy ──► removes the data
 //! ```
 //!
@@ -61,12 +62,12 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Files of this process and of the replicas that it starts are for their owner alone: they hold
     // clients' data.
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return options::refused(&error),
     };
-    match run(options.command) {
+    match run(options.command, mask) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("gabion: {error}");
@@ -75,7 +76,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<u8> {
+/// `mask` is the one that this process was started with.
+fn run(command: Command, mask: Mode) -> Result<u8> {
     match command {
         Command::Up(options) => up::run(&options),
         Command::Cli(options) => repl::run(&options),
@@ -85,8 +87,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Failover(options) => control::ask::failover(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Db(options) => db::run(&options),
-        Command::Ncl(command) => ncl::run(&command),
         Command::Bench(command) => bench::run(&command),
+        Command::Ncl(command) => ncl::run(&command, mask),
         Command::Destroy(options) => destroy::run(&options),
         Command::Server(options) => server::run(&options),
     }

@@ -2,15 +2,19 @@
 //!
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done.
+//! - [`mod@run`]: a program under the interposer.
 
 mod identity;
 mod peer;
+mod run;
 mod status;
 
 use clap::{Args, Subcommand};
 use gabion_base::Result;
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
+use rustix::fs::Mode;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +25,8 @@ pub(crate) enum NclCommand {
     Peer(PeerOptions),
     /// Say what a peer holds and has done
     Status(StatusOptions),
+    /// Run a program; files whose names match are mirrored, all others are as ever
+    Run(RunOptions),
 }
 
 #[derive(Args, Debug)]
@@ -68,6 +74,33 @@ pub(crate) struct StatusOptions {
     pub(crate) json: bool,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct RunOptions {
+    /// Files of an application belong to its name: letters, digits, '-', '_', '.' [default: the
+    /// program's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: Option<String>,
+    /// Names of files that are mirrored, as '*-wal,*-journal': with a '/' the path below the root
+    #[arg(long = "match", value_name = "GLOB,...")]
+    pub(crate) globs: String,
+    /// Only files below this directory, and named by their paths from here [default: the working
+    /// directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    /// Keep the bytes in a directory of this machine, where nothing is replicated and nothing is
+    /// synced to the disk: they survive the program, not the machine [default: log peers, which
+    /// this version cannot use for it]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// Each write waits until it is stored; else only syncs do, and writes of files opened with
+    /// O_DSYNC
+    #[arg(long)]
+    pub(crate) every_write: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) program: Vec<OsString>,
+}
+
 /// Where a peer is found: one of three.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
@@ -99,9 +132,11 @@ fn default_socket(directory: &Path) -> PathBuf {
     directory.join("socket")
 }
 
-pub(crate) fn run(command: &NclCommand) -> Result<u8> {
+/// `mask` is the one that files of a program are made with.
+pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
     match command {
         NclCommand::Peer(options) => peer::run(options),
         NclCommand::Status(options) => status::run(options),
+        NclCommand::Run(options) => run::run(options, mask),
     }
 }

@@ -1,0 +1,188 @@
+//! `gabion ncl run`: a program whose log files go to a store of logs.
+//!
+//! ```text
+//!  gabion ncl run ─┬─ owner: mirrors, names, ring ──► store
+//!                  ├─ a private directory: socket, the interposer
+//!                  └─ program, and all that it starts, until the last has ended
+//! ```
+//!
+//! The interposer is a shared library that `build.rs` builds and this program carries.
+
+use super::RunOptions;
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_mirror::local::LocalFiles;
+use gabion_mirror::owner::{Owner, Settings};
+use gabion_mirror::{program, start};
+use rustix::fs::Mode;
+use rustix::process::{Pid, Signal, WaitOptions};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+static INTERPOSER: &[u8] = include_bytes!(env!("GABION_INTERPOSER"));
+
+/// How long a program may take until its interposer has said that it is there.
+const GREETING: Duration = Duration::from_secs(10);
+
+fn failed(what: &str, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::WouldBlock => ErrorKind::Busy,
+        std::io::ErrorKind::InvalidData => ErrorKind::Corruption,
+        std::io::ErrorKind::InvalidInput | std::io::ErrorKind::Unsupported => {
+            ErrorKind::InvalidInput
+        }
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("{what}: {error}"))
+}
+
+/// `mask` is the one that files of the program are made with.
+pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
+    let Some(store) = &options.store else {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "files are not kept at log peers yet: --store DIR keeps \
+             the bytes in a directory of this machine, not replicated and never synced to its \
+             disk: they survive the program, but not the machine",
+        ));
+    };
+    let name = Path::new(&options.program[0]);
+    let program = program::find(name).map_err(|error| failed("gabion ncl run", error))?;
+    let default = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let application = options.app.clone().unwrap_or(default);
+    let root = options.root.clone().unwrap_or_else(|| PathBuf::from("."));
+    let place = Place::new()?;
+    let files = LocalFiles::open(store)
+        .map_err(|error| failed(&format!("store {}", store.display()), error))?;
+    let settings = Settings {
+        application: application.clone(),
+        root: root.clone(),
+        globs: options.globs.clone(),
+        every_write: options.every_write,
+        directory: place.0.clone(),
+    };
+    let owner = Owner::start(settings, Box::new(files))
+        .map_err(|error| failed(&format!("files below {}", root.display()), error))?;
+    eprintln!(
+        "gabion ncl: {application}: files {} below {}; store {}, NOT REPLICATED: what is \
+         acknowledged survives the program, not this machine",
+        options.globs,
+        root.display(),
+        store.display()
+    );
+    let ended = supervise(options, &program, &place, &owner, mask);
+    let greeted = owner.greeted();
+    owner.stop().map_err(|error| failed("the store", error))?;
+    let code = ended?;
+    if greeted { Ok(code) } else { Err(unseen(&program)) }
+}
+
+fn unseen(program: &Path) -> Error {
+    let text = format!(
+        "{} ran without the interposer, and nothing that it wrote is in the store",
+        program.display()
+    );
+    Error::new(ErrorKind::Unsupported, text)
+}
+
+/// Starts the program and waits until it and all of its descendants have ended. Its exit code.
+fn supervise(
+    options: &RunOptions,
+    program: &Path,
+    place: &Place,
+    owner: &Owner,
+    mask: Mode,
+) -> Result<u8> {
+    let interposer = place.0.join("libgabion_preload.so");
+    std::fs::write(&interposer, INTERPOSER).map_err(|error| failed("the interposer", error))?;
+    // Daemons too: their files are this application's as long as they run.
+    let reaper = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    reaper.map_err(|error| failed("gabion ncl run", error.into()))?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
+        .map_err(|error| failed("signals", error))?;
+    let mut command = start::command(program, &interposer, &place.0);
+    command.args(&options.program[1..]);
+    let own = rustix::process::umask(mask);
+    let child = command.spawn();
+    rustix::process::umask(own);
+    let child = child.map_err(|error| failed(&program.display().to_string(), error))?;
+    let pid = Pid::from_child(&child);
+    let handle = signals.handle();
+    let over = Arc::new(AtomicBool::new(false));
+    let code = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for signal in signals.forever() {
+                // A terminal sends these two to the program as well.
+                if signal == SIGHUP || signal == SIGTERM {
+                    let signal = if signal == SIGHUP { Signal::HUP } else { Signal::TERM };
+                    let _ = rustix::process::kill_process(pid, signal);
+                }
+            }
+        });
+        scope.spawn(|| end_unless_greeted(owner, pid, &over));
+        let code = wait_for_all(&child);
+        over.store(true, Ordering::Release);
+        handle.close();
+        code
+    });
+    Ok(code)
+}
+
+/// A program whose loader left the interposer out would write unseen: it does not go on.
+fn end_unless_greeted(owner: &Owner, pid: Pid, over: &AtomicBool) {
+    let step = Duration::from_millis(20);
+    let mut left = GREETING;
+    while !owner.greeted() && !over.load(Ordering::Acquire) {
+        if left.is_zero() {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            return;
+        }
+        std::thread::sleep(step);
+        left = left.saturating_sub(step);
+    }
+}
+
+/// The exit code of the program, as a shell has it, once nobody is left.
+fn wait_for_all(child: &Child) -> u8 {
+    let mut code = 0;
+    loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == Pid::from_child(child) => {
+                let signal = || status.terminating_signal().map(|signal| 128 + signal);
+                code = status.exit_status().or_else(signal).unwrap_or(0) as u8;
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            // There are no children any more.
+            Err(_) => return code,
+        }
+    }
+}
+
+/// A directory that only this user may enter, as long as this value lives.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Result<Self> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let parent = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
+        let process = std::process::id();
+        let free = (0..100).find_map(|number| {
+            let path = parent.join(format!("gabion-ncl-{process}-{number}"));
+            std::fs::DirBuilder::new().mode(0o700).create(&path).ok().map(|()| path)
+        });
+        let text = || format!("no directory can be made in {}", parent.display());
+        free.map(Self).ok_or_else(|| Error::new(ErrorKind::Io, text()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
