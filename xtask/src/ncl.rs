@@ -14,6 +14,7 @@ pub(crate) fn check(kills: u64) -> Step {
     println!("\n── Near-compute logs: call scripts, redis-server and sqlite3 under the interposer");
     need("redis-server", "redis-server")?;
     need("sqlite3", "sqlite3")?;
+    need("strace", "strace")?;
     // The program that makes the calls of scripts.
     run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
     let package = ["-p", "gabion-preload", "--test"];

@@ -234,3 +234,99 @@ fn redis_that_syncs_always_loses_nothing_when_killed_amid_rewrites() {
     eprintln!("redis: {acknowledged} writes, killed {} times", rounds());
     std::fs::remove_dir_all(home).unwrap();
 }
+
+/// System calls that a program makes by itself or that the interposer makes for it.
+const CALLS: [&str; 16] = [
+    "write",
+    "pwrite64",
+    "ftruncate",
+    "fdatasync",
+    "unlinkat",
+    "openat",
+    "close",
+    "lseek",
+    "fcntl",
+    "newfstatat",
+    "rt_sigprocmask",
+    "futex",
+    "connect",
+    "sendto",
+    "recvfrom",
+    "recvmsg",
+];
+
+/// sqlite3 that is killed as it enters a call for that many times: the commits that it told of, and
+/// whether it came to its end, as it made fewer such calls.
+fn killed_at(run: &Run, root: &Path, journal: &str, (call, number): (&str, u64)) -> (u64, bool) {
+    let traced = run.command(&program("sqlite3"));
+    let mut command = Command::new(program("strace"));
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+    command.args(["-e", &format!("inject={call}:signal=SIGKILL:when={number}")]);
+    for (name, value) in traced.get_envs() {
+        let value = value.expect("nothing is taken away").to_str().expect("text");
+        command.arg("-E").arg(format!("{}={value}", name.to_str().expect("text")));
+    }
+    command.arg(traced.get_program()).arg("t.db").current_dir(root);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut text = format!("pragma journal_mode={journal}; pragma synchronous=full;\n");
+    text.push_str("create table if not exists t(a integer primary key, b text);\n");
+    for row in 1..=ROWS {
+        let insert = format!("insert into t values({row}, hex(zeroblob({})));", row * 700);
+        text.push_str(&format!("{insert}\nselect 'row', {row};\n"));
+    }
+    // It may be gone before it has read all of them.
+    let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = said.lines().filter_map(|line| line.strip_prefix("row|")?.parse().ok()).max();
+    (told.unwrap_or(0), output.status.success())
+}
+
+/// Kills once and recovers elsewhere; whether the program came to its end.
+fn kill_and_recover(journal: &str, at: (&str, u64)) -> bool {
+    let globs = "*-wal,*-journal";
+    let home = common::directory(&format!("calls-{journal}"));
+    let mut root = home.join("root");
+    std::fs::create_dir_all(&root).unwrap();
+    let run = Run::start(&home, &root, globs, false);
+    let (told, ended) = killed_at(&run, &root, journal, at);
+    let run = moved(run, &home, &mut root, globs, at.1);
+    let mut command = run.command(&program("sqlite3"));
+    command.arg("t.db").current_dir(&root);
+    command.arg("pragma integrity_check; select count(*), ifnull(max(a), 0) from t;");
+    let said = String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned();
+    let mut lines = said.lines();
+    assert_eq!(lines.next(), Some("ok"), "{journal}, killed at {at:?}: {said}");
+    // Without a table there was no commit.
+    let rows = lines.next().and_then(|line| line.split_once('|')).unwrap_or(("0", "0"));
+    let (count, last) = (rows.0.parse::<u64>().unwrap(), rows.1.parse::<u64>().unwrap());
+    assert!(count == last && last >= told, "{journal}, {at:?}: {told} told, {said}");
+    assert!(!ended || last == ROWS, "{journal}: it came to its end");
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+    ended
+}
+
+/// docs/faults.md: N13
+#[test]
+#[ignore = "needs sqlite3 and strace: cargo xtask ncl"]
+fn sqlite_that_is_killed_at_any_of_its_calls_loses_no_commit() {
+    for journal in ["wal", "delete"] {
+        let (mut points, mut rng) = (0, Rng::new(3));
+        for call in CALLS {
+            let mut number = 1 + rng.below(5);
+            while !kill_and_recover(journal, (call, number)) {
+                points += 1;
+                number += 1 + rng.below(2 * CALLS_STEP / rounds());
+            }
+        }
+        assert!(points > 30, "{journal}: {points} places are few");
+        eprintln!("sqlite, {journal}: killed at {points} calls");
+    }
+}
+
+/// Commits of a program that is killed at one of its calls.
+const ROWS: u64 = 12;
+
+/// Calls of a kind between two places, when programs are killed once.
+const CALLS_STEP: u64 = 120;
