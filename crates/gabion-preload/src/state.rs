@@ -253,7 +253,13 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
     let Some((generation, _)) = rest.strip_prefix(b":").and_then(names::number) else {
         return;
     };
-    let synced = raw::flags(descriptor as c_int) & libc::O_DSYNC != 0;
+    let flags = raw::flags(descriptor as c_int);
+    if (1..=2).contains(&descriptor) && flags & libc::O_ACCMODE != libc::O_RDONLY {
+        raw::tell(&[b"standard output or error leads to a near-compute log; this program is not \
+            started, as the C library would write there unseen"]);
+        raw::exit(125);
+    }
+    let synced = flags & libc::O_DSYNC != 0;
     let file = Mirrored { slot, generation, synced };
     if file.slot(shared).is_some() {
         set(descriptor as c_int, Some(file));

@@ -170,3 +170,28 @@ fn a_name_of_the_store_that_a_file_with_bytes_has_too_ends_the_start() {
     assert_eq!(std::fs::read(home.join("a.log")).unwrap(), b"of another program");
     std::fs::remove_dir_all(home).unwrap();
 }
+
+/// docs/faults.md: N11
+#[test]
+fn descriptors_pass_to_the_next_program_and_standard_output_to_a_log_is_refused() {
+    let home = common::directory("exec");
+    let run = Run::start(&home, &home, "*.log", false);
+    let shell = |text: &str| {
+        let mut command = run.command(Path::new("/bin/sh"));
+        command.args(["-c", text]).current_dir(&home).output().unwrap()
+    };
+    let output = shell("exec 7> a.log; echo one >&7; sh -c 'echo more >&7'");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = shell("exec 7>> a.log; sh -c 'echo two >&7'");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = shell("/bin/echo unseen > b.log");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("near-compute log"), "{said}");
+    run.stop();
+    let run = Run::start(&home, &home, "*.log", false);
+    let files = run.owner.files();
+    assert_eq!(files, [(b"a.log".to_vec(), 4 + 5 + 4), (b"b.log".to_vec(), 0)]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
