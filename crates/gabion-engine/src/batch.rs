@@ -116,8 +116,8 @@ impl BatchBuilder {
         Ok(&self.bytes[self.bytes.len() - len..])
     }
 
-    /// Sets `key` to a value that is packed, until a group time if there is one. Returns the kind of
-    /// the operation, and the value as it is stored.
+    /// Sets `key` to a value that is packed, until a group time if there is one. Returns the kind
+    /// of the operation, and the value as it is stored.
     ///
     /// # Errors
     /// As for [`BatchBuilder::put`].
@@ -291,11 +291,12 @@ fn check_value(value: &[u8]) -> Result<()> {
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// `Put`, `ExpiringPut`, one of their packed kinds, `Merge`, `Delete`, `RangeDelete` or `Clear`.
+    /// `Put`, `ExpiringPut`, one of their packed kinds, `Merge`, `Delete`, `RangeDelete`, `Clear`.
     pub kind: EntryKind,
     /// Engine key, keyspace byte included; never empty.
     pub key: &'a [u8],
-    /// As it is stored: begins with the expiry of what expires; the operand of a `Merge`; the engine key that
+    /// As it is stored: begins with the expiry of what expires; the operand of a `Merge`; the
+    /// engine key that
     /// ends a `RangeDelete`. Empty for the other deletes.
     pub value: &'a [u8],
 }

@@ -15,8 +15,8 @@
 //! [`LARGE_VALUES_MIN`] bytes, so none is a counter.
 
 use crate::entry::EntryKind;
+use crate::pointer::{LARGE_VALUES_MIN, Pointer};
 use crate::sst::{BlockCodec, Compression, Compressor, decompress_value};
-use crate::values::LARGE_VALUES_MIN;
 use alloc::format;
 use gabion_base::codec::Reader;
 use gabion_base::units::VALUE_LEN_MAX;
@@ -146,6 +146,22 @@ pub fn unpack(stored: &[u8]) -> Result<Bytes> {
             codec.as_str()
         ))),
     }
+}
+
+/// The value in the bytes to which a pointer leads, which were checked.
+///
+/// # Errors
+/// Corruption that names file and place when they are packed and no value of its length.
+pub fn unpack_at(pointer: &Pointer, stored: Bytes) -> Result<Bytes> {
+    if !pointer.is_packed() {
+        return Ok(stored);
+    }
+    let &Pointer { file, offset, raw_len, .. } = pointer;
+    let unpacked = unpack(&stored).and_then(|value| match value.len() {
+        len if len == raw_len as usize => Ok(value),
+        len => Err(Error::corruption(format!("{len} bytes unpacked, expected {raw_len}"))),
+    });
+    unpacked.map_err(|error| error.within(format!("{file} at offset {offset}")))
 }
 
 #[cfg(test)]

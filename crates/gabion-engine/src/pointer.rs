@@ -18,15 +18,15 @@
 use crate::entry::Trailer;
 use crate::expiry::expiry_of;
 use crate::file::{FILE_LEN_MAX, FileRange};
-use crate::packed;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_base::{Error, FileId, FileKind, Result};
-use gabion_media::Bytes;
 
+/// The least length from which on values may lie apart: a pointer takes a quarter of it.
+pub const LARGE_VALUES_MIN: u32 = 64;
 /// Longest pointer. Lengths and offsets have 32 bits at most.
 pub const POINTER_LEN_MAX: usize = 1 + 5 * 5 + 4;
 
@@ -111,22 +111,6 @@ impl Pointer {
     #[must_use]
     pub const fn is_packed(&self) -> bool {
         self.raw_len != self.len
-    }
-
-    /// The value in the bytes to which the pointer leads, which were checked.
-    ///
-    /// # Errors
-    /// Corruption that names file and place when they are packed and no value of its length.
-    pub fn unpack(&self, stored: Bytes) -> Result<Bytes> {
-        if !self.is_packed() {
-            return Ok(stored);
-        }
-        let Self { file, offset, raw_len, .. } = *self;
-        let unpacked = packed::unpack(&stored).and_then(|value| match value.len() {
-            len if len == raw_len as usize => Ok(value),
-            len => Err(Error::corruption(format!("{len} bytes unpacked, expected {raw_len}"))),
-        });
-        unpacked.map_err(|error| error.within(format!("{file} at offset {offset}")))
     }
 
     /// The range to be read.

@@ -366,7 +366,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> ReadIterator<S, C> {
     /// then two, then four, at most 64 and 1 MiB.
     #[must_use]
     pub fn expecting(mut self, pairs: usize) -> Self {
-        self.walk.expect(pairs);
+        self.walk.set_pace(pairs);
         self
     }
 

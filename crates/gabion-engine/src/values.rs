@@ -24,7 +24,7 @@
 //!
 //! ```text
 //!  │ key length var │ value length var │ trailer u64 │ value crc u32 │ crc u32 │ key │ value │
-//!  trailer: sequence number and kind of the entry that has the value beside it: Put or ExpiringPut,
+//!  trailer: sequence number and kind of the entry that has the value beside it: Put, ExpiringPut,
 //!  or one of their packed kinds, whose value is packed here too (see [`crate::packed`])
 //!  crc = CRC32C(all before it, key), lineage (group, kind, file number, record offset) folded in
 //! ```
@@ -37,6 +37,7 @@ use crate::file::{
     FILE_LEN_MAX, FileMeta, FinishedFile, combine_chunks, lower_bound_of, upper_bound_of,
 };
 use crate::packed;
+pub use crate::pointer::LARGE_VALUES_MIN;
 use crate::pointer::Pointer;
 use crate::sst::{Area, Chunks};
 use alloc::format;
@@ -53,8 +54,6 @@ pub const FORMAT_VERSION: u16 = 1;
 pub const ENDS_LEN: usize = 64;
 /// Bytes of a record besides key and value, at most.
 pub const RECORD_OVERHEAD_MAX: usize = 3 + 4 + 8 + 4 + 4;
-/// The least length from which on values may lie apart: a pointer takes a quarter of it.
-pub const LARGE_VALUES_MIN: u32 = 64;
 
 const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"GABIONVL");
 const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"GABIONVE");

@@ -92,8 +92,8 @@ impl<'a> Picker<'a> {
         Self { urgent, ..self }
     }
 
-    /// Whether values may be copied out of values files with garbage now, if room is not short: else
-    /// what was copied of late is enough.
+    /// Whether values may be copied out of values files with garbage now, if room is not short:
+    /// else what was copied of late is enough.
     #[must_use]
     pub(crate) const fn collecting(self, collects: bool) -> Self {
         Self { collects, ..self }

@@ -11,9 +11,9 @@
 //! than a quarter of all values are dead, SSTs are written anew where they lie, those first that
 //! reference the file with the most garbage.
 //!
-//! Who begins jobs sets a pace, and while it is passed nothing is copied: compactions leave pointers
-//! as they are, and their garbage stays for later. Want of room knows no pace. Values files of which
-//! nothing lives go unread at any time.
+//! Who begins jobs sets a pace, and while it is passed nothing is copied: compactions leave
+//! pointers as they are, and their garbage stays for later. Want of room knows no pace. Values
+//! files of which nothing lives go unread at any time.
 //!
 //! A file is worth it when half of it is dead: then no more is written than is given back. When a
 //! quarter of all values are dead, a quarter of a file is enough, as there is no other way to less.
@@ -111,8 +111,8 @@ impl Picker<'_> {
     }
 
     /// Slots that are kept so that values files with garbage can be emptied when no others are
-    /// free: for an SST that is written anew with the values that it leads to, and for what the jobs
-    /// that follow leave of their last slots.
+    /// free: for an SST that is written anew with the values that it leads to, and for what the
+    /// jobs that follow leave of their last slots.
     pub(crate) fn slots_for_collection(&self, estimate: Estimate) -> u64 {
         if self.version.values_stats().files == 0 {
             return 0;

@@ -1,7 +1,7 @@
 //! Values of other files, several at once: those that lie near each other in one read, all reads
 //! under way together.
 
-use super::tables::Tables;
+use super::tables::{COPIED_LEN_MAX, Tables};
 use crate::cache::ReadCache;
 use crate::file::{FileRange, FileSource};
 use crate::pointer::Pointer;
@@ -18,9 +18,6 @@ pub(super) const AHEAD_LEN_MAX: usize = MIB as usize;
 /// Entries that an iterator passes on its look for further values, at most: nobody may want them.
 pub(super) const AHEAD_STEPS_MAX: u64 = 1024;
 
-/// Values up to this long are copied out of the blocks of the device that they were read with: of
-/// longer ones these have an eighth more at most.
-pub(super) const COPIED_LEN_MAX: usize = 64 * 1024;
 /// Values between which no more lies are read together: a read has whole blocks of the device.
 const GAP_MAX: u64 = BLOCK_LEN as u64;
 /// Bytes of such a read.

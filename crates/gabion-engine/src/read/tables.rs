@@ -1,9 +1,9 @@
 //! The files of a version as readers: opened once, kept beside the file or in a cache.
 
-use super::ahead::COPIED_LEN_MAX;
 use crate::cache::{LocalCache, ReadCache};
 use crate::entry::{EntryKind, Trailer};
 use crate::file::{FileMeta, FileRange, FileSource, noted};
+use crate::packed;
 use crate::pointer::Pointer;
 use crate::sst::SstReader;
 use crate::version::FileRef;
@@ -13,6 +13,10 @@ use alloc::sync::Arc;
 use core::ops::Deref;
 use gabion_base::{GroupId, Result, SequenceNumber};
 use gabion_media::Bytes;
+
+/// Values up to this long are copied out of the blocks of the device that they were read with: of
+/// longer ones these have an eighth more at most.
+pub(super) const COPIED_LEN_MAX: usize = 64 * 1024;
 
 /// Through what files are read: where their bytes lie, and what reads leave for each other. Cheap
 /// to clone.
@@ -92,7 +96,7 @@ impl<S: FileSource, C: ReadCache> Tables<S, C> {
     pub(super) fn keep_value(&self, pointer: &Pointer, read: Result<Bytes>) -> Result<Bytes> {
         let checked = read.and_then(|stored| {
             pointer.check(&stored)?;
-            pointer.unpack(stored)
+            packed::unpack_at(pointer, stored)
         });
         let mut value = noted(&self.source, pointer.file, checked)?;
         if value.len() <= COPIED_LEN_MAX && !pointer.is_packed() {

@@ -292,7 +292,7 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
     }
 
     /// Has it read values that lie in other files for about so many pairs at once after a seek.
-    pub(super) fn expect(&mut self, pairs: usize) {
+    pub(super) fn set_pace(&mut self, pairs: usize) {
         self.pace = Pace::expecting(pairs);
     }
 

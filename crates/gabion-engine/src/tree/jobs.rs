@@ -125,7 +125,7 @@ impl Tree {
         if self.jobs.idle.as_ref().is_some_and(|idle| idle.asked == asked && !is_over(idle)) {
             return None;
         }
-        let room = self.room_for(JobKind::Compaction, context);
+        let room = self.room(JobKind::Compaction, context);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy)
             .within(room)
             .below_operands(self.operands_in_memory_ms())
@@ -193,7 +193,7 @@ impl Tree {
             files: pick.inputs,
             emptied,
         };
-        let room = self.room_for(pick.kind, context);
+        let room = self.room(pick.kind, context);
         if !inputs.emptied.is_empty() && !inputs.fits(room) {
             inputs.emptied.clear();
             inputs.recipe.emptied.clear();
@@ -238,7 +238,7 @@ impl Tree {
         if pick.kind != JobKind::Compaction {
             return Vec::new();
         }
-        let room = self.room_for(pick.kind, context);
+        let room = self.room(pick.kind, context);
         let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);
         picker
             .within(room)
@@ -253,7 +253,7 @@ impl Tree {
         let keeps_deletes = inputs.recipe.kind == JobKind::Flush && !inputs.recipe.bottommost;
         let deletes = inputs.memtables.iter().map(|table| table.deletes()).sum();
         let parted_from = self.parted_from(deletes);
-        let room = self.room(JobKind::Flush, slots_free, false);
+        let room = self.slots_in(JobKind::Flush, slots_free, false);
         let len = inputs.recipe.output_len;
         if !keeps_deletes || parted_from == 0 || !inputs.outgoing().fits(len, PARTS, room) {
             return 0;
@@ -324,17 +324,17 @@ impl Tree {
     /// such jobs take usually, or more after [`Self::job_ran_out_of_slots`].
     #[must_use]
     pub fn job_slots(&mut self, inputs: &JobInputs, slots_free: u64) -> u64 {
-        let room = self.room(inputs.recipe.kind, slots_free, true);
+        let room = self.slots_in(inputs.recipe.kind, slots_free, true);
         inputs.slots(room)
     }
 
     /// The slots that a job of this kind may take.
-    pub(super) fn room_for(&mut self, kind: JobKind, context: &JobContext) -> Room {
-        self.room(kind, context.slots_free, context.urgent)
+    pub(super) fn room(&mut self, kind: JobKind, context: &JobContext) -> Room {
+        self.slots_in(kind, context.slots_free, context.urgent)
     }
 
     /// The same of so many, with those that are kept for collection where it is `urgent`.
-    fn room(&mut self, kind: JobKind, free: u64, urgent: bool) -> Room {
+    fn slots_in(&mut self, kind: JobKind, free: u64, urgent: bool) -> Room {
         let needed = self.jobs.needed.unwrap_or_else(|| self.slots_needed());
         self.jobs.needed = Some(needed);
         let (memory, tables) = self.unflushed();

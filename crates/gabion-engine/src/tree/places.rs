@@ -6,7 +6,7 @@ use crate::entry::EntryKind;
 use crate::expiry::EXPIRY_LEN;
 use crate::packed;
 use crate::places::{LastSegment, LogLayout};
-use crate::values::LARGE_VALUES_MIN;
+use crate::pointer::LARGE_VALUES_MIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber};

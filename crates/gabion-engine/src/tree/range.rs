@@ -51,7 +51,7 @@ impl Tree {
 
     /// The next job of the first range that was asked for.
     pub(super) fn pick_asked(&mut self, context: &JobContext) -> Option<Pick> {
-        let room = self.room_for(JobKind::Compaction, context);
+        let room = self.room(JobKind::Compaction, context);
         loop {
             let range = self.jobs.ranges.waiting.front_mut()?;
             let picker = Picker::new(&self.config, self.versions.current(), &self.jobs.busy);

@@ -426,8 +426,8 @@ fn values_that_have_expired_go_unread() {
     assert_eq!((store.stats().files, store.values_files().len()), (0, 0));
 }
 
-/// Over its pace nothing is copied, whoever compacts; what is dead as a whole goes all the same, and
-/// want of room knows no pace. Since when there is garbage is told in group time.
+/// Over its pace nothing is copied, whoever compacts; what is dead as a whole goes all the same,
+/// and want of room knows no pace. Since when there is garbage is told in group time.
 #[test]
 fn collection_keeps_to_its_pace_but_for_want_of_room() {
     let paced = JobContext { collects: false, ..context() };

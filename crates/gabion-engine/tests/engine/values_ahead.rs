@@ -1,5 +1,5 @@
-//! Iterators read the values of pairs ahead: several at once, in order, within bounds of memory, and
-//! nobody sees a difference.
+//! Iterators read the values of pairs ahead: several at once, in order, within bounds of memory,
+//! and nobody sees a difference.
 
 use crate::each::mixed;
 use crate::support::*;
@@ -100,8 +100,8 @@ fn the_further_an_iterator_goes_the_more_values_it_reads_at_once() {
     assert_eq!(tables.source.waves.borrow().len(), 1);
 }
 
-/// What an iterator holds of values ahead stays within its bound, however long they are, but for one
-/// that is longer.
+/// What an iterator holds of values ahead stays within its bound, however long they are, but for
+/// one that is longer.
 #[test]
 fn values_ahead_take_no_more_memory_than_they_may() {
     let lens = |n: u64| match n % 40 {

@@ -228,6 +228,6 @@ fn a_values_file_with_packed_values_has_these_bytes() {
     for (record, kind) in records.iter().zip(kinds) {
         assert_eq!((record.trailer.kind(), record.pointer.raw_len), (kind, len));
         record.pointer.check(record.value).unwrap();
-        assert_eq!(record.pointer.unpack(stored.clone().into()).unwrap(), value);
+        assert_eq!(packed::unpack_at(&record.pointer, stored.clone().into()).unwrap(), value);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a job begins that copies b bytes ─► credit − b
-//!   time passes                      ─► credit + rate · time, up to what the rate gives in BURST_MS
+//!   time passes                      ─► credit + rate · time, at most what BURST_MS give
 //!   credit > 0: jobs may copy; a job that begins with any credit copies all of its values
 //! ```
 

@@ -11,7 +11,7 @@ use gabion_engine::range_delete::Fragment;
 use gabion_engine::sst::inspect::{DataBlock, IndexEntry, Inspector};
 use gabion_engine::sst::{Footer, Properties};
 use gabion_engine::{
-    Entry, EntryKind, FileMeta, FileSource, Keyspace, Operand, Pointer, ValueRecords,
+    Entry, EntryKind, FileMeta, FileSource, Keyspace, Operand, Pointer, ValueRecords, packed,
 };
 use gabion_node::{LocalStore, PoolSource};
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ fn records(image: &[u8], group: GroupId, meta: &FileMeta, entries: bool, out: &m
             fields["raw_len"] = record.pointer.raw_len.into();
         }
         if entries {
-            let value = record.pointer.unpack(record.value.to_vec().into());
+            let value = packed::unpack_at(&record.pointer, record.value.to_vec().into());
             if let Some(value) = out.readable(0, value)? {
                 fields["value"] = bytes(&value);
             }

@@ -6,7 +6,7 @@ use super::scrub::{Scrubbed, Source, run_with, scrub, source};
 use crate::at_rest::AtRest;
 use gabion_base::{Error, FileKind, Result};
 use gabion_engine::sst::inspect::Inspector;
-use gabion_engine::{FileMeta, FileSource, SstReader, ValueRecords};
+use gabion_engine::{FileMeta, FileSource, SstReader, ValueRecords, packed};
 use gabion_node::NodeOptions;
 use gabion_node::open::OpenedPool;
 use gabion_pool::inspect;
@@ -93,7 +93,7 @@ fn values(pool: &AtRest, source: &Source, meta: &FileMeta, scrubbed: &mut Scrubb
             let record = record?;
             record.pointer.check(record.value)?;
             if record.pointer.is_packed() {
-                record.pointer.unpack(record.value.to_vec().into())?;
+                packed::unpack_at(&record.pointer, record.value.to_vec().into())?;
             }
         }
         Ok(())
