@@ -192,7 +192,9 @@ pub(crate) fn rename(ends: [(c_int, usize); 2], flags: u32) -> Answer {
     let Some(ready) = ready() else {
         return call();
     };
-    let matches = raw::path(ends[1].1).is_some_and(|path| ready.may_match(path));
+    let matching = |path| raw::path(path).is_some_and(|path| ready.may_match(path));
+    let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+    let matches = matching(ends[1].1) || exchanged && matching(ends[0].1);
     if !matches && !ready.shared.has_files() {
         return call();
     }
@@ -252,13 +254,21 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
         let [(from, old), (to, new)] = ends;
         raw::forward(libc::SYS_linkat, &[word(from), old, word(to), new, word(flags)])
     };
-    let Some(ready) = ready().filter(|ready| ready.shared.has_files()) else {
+    let matches = |ready: &&Ready| raw::path(ends[1].1).is_some_and(|path| ready.may_match(path));
+    let Some(ready) = ready().filter(|ready| ready.shared.has_files() || matches(ready)) else {
         return call();
     };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW == 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     let from = Named::new(ends[0].0, ends[0].1, follow);
-    let Some((slot, generation)) = from.and_then(|from| from.mirrored(ready)) else {
-        return call();
+    let Some((slot, generation)) = from.as_ref().and_then(|from| from.mirrored(ready)) else {
+        let answer = call();
+        let status = from.and_then(|from| from.status).filter(|_| answer == 0 && matches(&ready));
+        // Its bytes stay in the file system, though this name of it matches.
+        return status.map_or(answer, |status| {
+            let (device, inode) = (status.st_dev, status.st_ino);
+            let request = Request { device, inode, ..Request::new(Operation::Linked) };
+            ask(ready, request, [&[], &[]]).map_or_else(raw::refuse, |_| answer)
+        });
     };
     let linked = || {
         let to = Named::new(ends[1].0, ends[1].1, libc::AT_SYMLINK_NOFOLLOW).ok_or(libc::EFAULT)?;

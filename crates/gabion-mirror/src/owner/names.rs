@@ -296,6 +296,10 @@ impl State {
         } else if request.value & moved::EXCHANGED != 0 {
             changes.extend(set(name_from.as_ref(), file_to));
             changes.extend(set(name_to.as_ref(), file_from));
+            for (path, file) in [(from, file_to), (to, file_from)] {
+                let status = std::fs::symlink_metadata(path).ok().filter(|_| file.is_none());
+                self.plain.extend(status.map(|status| (status.dev(), status.ino())));
+            }
         } else if file_from.is_some() && file_from == file_to {
             // Two names of one file: nothing happened.
         } else {
@@ -345,6 +349,11 @@ impl State {
     }
 
     pub(super) fn linked(&mut self, request: &Request, path: &Path) -> Result<Reply, Errno> {
+        // Not mirrored, and linked to a name that matches.
+        if request.inode != 0 {
+            self.plain.insert((request.device, request.inode));
+            return Ok(Reply::default());
+        }
         let file = self.mirror(request)?.file;
         let name = self.name(path).ok_or(libc::EXDEV)?;
         self.edit(&[NameChange::Set(name, file)])?;
