@@ -208,11 +208,7 @@ pub(crate) fn measure(
         // All CPU is counted from `clock` to here, and so is the time that it is compared with.
         let wall = clock.elapsed();
         let requests_seconds = requests.as_secs_f64();
-        let user = UserBytes {
-            written: tally.written_bytes,
-            read: tally.read_bytes,
-            live: plan.sizes.sum(records) + KEY_LEN as u64 * records,
-        };
+        let user = user_bytes(plan, &tally, records);
         offers.entry(workload.as_str()).or_insert(tally.total() as f64 / requests_seconds);
         phases.push(Phase {
             workload,
@@ -229,6 +225,12 @@ pub(crate) fn measure(
         before = after;
     }
     Ok(Run { config, compaction, phases })
+}
+
+/// What users wrote and read in a workload, and have after it.
+fn user_bytes(plan: &Plan, tally: &Tally, records: u64) -> UserBytes {
+    let live = plan.sizes.sum(records) + KEY_LEN as u64 * records;
+    UserBytes { written: tally.written_bytes, read: tally.read_bytes, live }
 }
 
 /// Requests a second of an offered load; a percent refers to the answers in a closed loop before.

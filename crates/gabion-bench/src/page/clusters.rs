@@ -196,7 +196,7 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
     facts.extend(codec.map(|codec| ("compression", codec)));
     facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
-    facts.extend(s.large_values.map(|len| ("values apart from", format!("{len} bytes"))));
+    facts.extend(s.large_values.map(|len| ("values apart", format!("from {len} bytes on"))));
     facts.extend(s.growth_factor.map(|growth| ("growth factor", growth.to_string())));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
     let offered = loads::words(&s.offered, &s.offered_rates);

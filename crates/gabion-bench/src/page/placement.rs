@@ -18,10 +18,10 @@ use crate::text::grouped;
 use std::collections::BTreeSet;
 
 /// A description of the figures and of their differences.
-const TEXT: &str = "Tebis (§4 and 5) with Gabion's two ways of compacting for its own: primary, which ships \
-     files, for Send-Index; every-replica, which ships nothing, for Build-Index. -apart: large \
-     values do not lie in the tree, as in all of Tebis. RocksDB and BlobDB (garbage collection on) \
-     are no part of the paper.";
+const TEXT: &str = "Tebis (§4 and 5) with Gabion's two ways of compacting for its own: \
+     primary, which ships files, for Send-Index; every-replica, which ships nothing, for \
+     Build-Index. -apart: large values do not lie in the tree, as in all of Tebis. RocksDB \
+     and BlobDB (garbage collection on) are no part of the paper.";
 
 /// The paper's sides: shipping against compacting everywhere.
 const PAIR: [Side; 2] = Side::PAIRS[0];
@@ -185,7 +185,7 @@ impl<'a> Figure<'a> {
         let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
         facts.extend(codec.map(|codec| ("compression", codec)));
         facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
-        facts.extend(s.large_values.map(|len| ("values apart from", format!("{len} bytes"))));
+        facts.extend(s.large_values.map(|len| ("large values", format!("from {len} bytes on"))));
         facts.extend(s.growth_factor.map(|growth| ("growth factor", growth.to_string())));
         facts.extend(s.baseline_log.iter().map(|log| ("log of RocksDB's stores", log.clone())));
         let rounds = self.experiments.iter().map(|experiment| {

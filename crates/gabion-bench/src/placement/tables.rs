@@ -30,12 +30,13 @@ pub(crate) const COLUMNS: [Column; 11] = [
 ];
 
 /// What they are.
-pub(crate) const LEGEND: &str = "CPU: of all replicas until compaction is quiet, per request; jobs: flush, compaction and \
-     shipping, of the primary and of each secondary. Read, written: bytes of the device for each \
-     byte that users wrote, per replica; log, files: bytes over the wire for each, per secondary. \
-     I/O and network amplification: traffic of all devices, and what all replicas sent and \
-     received, ÷ bytes that users wrote or read (Tebis §4). Space: bytes of a replica's store ÷ \
-     those of the newest versions. Memory: resident, of all replicas.\n";
+pub(crate) const LEGEND: &str = "CPU: of all replicas until compaction is quiet, per request; \
+     jobs: flush, compaction and shipping, of the primary and of each secondary. Read, written: \
+     bytes of the device for each byte that users wrote, per replica; log, files: bytes over \
+     the wire for each, per secondary. I/O and network amplification: traffic of all devices, \
+     and what all replicas sent and received, ÷ bytes that users wrote or read (Tebis §4). \
+     Space: bytes of a replica's store ÷ those of the newest versions. Memory: resident, of \
+     all replicas.\n";
 
 fn two(value: f64) -> String {
     format!("{value:.2}")
@@ -91,7 +92,6 @@ pub(super) fn of_mix(measured: &Measured, style: Style) -> String {
         }
     }
     table.write(style, &mut out);
-    line(&mut out, LEGEND);
     for (side, run) in &measured.runs {
         let round = run.config.get("round").and_then(serde_json::Value::as_u64);
         let round = round.filter(|_| rounds(measured, *side).len() > 1);
@@ -150,7 +150,7 @@ pub(super) fn beside_paper(all: &[Measured], style: Style) -> String {
             table_row(&mut table, all, paper, pair);
         }
     }
-    let mut out = String::new();
+    let mut out = format!("{LEGEND}\n");
     if table.is_empty() {
         return out;
     }
