@@ -13,8 +13,8 @@
 //! between the work of one epoch and that of the next, so that the duration of the work under some
 //! options changes no answer.
 //!
-//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 13 on (four times
-//! 13 are more than the sets) other scripts follow.
+//! `cargo test` takes four of the sets, `GABION_TIMES` multiplies them, and from 15 on (four times
+//! 15 are more than the sets) other scripts follow.
 
 mod checkpoint;
 mod group;
