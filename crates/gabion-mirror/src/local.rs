@@ -32,7 +32,7 @@ const HEAD: &str = "gabion-ncl-names 1";
 #[derive(Debug)]
 pub struct LocalFiles {
     directory: PathBuf,
-    _lock: File,
+    lock: File,
     next: u64,
     files: BTreeMap<FileId, (Metadata, File)>,
     names: BTreeMap<Vec<u8>, FileId>,
@@ -49,7 +49,7 @@ impl LocalFiles {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         let (files, names) = (BTreeMap::new(), BTreeMap::new());
         let directory = directory.to_path_buf();
-        let mut store = Self { directory, _lock: lock, next: 1, files, names };
+        let mut store = Self { directory, lock, next: 1, files, names };
         match std::fs::read_to_string(store.directory.join("names")) {
             Ok(text) => store.parse(&text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -144,6 +144,13 @@ impl LocalFiles {
         let new = self.directory.join("names.new");
         std::fs::write(&new, text)?;
         std::fs::rename(&new, self.directory.join("names"))
+    }
+}
+
+impl Drop for LocalFiles {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another thread starts just now has a copy.
+        let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
     }
 }
 
