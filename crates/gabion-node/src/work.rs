@@ -35,8 +35,8 @@ pub enum Work {
     Job(Box<JobOrder>),
     /// Write a file into granted slots of a secondary and flush there.
     Ship(Box<ShipOrder>),
-    /// Read a whole file and compare it with its checksum, to ship it again.
-    ReadFile(Arc<FilePlacement>),
+    /// Read a whole file and compare it with its checksums, to ship it again.
+    ReadFile(VerifyOrder),
     /// Read a whole file at a secondary and compare it with its checksums, as it is damaged here.
     Fetch(Box<FetchOrder>),
     /// Write a whole file into local slots and flush, as it is damaged where it lay.
@@ -273,7 +273,7 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
             Done::Commit(gabion_pool::write_commit(&store.medium, commit).await)
         }
         Work::Drain(order) => Done::Drain(drain(order, store).await),
-        Work::ReadFile(placement) => Done::ReadFile(read_whole(&placement, store).await),
+        Work::ReadFile(order) => Done::ReadFile(read_whole(&order, store).await),
         Work::Rewrite(order) => Done::Rewrite(rewrite(&order, store).await),
         Work::Verify(order) => Done::Verify(verify(&order, store).await),
         Work::ReadLog(order) => Done::ReadLog(read_log(*order, store).await),
@@ -350,22 +350,26 @@ fn check_chunks(file: FileId, bytes: &[u8], chunk_crcs: &[u32]) -> Result<()> {
     })
 }
 
-/// Reads a whole file. Bytes that do not fit the checksum go to nobody.
-async fn read_whole(placement: &FilePlacement, store: &LocalStore) -> Result<Bytes> {
+/// Reads a whole file. Bytes that do not fit the checksums go to nobody. These are those of the
+/// file's description: the place of a segment of the log tells none, as it was made before its
+/// bytes came.
+async fn read_whole(order: &VerifyOrder, store: &LocalStore) -> Result<Bytes> {
+    let VerifyOrder { placement, chunk_crcs } = order;
+    let placement = &**placement;
+    check_chunk_count(placement, chunk_crcs)?;
     let starts = (0..placement.len).step_by(CHUNK_LEN as usize);
     let chunks = starts.map(|at| (placement, at..(at + CHUNK_LEN).min(placement.len)));
     let chunks: Vec<_> = chunks.collect();
     let read = gabion_pool::read_files(&store.medium, &store.geometry, &chunks).await;
-    let (mut whole, mut found) = (AlignedBuf::with_capacity(placement.len as usize), 0);
-    for chunk in read {
+    let mut whole = AlignedBuf::with_capacity(placement.len as usize);
+    for (chunk, expected) in read.into_iter().zip(chunk_crcs) {
         let chunk = chunk?;
-        found = crc::append(found, &chunk);
+        check_chunk(placement.file, whole.len() as u64, &chunk, *expected)?;
         whole.extend(&chunk);
         // The thread has requests to answer: a file of 16 MiB takes it several milliseconds.
         yield_now().await;
     }
-    let bytes = whole.freeze();
-    check_sum(placement.file, 0, bytes.len(), found, placement.checksum).map(|()| bytes)
+    Ok(whole.freeze())
 }
 
 /// Lets others on the thread have their turn.

@@ -34,7 +34,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, FileId, Frontier, ReplicaId, Result, Term};
+use gabion_base::{Error, FileId, FileKind, Frontier, ReplicaId, Result, Term};
 use gabion_engine::FileMeta;
 use gabion_pool::{FilePlacement, Pool};
 
@@ -632,9 +632,12 @@ impl Fill {
     }
 }
 
-/// Whether what lies somewhere was written as the file of this description.
+/// Whether what lies somewhere may have been written as the file of this description. The place of
+/// a segment that was logged here tells no checksum: it was made before its bytes came.
 fn is_of(placement: &FilePlacement, meta: &FileMeta) -> bool {
-    (placement.len, placement.checksum) == (meta.rounded_len(), meta.checksum)
+    let is_segment = meta.id.kind == FileKind::LogSegment;
+    let is_same = is_segment || placement.checksum == meta.checksum;
+    is_same && placement.len == meta.rounded_len()
 }
 
 #[cfg(test)]

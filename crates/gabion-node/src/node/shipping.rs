@@ -23,7 +23,7 @@ use super::outgoing::{Outgoing, OutgoingFiles};
 use super::{Counters, Output, RemoteCommand};
 use crate::message::{NodeMessage, ShippedFile};
 use crate::view::View;
-use crate::work::{BuiltFile, ShipOrder, Shipped, Work};
+use crate::work::{BuiltFile, ShipOrder, Shipped, VerifyOrder, Work};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
@@ -400,11 +400,15 @@ impl Shipping {
 
     /// Reads a file here, to be shipped, unless that is under way.
     fn read_back(&mut self, facts: &Facts, effects: &mut Effects, file: FileId) {
-        let is_read = self.files.get(file).is_none_or(|outgoing| outgoing.reading);
-        let Some(placement) = facts.place(file).filter(|_| !is_read) else { return };
+        let Some(outgoing) = self.files.get(file).filter(|outgoing| !outgoing.reading) else {
+            return;
+        };
+        let chunk_crcs = outgoing.meta.chunk_crcs.clone();
+        let Some(placement) = facts.place(file) else { return };
         self.files.change(file, |outgoing| outgoing.reading = true);
         self.reship_read_bytes += placement.len;
-        effects.begin(Order::ReadFile(placement.clone()), Work::ReadFile(placement));
+        let order = VerifyOrder { placement: placement.clone(), chunk_crcs };
+        effects.begin(Order::ReadFile(placement), Work::ReadFile(order));
     }
 
     pub(super) fn ship_done(
@@ -653,8 +657,8 @@ mod tests {
         let said: Vec<Output> = core::iter::from_fn(|| node.poll_output()).collect();
         assert!(matches!(said[..], [Output::Notice(_)]), "no order, and the session stays");
         placed(&mut node, &file);
-        let Some((id, Work::ReadFile(place))) = work(&mut node) else { panic!("it is not read") };
-        assert_eq!(place, file.placement);
+        let Some((id, Work::ReadFile(order))) = work(&mut node) else { panic!("it is not read") };
+        assert_eq!(order.placement, file.placement);
         node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
         assert_eq!((node.unshipped_bytes(), node.ship.unshipped_of_flushes()), (4_096, 4_096));
         let (id, order) = shipment(&mut node);
@@ -694,15 +698,15 @@ mod tests {
         }
         grant(&mut node, 1, 0..3);
         let mut reads = Vec::new();
-        while let Some((id, Work::ReadFile(place))) = work(&mut node) {
-            reads.push((id, place.file));
+        while let Some((id, Work::ReadFile(order))) = work(&mut node) {
+            reads.push((id, order.placement.file));
         }
         let [(_, first), (id, second)] = reads[..] else { panic!("{reads:?}") };
         assert_eq!([first, second], [files[0].meta.id, files[1].meta.id]);
         node.handle_done(id, Done::ReadFile(Ok(files[1].bytes.clone())));
         assert_eq!(shipment(&mut node).1.placement.file, second, "it waits for none before it");
-        let Some((_, Work::ReadFile(place))) = work(&mut node) else { panic!("none is read") };
-        assert_eq!(place.file, files[2].meta.id);
+        let Some((_, Work::ReadFile(order))) = work(&mut node) else { panic!("none is read") };
+        assert_eq!(order.placement.file, files[2].meta.id);
     }
 
     /// A member that grants no slots takes nothing, and what is read for it would fill the memory.
@@ -716,8 +720,8 @@ mod tests {
         }
         grant(&mut node, 1, 0..0);
         let mut reads = 0;
-        while let Some((id, Work::ReadFile(place))) = work(&mut node) {
-            let file = files.iter().find(|file| file.meta.id == place.file).unwrap();
+        while let Some((id, Work::ReadFile(order))) = work(&mut node) {
+            let file = files.iter().find(|file| file.meta.id == order.placement.file).unwrap();
             node.handle_done(id, Done::ReadFile(Ok(file.bytes.clone())));
             reads += 1;
         }

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
 use crate::{is_full, times};
-use gabion_base::ReplicaId;
+use gabion_base::{FileId, FileKind, ReplicaId};
 use gabion_node::{CompactionMode, FillStatus, FillStep, Node};
 use gabion_sim::{Faults, Options, World};
 
@@ -276,6 +276,77 @@ fn a_crash_at_any_step_of_a_copy_ends_with_the_same_state() {
         }
         eprintln!("coverage: {steps} steps of a copy, one crash in {stride} taken");
     }
+}
+
+/// A group in which large values stay in the log.
+fn kept_options(seed: u64, replicas: u32) -> Options {
+    let mut options = Options { replicas, loads: 0, ..options(seed) };
+    options.keep_in_log();
+    options
+}
+
+/// The segments that keep values of a replica's tree.
+fn segments(world: &World, index: usize) -> Vec<FileId> {
+    let mut files = world.files(index);
+    files.retain(|file| file.kind == FileKind::LogSegment);
+    files
+}
+
+/// The place of a segment was made before its bytes came, and tells no checksum of them: the head
+/// ships by that of the edit, and the member takes its own copies by it.
+///
+/// docs/faults.md: R11, R13
+#[test]
+fn the_second_of_two_is_filled_with_segments_that_keep_values() {
+    let (mut kept, mut reused) = (0, 0);
+    for seed in 0..4 * times() {
+        for is_empty in [true, false] {
+            let what = format!("seed {seed}, empty {is_empty}");
+            let options = kept_options(seed, 2);
+            let mut world = match is_empty {
+                true => with_nothing(seed, options),
+                false => older_state(seed, options),
+            };
+            kept += segments(&world, 0).len();
+            reused += fill(&mut world, &what).bytes_reused;
+            let damaged: Vec<_> = node(&world, 0).unwrap().damaged_files().collect();
+            assert!(damaged.is_empty(), "{what}: {damaged:?}");
+            end(&mut world, &what);
+        }
+    }
+    assert!(kept > 0, "no values stay in the log");
+    println!("coverage: {kept} segments kept values, {reused} bytes were here");
+}
+
+/// Either of two gives the other a segment that keeps values, into a place with a checksum, and no
+/// process ends.
+///
+/// docs/faults.md: E5, R13
+#[test]
+fn a_segment_that_keeps_values_and_rots_is_repaired_from_the_other_of_two() {
+    let mut repaired = [0, 0];
+    for seed in 0..3 * times() {
+        for rotten in [0, 1] {
+            let what = format!("seed {seed}, replica {}", rotten + 1);
+            let mut world = World::new(seed, kept_options(seed, 2));
+            let is_whole = |world: &World| {
+                // A start takes some steps.
+                (0..2).try_for_each(|index| node(world, index).map(|_| ()))?;
+                let segments = segments(world, 1 - rotten);
+                segments.into_iter().find(|it| (0..2).all(|index| world.is_whole(index, *it)))
+            };
+            let file = (0..200).find_map(|_| {
+                world.advance(20).unwrap_or_else(|error| panic!("{what}: {error}"));
+                is_whole(&world)
+            });
+            // Not every seed has values that stay there.
+            let Some(file) = file else { continue };
+            world.rot(rotten, file);
+            world.finish().unwrap_or_else(|error| panic!("{what}: {error}"));
+            repaired[rotten] += world.outcome().repaired_files;
+        }
+    }
+    assert!(repaired.iter().all(|count| *count > 0), "{repaired:?}");
 }
 
 #[cfg(feature = "planted")]
