@@ -89,7 +89,11 @@ impl<'a> Kept<'a> {
         let Some(LogLayout { segment_len, .. }) = self.layout else { return Ok(described) };
         for (file, mut uses) in self.segments {
             uses.pointers.sort_unstable_by_key(|pointer| pointer.offset);
-            let chunk_crcs = read_back(file, segment_len, &uses.pointers, source).await?;
+            let chunk_crcs = read_back(file, segment_len, &uses.pointers, source)
+                .await
+                // Whoever runs the flush learns that the log alone is at fault: without it, the
+                // flush can do.
+                .inspect_err(|error| source.note_damage(file, error))?;
             output.stats.bytes_read += segment_len;
             described.push(uses.describe(file, term, segment_len, chunk_crcs));
         }

@@ -511,7 +511,8 @@ impl Jobs {
         }
         tree.job_failed(&job.recipe);
         if is_damage && !job.recipe.kept.is_empty() {
-            // The log has rotted, and memory has the values: they go to a file of their own.
+            // The log has rotted or cannot be read there, and memory has the values: they go to a
+            // file of their own.
             job.recipe.memtables.iter().for_each(|memtable| tree.keep_none_of(*memtable));
             return effects.notice(format!("large values do not stay in the log: {error}"));
         }

@@ -5,7 +5,7 @@ use crate::no_space::start;
 use crate::replica::Replica;
 use gabion_base::units::{KIB, MIB};
 use gabion_base::{ErrorKind, FileId};
-use gabion_engine::{JobKind, TreeConfig};
+use gabion_engine::{Compression, JobKind, TreeConfig};
 use gabion_media::simulated::{Fault, OperationClass};
 use gabion_node::work::{FetchOrder, Fetched};
 use gabion_node::{RepairState, WriteGate, WriteStop};
@@ -68,6 +68,47 @@ fn a_compaction_whose_read_failed_once_begins_anew_as_its_input_is_whole() {
     replica.succeed(JobKind::Compaction);
     replica.pass(0);
     assert_eq!(replica.node.damaged_files().count(), 0);
+}
+
+/// A sector of the log cannot be read, and memory has what lies there.
+///
+/// docs/faults.md: E5, E9
+#[test]
+fn a_flush_that_cannot_read_the_log_has_its_values_in_a_file_and_not_there() {
+    let tree = TreeConfig {
+        memtable_len: 192 * KIB,
+        large_values: 100,
+        value_compression: Compression::None,
+        ..TreeConfig::default()
+    };
+    let mut replica = Replica::start(128 * MIB, tree, 128 * KIB);
+    let is_kept = |replica: &Replica| {
+        let recipes = replica.jobs.iter().map(|(_, order)| &order.inputs.recipe);
+        recipes.map(|recipe| recipe.kept.is_empty()).eq([false])
+    };
+    for _ in 0..8 {
+        replica.seal();
+        if is_kept(&replica) {
+            break;
+        }
+        replica.succeed(JobKind::Flush);
+        replica.pass(0);
+    }
+    assert!(is_kept(&replica), "no values stay in the log");
+    let before = replica.node.tree().version().values_stats();
+    replica.disk.plan(OperationClass::Read, 1, Fault::Fail);
+    let error = replica.run(JobKind::Flush).expect("the read fails");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    replica.pass(0);
+    let said = replica.said().last().cloned().unwrap_or_default();
+    assert!(said.starts_with("large values do not stay in the log: "), "{said}");
+    assert_eq!(replica.kinds(), [JobKind::Flush], "it begins anew");
+    assert!(!is_kept(&replica));
+    replica.succeed(JobKind::Flush);
+    replica.pass(0);
+    let after = replica.node.tree().version().values_stats();
+    assert_eq!(after.segments, before.segments);
+    assert!(after.files > before.files, "{after:?}");
 }
 
 /// docs/faults.md: E9
