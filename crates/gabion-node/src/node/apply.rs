@@ -276,7 +276,7 @@ impl Applying {
                 if self.was_applied(facts, tree, &edit, &encoded, record.end())? {
                     return Ok(());
                 }
-                self.queue(effects, tree, edit, encoded.to_vec(), record.end())
+                self.queue(facts, effects, tree, edit, encoded.to_vec(), record.end())
             }
             RecordKind::TermStart => {
                 if !facts.has(Mutant::GapsKept) {
@@ -387,9 +387,10 @@ impl Applying {
     /// Puts an edit in line. Numbers have no gaps: a gap would be an edit lost.
     ///
     /// # Errors
-    /// Corruption for another number than the next.
+    /// Corruption for another number than the next, and as [`check_segments`].
     pub(super) fn queue(
         &mut self,
+        facts: &Facts,
         effects: &mut Effects,
         tree: &mut Tree,
         edit: Edit,
@@ -404,6 +405,7 @@ impl Applying {
                 edit.number
             )));
         }
+        check_segments(facts, &edit)?;
         tree.reserve_files(edit.next_file);
         effects.due(&Step::QUEUED);
         self.waiting.push_back(Waiting { edit, encoded, end, since_ms: None });
@@ -646,7 +648,34 @@ impl Missing {
     }
 }
 
-/// Where the last segment ends in which an edit keeps values; zero where it keeps none.
+/// The segments in which an edit keeps values are whole ones of this log. Others could only come of
+/// another log, or of a defect, and the last would have no end.
+fn check_segments(facts: &Facts, edit: &Edit) -> Result<()> {
+    let len = facts.config.segment_len;
+    for meta in edit.segments() {
+        let in_edit = |error: Error| error.within(alloc::format!("edit {}", edit.number));
+        facts.log.config().check_segment(meta.id).map_err(in_edit)?;
+        if meta.len != len {
+            return Err(in_edit(Error::corruption(alloc::format!(
+                "{} has {} bytes, a segment of this log has {len}",
+                meta.id,
+                meta.len
+            ))));
+        }
+        let last = u64::MAX / len - 1;
+        if meta.id.ordinal() > last {
+            return Err(in_edit(Error::corruption(alloc::format!(
+                "{} is number {} of the log, whose last possible one is number {last}",
+                meta.id,
+                meta.id.ordinal()
+            ))));
+        }
+    }
+    Ok(())
+}
+
+/// Where the last segment ends in which an edit keeps values; zero where it keeps none. It is one
+/// of this log ([`check_segments`]).
 fn kept_end(facts: &Facts, edit: &Edit) -> LogPosition {
     let ends = edit.segments().map(|meta| (meta.id.ordinal() + 1) * facts.config.segment_len);
     LogPosition(ends.max().unwrap_or_default())

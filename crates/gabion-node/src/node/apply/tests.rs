@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use gabion_base::units::MIB;
 use gabion_base::{ErrorKind, FileKind, GroupId, MemTableId, ReplicaId, Result, Term};
+use gabion_base::{SEGMENT_ORDINAL_MAX, ShardId};
 use gabion_engine::{FileReference, Flushed, Keyspace, TreeConfig};
 use gabion_log::{RecordFlags, Stamp};
 use gabion_media::MediumHandle;
@@ -244,7 +245,9 @@ impl Alone {
 
     fn queue(&mut self, edit: Edit, end: u64) -> Result<()> {
         let end = LogPosition(end);
-        let queued = self.apply.queue(&mut self.asked, &mut self.node.tree, edit, Vec::new(), end);
+        let facts = facts!(self.node);
+        let (asked, tree) = (&mut self.asked, &mut self.node.tree);
+        let queued = self.apply.queue(&facts, asked, tree, edit, Vec::new(), end);
         self.apply.invariants(self.node.tree.last_edit());
         queued
     }
@@ -288,6 +291,32 @@ fn edits_out_of_order_or_repeated_are_refused_and_the_line_stays_as_it_was() {
     let due = core::iter::from_fn(|| alone.asked.next_effect());
     assert_eq!(due.filter(|effect| matches!(effect, Effect::Due(_))).count(), 2);
     assert_eq!(alone.next().unwrap().map(|ready| ready.edit.number), Some(1));
+}
+
+/// docs/faults.md: H3
+#[test]
+fn an_edit_that_keeps_values_elsewhere_than_in_whole_segments_of_this_log_is_refused() {
+    let mut alone = Alone::of(HEAD);
+    let len = alone.node.config.segment_len;
+    let shard = alone.node.log.config().shard;
+    let other = ShardId(shard.0 + 1);
+    let refused = [
+        (FileId::log_segment(shard, 3), len - 1, "a segment of this log has"),
+        (FileId::log_segment(other, 3), len, "is a log segment of shard"),
+        (FileId::log_segment(shard, SEGMENT_ORDINAL_MAX), len, "whose last possible one is"),
+    ];
+    let keeping = |file: FileId, len: u64| Edit {
+        values: alloc::vec![FileMeta { len, ..FileMeta::new(file, Term(1)) }],
+        ..change(1, &[], &[])
+    };
+    for (file, len, wanted) in refused {
+        let error = alone.queue(keeping(file, len), 0).unwrap_err();
+        assert_eq!(error.kind(), CORRUPTION);
+        let error = error.to_string();
+        assert!(error.contains(wanted) && error.contains("edit 1"), "{error}");
+        assert_eq!(alone.apply.waiting_count(), 0);
+    }
+    alone.queue(keeping(FileId::log_segment(shard, 3), len), 0).unwrap();
 }
 
 /// docs/faults.md: H3

@@ -83,7 +83,9 @@ impl Node {
         encoded: Vec<u8>,
         end: LogPosition,
     ) -> Result<()> {
-        let queued = self.apply.queue(&mut self.effects, &mut self.tree, edit, encoded, end);
+        let facts = facts!(self);
+        let queued =
+            self.apply.queue(&facts, &mut self.effects, &mut self.tree, edit, encoded, end);
         self.settle();
         queued
     }

@@ -268,8 +268,7 @@ fn a_head_asks_in_each_view_for_the_files_that_it_lacks() {
         floor: None,
         recipe: None,
     };
-    let Node { apply, effects, tree, .. } = &mut node;
-    apply.queue(effects, tree, added, Vec::new(), LogPosition::ZERO).unwrap();
+    node.queue_edit(added, Vec::new(), LogPosition::ZERO).unwrap();
     let asks = |node: &mut Node, now_ms| {
         node.handle_tick(now_ms);
         machine.run(node, now_ms);
