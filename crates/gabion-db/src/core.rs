@@ -358,7 +358,10 @@ impl Shared {
             Output::Work(id, Work::Job(order)) => {
                 let _ = core.threads.as_ref().map(|threads| threads.jobs.begin(id, order));
             }
-            Output::Work(id, Work::Drain(order)) if matches!(core.own_drain, OwnDrain::Wanted) => {
+            // One that reads first is left to the thread of I/O.
+            Output::Work(id, Work::Drain(order))
+                if matches!(core.own_drain, OwnDrain::Wanted) && order.keeps_behind.is_none() =>
+            {
                 core.own_drain = OwnDrain::Is(id, order);
             }
             Output::Work(id, work) => {

@@ -55,6 +55,10 @@ pub struct DrainOrder {
     pub flush: bool,
     /// The log is in segments up to here when the order is done.
     pub end: LogPosition,
+    /// The last write is the block in which the log ends, with so many bytes of it, in a segment
+    /// that keeps values of the tree. Whatever lies behind them in the block stays as it is: the
+    /// log may have yet to come again to values that are there.
+    pub keeps_behind: Option<usize>,
 }
 
 /// A flush or compaction.
@@ -283,7 +287,30 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
     }
 }
 
-async fn drain(order: DrainOrder, store: &LocalStore) -> Result<()> {
+/// The first `len` bytes of a block, and what its place has behind them. Where that cannot be read
+/// it is lost, and the block is written as it is: whoever reads the values there finds it.
+async fn with_kept(
+    placement: &FilePlacement,
+    offset: u64,
+    block: &Bytes,
+    len: usize,
+    store: &LocalStore,
+) -> Bytes {
+    let LocalStore { medium, geometry, .. } = store;
+    let here = gabion_pool::read_file(medium, geometry, placement, offset, block.len() as u64);
+    let Ok(here) = here.await else { return block.clone() };
+    let mut whole = AlignedBuf::with_capacity(block.len());
+    whole.extend(&block[..len]);
+    whole.extend(&here[len..]);
+    whole.freeze()
+}
+
+async fn drain(mut order: DrainOrder, store: &LocalStore) -> Result<()> {
+    if let (Some(len), Some((placement, offset, data))) =
+        (order.keeps_behind, order.writes.last_mut())
+    {
+        *data = with_kept(placement, *offset, data, len, store).await;
+    }
     let mut writes = Vec::new();
     for (placement, offset, data) in order.writes {
         let mut done = 0;

@@ -234,7 +234,8 @@ impl Draining {
         self.written_bytes += writes.iter().map(|(_, _, data)| data.len() as u64).sum::<u64>();
         let end = ends.last().copied().unwrap_or(log.drained_end());
         let covered = if flush { log.drained_end().max(end) } else { LogPosition::ZERO };
-        let order = DrainOrder { writes, flush, end };
+        let keeps_behind = keeps_behind(files, &writes, end);
+        let order = DrainOrder { writes, flush, end, keeps_behind };
         effects.begin(Order::Drain(DrainInFlight { ends, covered }), Work::Drain(order));
     }
 
@@ -375,6 +376,15 @@ impl Draining {
 /// Blocks to write: segment, offset in it, data.
 type Writes = Vec<(Arc<FilePlacement>, u64, Bytes)>;
 
+/// As [`DrainOrder::keeps_behind`]. A log that was cut, or a member that is behind its files, may
+/// end in a segment that has become a file of the tree.
+fn keeps_behind(files: &FileTable, writes: &Writes, end: LogPosition) -> Option<usize> {
+    let (last, ..) = writes.last()?;
+    // All other drains end with a block.
+    let len = (end.get() % BLOCK_LEN as u64) as usize;
+    (len > 0 && files.is_referenced(last.file)).then_some(len)
+}
+
 /// Takes the ring's next blocks, for one order.
 fn take_drains(
     log: &mut Log,
@@ -402,12 +412,16 @@ mod tests {
     use crate::NodeOptions;
     use crate::node::Node;
     use crate::node::effects::Effect;
-    use crate::node::testing::{HEAD, Ring, commit, one_of_two, place_segments};
+    use crate::node::testing::{
+        HEAD, Machine, Ring, built, commit, one_of_two, place_segments, placed,
+    };
     use alloc::boxed::Box;
     use alloc::vec;
     use gabion_base::units::KIB;
     use gabion_base::{ErrorKind, SequenceNumber};
+    use gabion_engine::{FileMeta, FileReference};
     use gabion_log::{Anchor, LogConfig, LogKind, RecordFlags, RecordKind, Stamp};
+    use gabion_media::AlignedBuf;
 
     const SEGMENT_LEN: u64 = 256 * KIB;
 
@@ -481,6 +495,46 @@ mod tests {
 
         fn durable(&self) -> LogPosition {
             self.node.log.durable_end()
+        }
+    }
+
+    /// docs/faults.md: E12
+    #[test]
+    fn a_stop_within_a_segment_that_keeps_values_leaves_what_lies_behind_the_logs_end() {
+        for is_referenced in [false, true] {
+            let machine = Machine::new(HEAD);
+            let mut rig = Rig { node: machine.open(NodeOptions::default()), ..Rig::new() };
+            rig.node.log.begin_term(Term(2)).unwrap();
+            place_segments(&mut rig.node, 1);
+            let segment = rig.node.log.config().segment(0);
+            if is_referenced {
+                let slots = rig.node.pool.allocate(1).unwrap();
+                let file = built(FileId::sst(1), Term(1), slots, 4_096);
+                placed(&mut rig.node, &file);
+                let references = vec![FileReference { file: segment, live_bytes: 100 }];
+                let meta = FileMeta { references, ..FileMeta::clone(&file.meta) };
+                rig.node.files.enter_tree(&meta, &|_| false).unwrap();
+            }
+            let mut before = AlignedBuf::zeroed(BLOCK_LEN);
+            before.fill(9);
+            let placement = rig.node.pool.placement(segment).unwrap();
+            machine.write(&rig.node, &placement, before.freeze());
+            let stamp = Stamp {
+                first_sequence: SequenceNumber(1),
+                count: 1,
+                now_ms: 1,
+                ..Stamp::default()
+            };
+            rig.node.log.append(RecordKind::Batch, &[7; 1_000], stamp).unwrap();
+            let end = rig.node.log.end().get() as usize;
+            assert!(end > 1_000 && end < BLOCK_LEN, "{end}");
+            rig.given.is_stopping = true;
+            let (_, order) = rig.schedule().expect("the process stops");
+            machine.carry_out(&rig.node, Work::Drain(order));
+            let after = machine.read(&rig.node, &placement, BLOCK_LEN);
+            assert!(after[..end].windows(1_000).any(|part| part == [7; 1_000]), "it is written");
+            let kept = if is_referenced { 9 } else { 0 };
+            assert!(after[end..].iter().all(|byte| *byte == kept), "{is_referenced}");
         }
     }
 

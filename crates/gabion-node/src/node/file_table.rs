@@ -244,6 +244,11 @@ impl FileTable {
         file.kind == FileKind::LogSegment && file >= self.log_begin
     }
 
+    /// Whether files of the tree, or of former versions that are read, reference it.
+    pub(super) fn is_referenced(&self, file: FileId) -> bool {
+        self.entries.get(&file).is_some_and(|entry| entry.of_tree > 0 || entry.of_read > 0)
+    }
+
     /// Whether a start must find a file.
     fn keeps(&self, file: FileId) -> bool {
         self.is_of_log(file) || self.entries.get(&file).is_some_and(Entry::is_kept)

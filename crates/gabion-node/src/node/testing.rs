@@ -1,15 +1,15 @@
 //! Nodes for the tests of this module's parts.
 
 use super::{Node, Output};
-use crate::work::{BuiltFile, Done, Work, WorkId};
-use crate::{AckLevel, CompactionMode, GroupConfig, NodeOptions, open};
+use crate::work::{BuiltFile, Done, DrainOrder, Work, WorkId, run_local};
+use crate::{AckLevel, CompactionMode, GroupConfig, LocalStore, NodeOptions, open};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::MIB;
-use gabion_base::{FileId, GroupId, ReplicaId, Term};
+use gabion_base::{FileId, GroupId, LogPosition, ReplicaId, Term};
 use gabion_engine::{FileMeta, TreeConfig};
 use gabion_media::MemoryRegion;
 use gabion_media::simulated::{DiskOptions, SimulatedDisk};
@@ -153,6 +153,29 @@ impl Machine {
             pool.open_node(Box::new(self.ring.clone()), options, 0).await
         };
         self.disk.block_on(&handle, opened).unwrap().0
+    }
+
+    /// Carries out an order that needs the pool alone.
+    pub(super) fn carry_out(&self, node: &Node, work: Work) -> Done {
+        let handle = self.disk.handle();
+        let store = LocalStore::of(&handle, &node.pool);
+        self.disk.block_on(&handle, run_local(work, &store))
+    }
+
+    /// Writes into the first slot of a file, from its beginning.
+    pub(super) fn write(&self, node: &Node, placement: &Arc<FilePlacement>, data: Bytes) {
+        let (end, keeps_behind) = (LogPosition(data.len() as u64), None);
+        let writes = vec![(placement.clone(), 0, data)];
+        let order = DrainOrder { writes, flush: true, end, keeps_behind };
+        self.carry_out(node, Work::Drain(order));
+    }
+
+    /// Reads a file from its beginning.
+    pub(super) fn read(&self, node: &Node, placement: &FilePlacement, len: usize) -> Bytes {
+        let handle = self.disk.handle();
+        let region = node.pool.region();
+        let read = gabion_pool::read_file(&handle, region, placement, 0, len as u64);
+        self.disk.block_on(&handle, read).unwrap()
     }
 
     /// Writes the commit that is due.
