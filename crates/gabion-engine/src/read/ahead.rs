@@ -23,12 +23,12 @@ const GAP_MAX: u64 = BLOCK_LEN as u64;
 /// Bytes of such a read.
 const RUN_LEN_MAX: u64 = 256 * 1024;
 
-/// How many of the first `pointers` have `count_max` values and `len_max` bytes at most; one at
-/// least.
+/// How many of the first `pointers` have `count_max` values and `len_max` bytes at most, packed or
+/// unpacked, as both are in memory; one at least.
 pub(super) fn wave_of_values(pointers: &[Pointer], count_max: usize, len_max: usize) -> usize {
     let mut len = 0;
     let fits = |pointer: &&Pointer| {
-        len += pointer.len as usize;
+        len += pointer.len.max(pointer.raw_len) as usize;
         len <= len_max
     };
     pointers.iter().take(count_max).take_while(fits).count().max(1)
@@ -140,5 +140,12 @@ mod tests {
         assert_eq!(wave_of_values(&many, 3, 1_000_000), 3);
         assert_eq!(wave_of_values(&many, 100, 2_999), 2);
         assert_eq!(wave_of_values(&many, 100, 10), 1);
+        let packed = |pointer: &Pointer| Pointer { raw_len: 50_000, ..*pointer };
+        let packed: Vec<_> = many.iter().map(packed).collect();
+        assert_eq!(
+            wave_of_values(&packed, 100, 149_999),
+            2,
+            "they are unpacked when they are here"
+        );
     }
 }

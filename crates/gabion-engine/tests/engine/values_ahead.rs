@@ -129,6 +129,39 @@ fn values_ahead_take_no_more_memory_than_they_may() {
     assert!(waves.iter().any(|wave| wave.len() > 2), "{waves:?}");
 }
 
+/// Pairs in place that an iterator meets on its look for further values are held too, unpacked.
+#[test]
+fn packed_values_in_place_count_as_memory_of_what_lies_ahead() {
+    let long = |n: u64| vec![n as u8; 300_000];
+    for (count, waves_wanted) in [(2, 1), (8, 2), (20, 2)] {
+        let mut store = filled(1, |n| large(n).repeat(20));
+        store.put("k900", &large(900).repeat(20));
+        store.flush();
+        let mut packer = Packer::of(Compression::Lz4).unwrap();
+        for n in 1..=count {
+            let (value, name) = (long(n), name(n));
+            let packed = packer.pack(&value).unwrap();
+            let put = |batch: &mut BatchBuilder| {
+                batch.put_packed(Keyspace::User, name.as_bytes(), packed, None).map(drop).unwrap();
+            };
+            store.write(put);
+        }
+        let view = store.replica.tree.view();
+        let tables = waves(&store.replica.files, 0);
+        let mut iterator = view.scan(&tables, &[], None).expecting(64);
+        assert!(block_on(iterator.go(Move::Next)).unwrap());
+        for n in 1..=count {
+            assert!(block_on(iterator.go(Move::Next)).unwrap());
+            assert_eq!(iterator.value().unwrap(), long(n));
+        }
+        assert!(block_on(iterator.go(Move::Next)).unwrap());
+        assert_eq!(iterator.value().unwrap(), large(900).repeat(20));
+        let waves = tables.source.waves.borrow();
+        let reads: usize = waves.iter().map(Vec::len).sum();
+        assert_eq!((waves.len(), reads), (waves_wanted, 2), "{count} pairs between them");
+    }
+}
+
 #[test]
 fn iterators_that_turn_round_see_what_those_see_that_read_one_value_at_a_time() {
     for seed in [1, 3, 5, 7, 9] {

@@ -207,15 +207,20 @@ impl<S: FileSource + Clone, C: ReadCache + Clone> Walk<S, C> {
         }
     }
 
-    /// The value of the pair that the walk looks at. Values in other files add to `len`.
+    /// The value of the pair that the walk looks at. Values in other files add to `len`, and so do
+    /// those that were unpacked or have their block held. A MemTable's stay where they are.
     fn value_ahead(&mut self, cursors: &Cursors<S, C>, len: &mut usize) -> Value {
         let Some(apart) = self.wanted.take() else {
-            return Value::Held(match self.way {
+            let held = match self.way {
                 Way::Forwards => cursors.merge.cursor().map_or(Held::Nothing, Source::hold),
                 Way::Past | Way::Backwards => core::mem::replace(&mut self.held, Held::Nothing),
-            });
+            };
+            if let Held::Block(value) = &held {
+                *len = len.saturating_add(value.len());
+            }
+            return Value::Held(held);
         };
-        *len += apart.pointer.raw_len as usize;
+        *len = len.saturating_add(apart.pointer.raw_len as usize);
         if *len > AHEAD_LEN_MAX {
             return Value::Later(apart);
         }
