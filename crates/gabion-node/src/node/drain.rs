@@ -112,10 +112,12 @@ impl Draining {
         self.wanted >= end
     }
 
-    /// What keeps the log from going on, where its next segment found no slots.
+    /// What keeps the log from going on, where its next segment found no slots and would find none
+    /// now: nobody may have tried since others gave some back.
     pub(super) fn lacks_slots(&self, log: &Log, pool: &Pool) -> Option<Error> {
         let counts = pool.counts();
-        self.lacks_slots.then(|| {
+        let count = log.config().segment_len.div_ceil(SLOT_LEN) as u32;
+        (self.lacks_slots && counts.free < count).then(|| {
             Error::no_space(format!(
                 "the log needs slots for its next {} bytes, {} of {} are free",
                 log.config().segment_len,
@@ -626,6 +628,8 @@ mod tests {
             format!("the log needs slots for its next 262144 bytes, 0 of {total} are free");
         assert_eq!(error.message(), wanted);
         rig.node.pool.release(&taken).unwrap();
+        // A log that is drained late may not try for long.
+        assert!(rig.drain.lacks_slots(&rig.node.log, &rig.node.pool).is_none(), "there are some");
         assert!(rig.schedule().is_some());
         assert!(rig.drain.lacks_slots(&rig.node.log, &rig.node.pool).is_none());
     }
