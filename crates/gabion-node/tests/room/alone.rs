@@ -168,3 +168,22 @@ fn a_restarted_head_gives_files_numbers_of_its_new_term() {
     }
     assert!(terms.is_sorted_by(|a, b| a < b), "each start has a term of its own: {terms:?}");
 }
+
+/// Bytes of the log between seals, where large values may stay in its segments.
+fn lens_of_memtables(memtable_len: u64, segment_len: u64) -> Vec<u64> {
+    let tree = TreeConfig { memtable_len, large_values: 100, ..TreeConfig::default() };
+    let mut replica = Replica::start(256 * MIB, tree, segment_len);
+    let mut ends = vec![replica.node.log_end().only().get()];
+    for _ in 0..8 {
+        replica.seal();
+        replica.work();
+        ends.push(replica.node.log_end().only().get());
+    }
+    ends.windows(2).map(|ends| ends[1] - ends[0]).collect()
+}
+
+#[test]
+fn memtables_that_cover_no_segment_are_as_long_as_without_large_values() {
+    let lens = lens_of_memtables(32 * KIB, 64 * KIB);
+    assert!(lens[1..].iter().all(|len| (30 * KIB..42 * KIB).contains(len)), "{lens:?}");
+}

@@ -19,6 +19,11 @@ const SEAL_MARGIN_MIN: u64 = 4_096;
 /// The filled rest is written, and sent, for nothing: at most such a part of a segment.
 const SEAL_MARGIN_PART: u64 = 16;
 
+/// Bytes of a MemTable whose values are to stay in the log, at most, where others have `usual`.
+const fn longest_memtable(usual: u64) -> u64 {
+    usual / 4 * 5
+}
+
 impl Node {
     /// Appends a record at the head and tells the protocol.
     pub(in crate::node) fn append_record(
@@ -153,14 +158,19 @@ impl Node {
     pub(in crate::node) fn seal_if_due(&mut self) {
         let last = self.tree.last_segment(self.log.end());
         let usual = self.tree.config().memtable_len;
-        let is_near = self.log.segment_rest() <= usual / 4;
+        let is_near = self.covers_segments() && self.log.segment_rest() <= usual / 4;
         let limit = match last.is_some_and(|last| last.is_large && last.is_whole && is_near) {
-            true => usual / 4 * 5,
+            true => longest_memtable(usual),
             false => usual,
         };
         if self.ends_segment() || self.tree.needs_seal_over(limit) {
             self.append_seal();
         }
+    }
+
+    /// Whether a MemTable can have a segment from its beginning to its end: else none keeps values.
+    fn covers_segments(&self) -> bool {
+        longest_memtable(self.tree.config().memtable_len) >= self.log.config().segment_len
     }
 
     /// Whether a seal is to fill the log's segment, of which little is left.
@@ -171,7 +181,8 @@ impl Node {
         let margin = (2 * self.writing.last_len()).max(SEAL_MARGIN_MIN).min(len / SEAL_MARGIN_PART);
         let rest = self.log.segment_rest();
         let last = self.tree.last_segment(self.log.end());
-        last.is_some_and(|last| last.is_large) && (SEAL_LEN_MAX..=margin).contains(&rest)
+        let is_large = last.is_some_and(|last| last.is_large);
+        is_large && self.covers_segments() && (SEAL_LEN_MAX..=margin).contains(&rest)
     }
 
     /// The next MemTable begins with a segment where the values of this one stay in its own.
