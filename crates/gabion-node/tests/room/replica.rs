@@ -147,10 +147,15 @@ impl Replica {
 
     /// Writes until another MemTable is sealed.
     pub(crate) fn seal(&mut self) {
+        self.seal_over(100);
+    }
+
+    /// The same with so many keys, one after the other.
+    pub(crate) fn seal_over(&mut self, keys: u64) {
         let sealed = self.node.tree().sealed_count();
         while self.node.tree().sealed_count() == sealed {
             assert_eq!(self.node.write_gate(), WriteGate::Open);
-            let key = format!("key {}", self.written % 100);
+            let key = format!("key {}", self.written % keys);
             self.written += 1;
             self.node.put(Keyspace::User, key.as_bytes(), &[7; 500]).unwrap();
             self.node.end_turn().unwrap();
