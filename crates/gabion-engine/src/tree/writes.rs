@@ -12,7 +12,6 @@ use crate::range_delete::{RangeDelete, check_range};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::OnceCell;
 use gabion_base::{Error, Frontier, MemTableId, Result, SequenceNumber};
 
 impl Tree {
@@ -185,8 +184,7 @@ impl Tree {
         if crate::CHECKED {
             table.invariants();
         }
-        let kept = OnceCell::new();
-        self.sealed.push_back(Sealed { table, frontier: at, last_sequence, places, kept });
+        self.sealed.push_back(Sealed { table, frontier: at, last_sequence, places });
         self.reshape();
         self.end_step();
         Ok(self.active.id())
