@@ -10,9 +10,9 @@
 //!
 //! - [`server`]: the peer's thread. [`link`]: a client's connection.
 //! - [`shared`]: regions that a client writes by itself, and why such a write counts.
-//! - [`supply`]: the peer's memory: sealed memfds and gates. [`mapping`]: raw memory, all `unsafe`
+//! - [`supply`]: the peer's memory: sealed memfds and gates. `mapping`: raw memory, all `unsafe`
 //!   of this.
-//! - [`unix`]: a socket that carries descriptors.
+//! - `unix`: a socket that carries descriptors.
 
 pub mod link;
 mod mapping;
