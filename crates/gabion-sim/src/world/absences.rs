@@ -8,8 +8,9 @@
 //!
 //! The world stands for whoever decides on views, which keeps to these rules:
 //!
-//! - A view leaves nobody out while the one before does not run everywhere: what is committed is
-//!   with every member that stays.
+//! - A view leaves nobody out while the one before does not run everywhere, and no member stays
+//!   that lost log in a power cut and has not fetched it: what is committed is with every member
+//!   that stays.
 //! - The members that answer reads by any view stay. Reads have no lease, so nothing but the new
 //!   view would end them.
 //! - A member comes back before its successors have trimmed log that it lacks, as it could not be
@@ -115,14 +116,17 @@ impl World {
         }
     }
 
-    /// Whether the first of these lacks nothing that another of them has.
+    /// Whether the first of these lacks nothing that another of them has, and none of them anything
+    /// that was acknowledged.
     fn may_head(&self, order: &[ReplicaId]) -> bool {
         let node = |id: &ReplicaId| self.node(self.index_of(*id)?);
         let ends = order.iter().filter_map(node).map(|node| node.log_end());
         let end = ends.fold(Frontier::ZERO, Frontier::join);
         let head = order.first().and_then(node);
         let is_up = order.first().and_then(|id| self.index_of(*id));
-        is_up.is_some_and(|index| !self.is_paused(index))
+        let mut stay = order.iter().filter_map(|id| self.index_of(*id));
+        stay.all(|index| self.has_promised(index, false))
+            && is_up.is_some_and(|index| !self.is_paused(index))
             && head.is_some_and(|it| it.edits_waiting() == 0 && it.log_end().covers(&end))
     }
 
