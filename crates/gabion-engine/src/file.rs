@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 use gabion_base::units::{CHUNK_LEN, EDIT_KEY_BOUND_LEN_MAX, round_up_to_block};
-use gabion_base::{Error, ErrorKind, FileId, Result, SequenceNumber, Term, crc};
+use gabion_base::{Error, ErrorKind, FileId, FileKind, Result, SequenceNumber, Term, crc};
 use gabion_media::{AlignedBuf, Bytes};
 
 pub(crate) use codec::{REFERENCE_LEN, decode_clears, encode_clears};
@@ -122,6 +122,15 @@ impl FileMeta {
     #[must_use]
     pub const fn rounded_len(&self) -> u64 {
         round_up_to_block(self.len)
+    }
+
+    /// Bytes that a file of values takes room for: those of its values, and of a segment of the log
+    /// all, as the rest of it goes with the last value only.
+    pub(crate) fn held_value_bytes(&self) -> u64 {
+        match self.id.kind {
+            FileKind::LogSegment => self.len.max(self.raw_value_bytes),
+            _ => self.raw_value_bytes,
+        }
     }
 
     /// Bytes of memory that the description takes, shared as an `Arc`.

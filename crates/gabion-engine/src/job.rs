@@ -536,7 +536,8 @@ use outputs::Outputs;
 pub(crate) use outputs::{ENTRY_OVERHEAD_LEN, OUTPUT_LEN_MOST};
 pub(crate) use parting::{FILE_PER_BOUND, OwnBounds, Parting, bounds_touch};
 use ranges::Hiding;
-use rules::{is_below_floor, is_tombstone_wanted};
+pub(crate) use rules::is_below_floor;
+use rules::is_tombstone_wanted;
 pub(crate) use slots::{Estimate, Estimates, Outgoing, Room};
 
 #[cfg(test)]

@@ -12,14 +12,17 @@
 //!
 //! Nothing is kept of a range in which a term begins: before the term's first record there is a
 //! gap, whose bytes may differ between replicas.
+//!
+//! Half of a segment must be values that the MemTable still has when it is sealed: of a few keys
+//! that are written again and again most of the log is replaced before its flush.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::{FileId, SequenceNumber, ShardId};
 
 /// A segment is kept where values that may stay have such a part of it, or more: one in two. What
-/// else it holds (small entries, headers, values that the MemTable has replaced) costs room for as
-/// long as a value of it lives.
+/// else it holds (small entries, headers, values that the MemTable has replaced) costs room until
+/// the segment is emptied, and counts as dead from the beginning.
 const LARGE_PART: u64 = 2;
 
 /// How the log of a tree is cut into files.
@@ -78,22 +81,40 @@ impl Places {
         Some(self.list[at].1)
     }
 
-    /// The segments that keep the values of a MemTable whose seal ends at `end`, and the bytes of
-    /// these.
-    pub(crate) fn kept(&self, end: u64, layout: LogLayout) -> (Vec<FileId>, u64) {
+    /// The segments that keep the values of a MemTable whose seal ends at `end`, and the bytes that
+    /// were logged of these. `newest` are the numbers of the entries that nothing in the MemTable
+    /// replaces; it costs a look at each of them where a segment may be kept.
+    pub(crate) fn kept<I: Iterator<Item = (SequenceNumber, usize)>>(
+        &self,
+        end: u64,
+        layout: LogLayout,
+        newest: impl FnOnce() -> I,
+    ) -> KeptSegments {
         let len = layout.segment_len;
         let (first, behind) = (self.begin.div_ceil(len), end / len);
         if self.has_gap || first >= behind {
-            return (Vec::new(), 0);
+            return KeptSegments::default();
         }
-        let kept = self.bytes.range(first..behind);
-        let kept = kept.filter(|(_, bytes)| **bytes * LARGE_PART >= len);
-        let mut all = 0;
-        let files = kept.map(|(ordinal, bytes)| {
-            all += bytes;
-            FileId::log_segment(layout.shard, *ordinal)
-        });
-        (files.collect(), all)
+        let is_half = |bytes: u64| bytes * LARGE_PART >= len;
+        let logged = self.bytes.range(first..behind).filter(|(_, bytes)| is_half(**bytes));
+        let logged: BTreeMap<u64, u64> =
+            logged.map(|(ordinal, bytes)| (*ordinal, *bytes)).collect();
+        if logged.is_empty() {
+            return KeptSegments::default();
+        }
+        let mut alive = BTreeMap::<u64, u64>::new();
+        for (sequence, len_of_value) in newest() {
+            if let Some(at) = self.find(sequence) {
+                *alive.entry(at / len).or_default() += len_of_value as u64;
+            }
+        }
+        let is_alive = |ordinal: &u64| alive.get(ordinal).is_some_and(|bytes| is_half(*bytes));
+        let mut kept = KeptSegments::default();
+        for (ordinal, bytes) in logged.iter().filter(|(ordinal, _)| is_alive(ordinal)) {
+            kept.files.push(FileId::log_segment(layout.shard, *ordinal));
+            kept.logged_bytes += bytes;
+        }
+        kept
     }
 
     /// Whether the segment in which the log ends is mostly large values as far as it is of this
@@ -113,6 +134,15 @@ impl Places {
     pub(crate) fn memory_used(&self) -> usize {
         self.list.capacity() * size_of::<(SequenceNumber, u64)>()
     }
+}
+
+/// Segments that keep the values of a MemTable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptSegments {
+    /// By number.
+    pub(crate) files: Vec<FileId>,
+    /// Bytes of its large values that were logged there, those included that it replaced.
+    pub(crate) logged_bytes: u64,
 }
 
 /// Less of a segment than this part says nothing of the rest.
@@ -147,22 +177,37 @@ mod tests {
         places
     }
 
+    /// The segments kept where all that was logged is alive, but for the first `dead` values.
+    fn kept(places: &Places, end: u64, dead: usize) -> (Vec<FileId>, u64) {
+        let alive = || places.list.iter().skip(dead).map(|(sequence, _)| (*sequence, 100));
+        let kept = places.kept(end, LAYOUT, alive);
+        (kept.files, kept.logged_bytes)
+    }
+
     #[test]
     fn segments_are_kept_that_lie_wholly_in_the_range_and_are_large_by_half() {
         let places = filled(500, 30);
-        assert_eq!(places.kept(3_500, LAYOUT), (alloc::vec![segment(1), segment(2)], 2_000));
-        assert_eq!(places.kept(2_999, LAYOUT), (alloc::vec![segment(1)], 1_000));
-        assert_eq!(places.kept(1_999, LAYOUT).0, []);
-        assert_eq!(filled(1_000, 5).kept(2_000, LAYOUT), (alloc::vec![segment(1)], 500));
-        assert_eq!(filled(1_000, 4).kept(2_000, LAYOUT).0, [], "too little of it is large");
+        assert_eq!(kept(&places, 3_500, 0), (alloc::vec![segment(1), segment(2)], 2_000));
+        assert_eq!(kept(&places, 2_999, 0), (alloc::vec![segment(1)], 1_000));
+        assert_eq!(kept(&places, 1_999, 0).0, []);
+        assert_eq!(kept(&filled(1_000, 5), 2_000, 0), (alloc::vec![segment(1)], 500));
+        assert_eq!(kept(&filled(1_000, 4), 2_000, 0).0, [], "too little of it is large");
+    }
+
+    #[test]
+    fn a_segment_of_which_less_than_half_is_alive_at_the_seal_is_not_kept() {
+        let places = filled(1_000, 20);
+        assert_eq!(kept(&places, 3_000, 5).0, [segment(1), segment(2)]);
+        assert_eq!(kept(&places, 3_000, 6), (alloc::vec![segment(2)], 1_000));
+        assert_eq!(kept(&places, 3_000, 16).0, []);
     }
 
     #[test]
     fn a_term_that_begins_in_the_range_keeps_nothing_of_it() {
         let mut places = filled(0, 30);
-        assert_eq!(places.kept(3_000, LAYOUT).0.len(), 3);
+        assert_eq!(kept(&places, 3_000, 0).0.len(), 3);
         places.note_gap();
-        assert_eq!(places.kept(3_000, LAYOUT).0, []);
+        assert_eq!(kept(&places, 3_000, 0).0, []);
     }
 
     #[test]

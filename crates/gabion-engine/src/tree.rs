@@ -52,13 +52,14 @@ use crate::expiry::Due;
 use crate::job::Estimates;
 use crate::memtable::{KeptTable, MemTable};
 use crate::picker::WhyIdle;
-use crate::places::{LogLayout, Places};
+use crate::places::{KeptSegments, LogLayout, Places};
 use crate::readers::{Kept, Readers, Shape};
 use crate::version::{Version, Versions};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use gabion_base::codec::{Put, Reader};
 use gabion_base::crc::crc32c;
 use gabion_base::{Error, FileId, Frontier, GroupId, MemTableId, Result, SequenceNumber, Term};
@@ -77,6 +78,8 @@ struct Sealed {
     frontier: Frontier,
     last_sequence: SequenceNumber,
     places: Arc<Places>,
+    /// Which segments keep values of it, once that was asked.
+    kept: OnceCell<KeptSegments>,
 }
 
 /// What a job may use, and what it must respect.

@@ -12,6 +12,6 @@ pub(super) const fn is_tombstone_wanted(recipe: &Recipe) -> bool {
 
 /// Whether an entry was cleared.
 #[inline]
-pub(super) fn is_below_floor(key: &[u8], sequence: SequenceNumber, floor: SequenceNumber) -> bool {
+pub(crate) fn is_below_floor(key: &[u8], sequence: SequenceNumber, floor: SequenceNumber) -> bool {
     sequence < floor && key.first() == Some(&(Keyspace::User as u8))
 }

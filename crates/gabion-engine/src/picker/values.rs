@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   live share of a values file = bytes that SSTs reference ÷ bytes of its values
+//!              of a log segment = bytes that SSTs reference ÷ its length
 //! ```
 //!
 //! Every compaction empties the files that it meets pointers to and whose live share is low: what
@@ -126,15 +127,15 @@ impl Picker<'_> {
         job.slots(sst_len, CUTS_USUAL, estimate) + (referrers.count() as u64).div_ceil(2)
     }
 
-    /// Bytes of a file's values that nothing leads to.
+    /// Bytes of a file's values that nothing leads to, and of what else a segment holds.
     fn dead_bytes(&self, file: &FileMeta) -> u64 {
         let live = self.version.referenced().get(&file.id).copied().unwrap_or_default();
-        file.raw_value_bytes.saturating_sub(live)
+        file.held_value_bytes().saturating_sub(live)
     }
 
     fn is_worth_emptying(&self, file: &FileMeta) -> bool {
         let dead_least = u128::from(1000 - self.live_max());
-        u128::from(self.dead_bytes(file)) * 1000 >= u128::from(file.raw_value_bytes) * dead_least
+        u128::from(self.dead_bytes(file)) * 1000 >= u128::from(file.held_value_bytes()) * dead_least
     }
 
     /// Most of a file that may live when it is emptied, in thousandths.

@@ -70,8 +70,8 @@ impl Tree {
             let before = self.sealed.back().map(|before| before.table.id());
             assert!(before < Some(table.id()), "{} follows what is older", table.id());
             let frontier = Frontier::ZERO;
-            let places = Arc::default();
-            self.sealed.push_back(Sealed { table, frontier, last_sequence, places });
+            let (places, kept) = Default::default();
+            self.sealed.push_back(Sealed { table, frontier, last_sequence, places, kept });
         }
         // Sequence numbers without entries, as of clears and of what was shadowed, belong to the
         // last.

@@ -225,12 +225,12 @@ impl Tree {
     /// Where the values of a MemTable are to stay.
     fn stay(&self, table: &MemTable) -> Stay {
         let sealed = self.sealed.iter().find(|sealed| sealed.table.id() == table.id());
-        let (kept, kept_bytes) = sealed.map_or_else(Default::default, |it| self.kept_by(it));
+        let kept = sealed.and_then(|it| self.kept_by(it)).cloned().unwrap_or_default();
         let least = self.config.memtable_len / LARGE_PART;
-        let rest = (table.large_bytes() as u64).saturating_sub(kept_bytes);
+        let rest = (table.large_bytes() as u64).saturating_sub(kept.logged_bytes);
         let large_from = if rest >= least.max(1) { self.config.large_values } else { 0 };
-        let places = sealed.filter(|_| !kept.is_empty()).map(|sealed| sealed.places.clone());
-        Stay { kept, large_from, places: places.unwrap_or_default() }
+        let places = sealed.filter(|_| !kept.files.is_empty()).map(|sealed| sealed.places.clone());
+        Stay { kept: kept.files, large_from, places: places.unwrap_or_default() }
     }
 
     /// The values files that a job is to empty, if it is a compaction.

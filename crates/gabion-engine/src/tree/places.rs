@@ -4,12 +4,15 @@ use super::{Sealed, Tree};
 use crate::batch::BatchReader;
 use crate::entry::EntryKind;
 use crate::expiry::EXPIRY_LEN;
+use crate::job::is_below_floor;
+use crate::memtable::MemTable;
 use crate::packed;
-use crate::places::{LastSegment, LogLayout};
+use crate::places::{KeptSegments, LastSegment, LogLayout};
 use crate::pointer::LARGE_VALUES_MIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use gabion_base::{FileId, LogPosition, MemTableId, SequenceNumber};
+use core::cell::OnceCell;
+use gabion_base::{LogPosition, MemTableId, SequenceNumber};
 
 impl Tree {
     /// From here on values may stay in segments of the log that this tree is of. To be called
@@ -62,8 +65,8 @@ impl Tree {
     #[must_use]
     pub fn next_flush_awaits(&self) -> Option<LogPosition> {
         let layout = self.layout?;
-        let (kept, _) = self.kept_by(self.next_to_flush()?);
-        kept.last().map(|segment| LogPosition(layout.end_of(*segment)))
+        let kept = self.kept_by(self.next_to_flush()?)?;
+        kept.files.last().map(|segment| LogPosition(layout.end_of(*segment)))
     }
 
     /// Has the next flush leave no values in the log, as that has no room for its segments.
@@ -78,6 +81,7 @@ impl Tree {
         let sealed = self.sealed.iter_mut().find(|sealed| sealed.table.id() == memtable);
         if let Some(sealed) = sealed {
             sealed.places = Arc::default();
+            sealed.kept = OnceCell::new();
         }
     }
 
@@ -85,11 +89,46 @@ impl Tree {
         self.sealed.iter().find(|sealed| !self.jobs.flushing.contains(&sealed.table.id()))
     }
 
-    /// The segments that keep values of a sealed MemTable, and the bytes of these.
-    pub(super) fn kept_by(&self, sealed: &Sealed) -> (Vec<FileId>, u64) {
-        let Some(layout) = self.layout.filter(|_| self.config.large_values > 0) else {
-            return (Vec::new(), 0);
-        };
-        sealed.places.kept(sealed.frontier.only().get(), layout)
+    /// The segments that keep values of a sealed MemTable; none where values never stay. The first
+    /// answer holds: what waits for the log and what makes the recipe must have the same.
+    pub(super) fn kept_by<'a>(&self, sealed: &'a Sealed) -> Option<&'a KeptSegments> {
+        let layout = self.layout.filter(|_| self.config.large_values > 0)?;
+        let end = sealed.frontier.only().get();
+        let newest = || newest_values(&sealed.table, self.floor);
+        Some(sealed.kept.get_or_init(|| sealed.places.kept(end, layout, newest)))
     }
+}
+
+/// Number and length in the log of the newest entry of each key, as far as it has a value and no
+/// range delete or clear covers it.
+fn newest_values(
+    table: &MemTable,
+    floor: SequenceNumber,
+) -> impl Iterator<Item = (SequenceNumber, usize)> {
+    let mut iter = table.iter();
+    iter.seek_to_first();
+    let mut key: Option<Vec<u8>> = None;
+    core::iter::from_fn(move || {
+        loop {
+            let entry = iter.entry()?;
+            // Older versions of a key come after the newest.
+            let is_newest = key.as_deref() != Some(entry.key);
+            let (sequence, kind) = (entry.trailer.sequence(), entry.trailer.kind());
+            let mut found = None;
+            if is_newest {
+                let key = key.get_or_insert_default();
+                key.clear();
+                key.extend_from_slice(entry.key);
+                let value_at = if kind.is_expiring() { EXPIRY_LEN } else { 0 };
+                let is_covered = is_below_floor(entry.key, sequence, floor)
+                    || table.range_delete_of(entry.key, SequenceNumber::MAX) > Some(sequence);
+                let len = entry.value.len().saturating_sub(value_at);
+                found = (!is_covered).then_some((sequence, len));
+            }
+            iter.advance();
+            if found.is_some() {
+                return found;
+            }
+        }
+    })
 }

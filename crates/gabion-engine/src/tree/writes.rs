@@ -12,6 +12,7 @@ use crate::range_delete::{RangeDelete, check_range};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use gabion_base::{Error, Frontier, MemTableId, Result, SequenceNumber};
 
 impl Tree {
@@ -184,7 +185,8 @@ impl Tree {
         if crate::CHECKED {
             table.invariants();
         }
-        self.sealed.push_back(Sealed { table, frontier: at, last_sequence, places });
+        let kept = OnceCell::new();
+        self.sealed.push_back(Sealed { table, frontier: at, last_sequence, places, kept });
         self.reshape();
         self.end_step();
         Ok(self.active.id())

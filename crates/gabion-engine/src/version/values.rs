@@ -22,7 +22,8 @@ pub struct ValuesStats {
     pub segments: u64,
     /// Bytes of files.
     pub file_bytes: u64,
-    /// Bytes of all values in them.
+    /// Bytes of all values in them, and of segments all bytes: what else these hold is there for
+    /// the sake of the values that live.
     pub value_bytes: u64,
     /// Bytes of the values that SSTs have pointers to. The others are dead. A value that was
     /// replaced counts until a compaction has met both.
@@ -33,7 +34,7 @@ pub struct ValuesStats {
 }
 
 impl ValuesStats {
-    /// Bytes of values that nothing leads to.
+    /// Bytes of values that nothing leads to, and of whatever else segments hold.
     #[must_use]
     pub const fn dead_bytes(&self) -> u64 {
         self.value_bytes - self.live_bytes
@@ -153,7 +154,7 @@ impl ValuesFiles {
             stats.files += 1;
             stats.segments += u64::from(file.kind == FileKind::LogSegment);
             stats.file_bytes += meta.rounded_len();
-            stats.value_bytes += meta.raw_value_bytes;
+            stats.value_bytes += meta.held_value_bytes();
             stats.live_bytes += referenced.as_map().get(file).copied().unwrap_or_default();
             slots += meta.rounded_len().div_ceil(SLOT_LEN);
         }

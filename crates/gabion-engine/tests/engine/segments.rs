@@ -122,7 +122,9 @@ fn values_in_whole_segments_of_the_range_stay_there_and_the_edit_describes_these
         meta.verify(&store.replica.files.bytes(meta.id)).unwrap();
     }
     let stats = store.stats();
-    assert_eq!((stats.files, stats.segments, stats.dead_bytes()), (2, 2, 0));
+    assert_eq!((stats.files, stats.segments), (2, 2));
+    assert_eq!(stats.value_bytes, 2 * SEGMENT_LEN as u64, "each segment counts whole");
+    assert!(stats.dead_bytes() < stats.value_bytes / 2 && stats.live_bytes > 0, "{stats:?}");
     let mut n = 0;
     while let Some(value) = store.get(&format!("k{n:03}")) {
         assert_eq!(value, large(n));
@@ -219,4 +221,75 @@ fn a_segment_with_garbage_is_emptied_by_compactions_and_goes() {
     assert!(stats.dead_bytes() * 2 <= stats.value_bytes, "{stats:?}");
     let moved = store.replica.tree.version().values_files();
     assert!(moved.into_iter().any(|meta| meta.id.kind == FileKind::Values));
+}
+
+/// A few keys that are written again and again fill the log with what is replaced before the flush.
+#[test]
+fn a_segment_most_of_which_the_same_memtable_replaced_is_not_kept() {
+    let mut store = Store::new(config());
+    let mut n = 0;
+    while store.log.len() < 2 * SEGMENT_LEN {
+        let name = if n % 10 == 0 { format!("cold{n:03}") } else { format!("hot{}", n % 3) };
+        store.put(&name, &large(n));
+        n += 1;
+    }
+    // What is alive of the hot ones comes last.
+    while store.log.len() < 3 * SEGMENT_LEN {
+        store.put(&format!("last{n:03}"), &large(n));
+        n += 1;
+    }
+    store.put("behind", b"small");
+    store.seal();
+    store.drain();
+    let awaited = store.replica.tree.next_flush_awaits();
+    assert_eq!(awaited, Some(LogPosition(3 * SEGMENT_LEN as u64)));
+    let job = store.replica.tree.next_flush(&context()).unwrap();
+    let recipe = store.try_run(&job).unwrap().recipe.unwrap();
+    assert_eq!(recipe.kept, [segment(2)]);
+    assert_eq!(store.get("cold000").unwrap(), large(0));
+}
+
+#[test]
+fn what_is_deleted_in_ranges_or_cleared_before_the_seal_keeps_no_segment() {
+    for is_cleared in [false, true] {
+        let mut store = Store::new(config());
+        for n in 0..60 {
+            store.put(&format!("k{n:03}"), &large(n));
+        }
+        let mut batch = BatchBuilder::new();
+        match is_cleared {
+            false => _ = batch.delete_range(Keyspace::User, b"k", Some(b"l")).unwrap(),
+            true => batch.clear(Keyspace::User).unwrap(),
+        }
+        let first = store.replica.tree.last_sequence().next();
+        store.replica.tree.apply_batch(first, &batch.finish()).unwrap();
+        store.seal();
+        assert_eq!(store.replica.tree.next_flush_awaits(), None, "{is_cleared}");
+    }
+}
+
+/// Hot and cold keys share segments: when the hot ones are gone the cold ones hold little of each.
+#[test]
+fn a_segment_of_which_little_lives_counts_as_dead_by_its_length() {
+    let mut store = Store::new(config());
+    let mut n = 0;
+    // Almost half of each segment are headers and small entries, of which no description tells.
+    while store.log.len() < 2 * SEGMENT_LEN {
+        store.put(&format!("k{n:03}"), &large(n));
+        store.put(&format!("s{n:03}"), &[7; 20]);
+        n += 1;
+    }
+    store.seal();
+    store.drain();
+    let job = store.replica.tree.next_flush(&context()).unwrap();
+    let recipe = store.try_run(&job).unwrap().recipe.unwrap();
+    assert_eq!(recipe.kept, [segment(0), segment(1)]);
+    let stats = store.stats();
+    assert!(stats.dead_bytes() * 4 > stats.value_bytes, "{stats:?}");
+    while let Some(job) = store.replica.tree.next_compaction(&context()) {
+        store.try_run(&job).unwrap();
+    }
+    let left = store.stats();
+    assert_eq!((left.segments, left.dead_bytes()), (0, 0), "its values moved: {left:?}");
+    assert!((0..n).all(|n| store.get(&format!("k{n:03}")).unwrap() == large(n)));
 }
