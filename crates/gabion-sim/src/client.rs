@@ -26,12 +26,16 @@ pub const TWINS: u64 = 1 << 32;
 /// about 256 bytes, where bounds of files are usually cut.
 pub const LONG_KEYS: u64 = 1 << 40;
 
+/// A bit in the number of a value that is long: most of a log of such values is values.
+pub const LONG_VALUE: u64 = 1 << 61;
+
 /// The bytes of a value: its number, and filler whose length follows from it (up to 3 KB for one in
-/// 16).
+/// 16, and for [`LONG_VALUE`]).
 #[must_use]
 pub fn encode_value(value: u64) -> Vec<u8> {
     let mixed = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let limit = if mixed >> 60 == 0 { 3_000 } else { 600 };
+    let is_long = mixed >> 60 == 0 || value & LONG_VALUE != 0;
+    let limit = if is_long { 3_000 } else { 600 };
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(8 + ((mixed >> 20) % limit) as usize, value as u8);
     bytes

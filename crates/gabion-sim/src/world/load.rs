@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::Random;
-use crate::client::{ReadFailure, TWINS};
+use crate::client::{LONG_VALUE, ReadFailure, TWINS};
 use crate::history::{Action, Operation};
 
 /// Longest life of a client's key, in ms.
@@ -74,7 +74,8 @@ impl World {
         let client = &mut self.clients[i];
         let Some(process) = &mut self.machines[client.at].process else { return };
         self.next_value += 1;
-        let value = Some(self.next_value << 20);
+        let long = if self.options.keeps_in_log { LONG_VALUE } else { 0 };
+        let value = Some(self.next_value << 20 | long);
         // One write in four expires, soon: keys are then read, deleted and written anew around that
         // time.
         let mixed = self.next_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
