@@ -59,7 +59,12 @@ impl Node {
         self.append_unlogged()?;
         let kind = builder.kind();
         if !matches!(kind, RecordKind::TermStart | RecordKind::Sessions) {
-            self.append_sessions()?;
+            // The tree has the operations of this record already, the log has not.
+            let last = match count {
+                0 => self.tree.last_sequence(),
+                _ => SequenceNumber(first.get() - 1),
+            };
+            self.append_sessions(last)?;
         }
         // A clock that is behind the group's time, after a change of head say, makes time stand
         // still.
@@ -111,28 +116,30 @@ impl Node {
         Ok(())
     }
 
-    /// Says behind a seal what the log up to there has of sessions, as it may begin there.
-    fn append_sessions(&mut self) -> Result<()> {
+    /// Says behind a seal what the log up to there has of sessions, as it may begin there. The last
+    /// operation of the log has the number `last`.
+    fn append_sessions(&mut self, last: SequenceNumber) -> Result<()> {
         if !self.sessions.is_due() || self.view.log_is_private() {
             return Ok(());
         }
-        let (table, sequence) = (self.sessions.begin_record(), self.tree.last_sequence());
-        let flags = self.own_flags();
-        let end = self.append_record(RecordKind::Sessions, &table, sequence, 0, flags)?;
+        let (table, flags) = (self.sessions.begin_record(), self.own_flags());
+        let end = self.append_record(RecordKind::Sessions, &table, last, 0, flags)?;
         self.sessions.recorded();
-        self.pass_marks(end, self.log.last().crc);
+        if last == self.tree.last_sequence() {
+            self.pass_marks(end, self.log.last().crc);
+        }
         Ok(())
     }
 
     /// Completes the active MemTable, here and by the record at every member.
     pub(in crate::node) fn append_seal(&mut self) {
         // What comes before the seal is there before it is seen where that ends.
-        match self.append_unlogged().and_then(|()| self.append_sessions()) {
+        let sequence = self.tree.last_sequence();
+        match self.append_unlogged().and_then(|()| self.append_sessions(sequence)) {
             Ok(()) => {}
             Err(error) => return self.failed(Failed::Append, error),
         }
         let memtable = self.tree.active_id();
-        let sequence = self.tree.last_sequence();
         let mut payload = Vec::new();
         let frontier = Frontier::of(self.log.end());
         Seal { memtable, sequence, frontier }.encode(&mut payload);
@@ -144,7 +151,7 @@ impl Node {
                 self.due.mark(Step::Jobs);
                 self.pass_marks(self.log.end(), self.log.last().crc);
                 // Without room for it, it comes before the next record.
-                if let Err(error) = self.append_sessions() {
+                if let Err(error) = self.append_sessions(sequence) {
                     self.failed(Failed::Append, error);
                 }
             }
