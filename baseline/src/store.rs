@@ -64,7 +64,7 @@ pub struct State {
     pub levels: Vec<u64>,
     /// Bytes of all files.
     pub live_bytes: u64,
-    /// What the store's directory takes of the device, logs included.
+    /// Bytes that the store's directory takes of the device, logs included.
     pub space_bytes: u64,
     /// What has held writes back since the store was opened: `seconds` in all, and what else tells why.
     pub stalls: Vec<(String, f64)>,

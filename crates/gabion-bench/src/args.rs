@@ -193,7 +193,7 @@ pub struct LoadArgs {
     pub client: ClientArgs,
 }
 
-/// What the clients do, and what is reported of it.
+/// The options of the clients' work, and of the report of it.
 #[derive(Args, Clone, Debug)]
 pub struct ClientArgs {
     /// Share of each value that is one repeated byte, from 0 to 1. LZ4 halves values at 0.5.

@@ -39,7 +39,7 @@ const REGION_LEN: u64 = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PEER_THREAD: &str = "gabion-peer";
 
-/// What `gabion bench fabric` takes.
+/// The options of `gabion bench fabric`.
 #[derive(Args, Debug, Clone)]
 pub struct FabricArgs {
     /// Records of each run
@@ -156,7 +156,7 @@ fn refused(reply: &Reply) -> Error {
     }
 }
 
-/// Where a record's data and cell go, and the cell.
+/// Offsets of a record's data and cell, and the cell.
 fn placed(number: u64, data: &mut [u8]) -> (u64, u64, [u8; CELL_LEN]) {
     let len = data.len() as u64;
     data.fill(number as u8);

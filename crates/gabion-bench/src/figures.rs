@@ -169,7 +169,7 @@ pub(crate) struct UserBytes {
     pub(crate) live: u64,
 }
 
-/// What a workload cost by what users asked for. Nothing where that was nothing.
+/// The costs of a workload, each divided by what users asked for; none if that was nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Costs {
     /// Processor time of all replicas per request, µs.

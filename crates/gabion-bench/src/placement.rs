@@ -53,7 +53,7 @@ pub struct PlacementArgs {
     /// Mixes of sizes.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "s,m,l,sd,md,ld")]
     pub mixes: Vec<MixChoice>,
-    /// What is measured, in this order, and with another first in each round; those with values
+    /// Systems to measure, in this order, and with another first in each round; those with values
     /// apart only in mixes that have large ones [default: all of Gabion's; rocksdb and blobdb in
     /// l and sd too].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -86,10 +86,10 @@ pub struct PlacementArgs {
     /// Bytes of each replica's pool [default: by the records].
     #[arg(long, value_parser = parse_bytes)]
     pub pool_size: Option<u64>,
-    /// Where clusters live while they run [default: the data directory].
+    /// Directory of the clusters while they run [default: the data directory].
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Where RocksDB's program is [default: where cargo puts it]
+    /// Directory of RocksDB's program [default: where cargo puts it]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
     /// The clients.

@@ -122,7 +122,7 @@ pub(crate) struct Cell {
     pub(crate) log: Log,
     /// Steps of nice(2) by which their jobs stand back.
     pub(crate) jobs_nice: u8,
-    /// From which length on their values go into BlobDB's files, if any do.
+    /// The least length of values that go into BlobDB's files, if any do.
     pub(crate) blobs_from: Option<u32>,
 }
 

@@ -227,7 +227,7 @@ pub(crate) fn measure(
     Ok(Run { config, compaction, phases })
 }
 
-/// What users wrote and read in a workload, and have after it.
+/// Bytes that users wrote and read in a workload, and those that live after it.
 fn user_bytes(plan: &Plan, tally: &Tally, records: u64) -> UserBytes {
     let live = plan.sizes.sum(records) + KEY_LEN as u64 * records;
     UserBytes { written: tally.written_bytes, read: tally.read_bytes, live }

@@ -167,7 +167,7 @@ impl<'a> Figure<'a> {
         self.of(mix).find_map(|experiment| experiment.ratio(pair, shape, workload, of))
     }
 
-    /// What was run.
+    /// The settings of the runs.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let s = self.settings();
         let records = self.experiments.iter().map(|it| {

@@ -1,4 +1,4 @@
-//! What is measured: mixes of sizes, systems; and what the paper found.
+//! Mixes of sizes and systems to measure, and the paper's results.
 
 use crate::keys::KEY_LEN;
 use crate::replication::System;
@@ -147,8 +147,8 @@ impl Side {
 /// The least and the most of a ratio over the paper's mixes.
 pub(crate) type Range = Option<[f64; 2]>;
 
-/// What the paper's text says of Send-Index ÷ Build-Index, over all mixes. Its figures have more,
-/// as pictures.
+/// The paper's results for Send-Index ÷ Build-Index, over all mixes, as its text has them. Its
+/// figures have more, as pictures.
 pub(crate) struct Paper {
     pub(crate) replicas: usize,
     pub(crate) workload: &'static str,

@@ -29,7 +29,7 @@ pub(crate) const COLUMNS: [Column; 11] = [
     ("memory MB", |costs| Some(costs.memory), |bytes| megabytes(bytes as u64)),
 ];
 
-/// What they are.
+/// The meaning of the columns.
 pub(crate) const LEGEND: &str = "CPU: of all replicas until compaction is quiet, per request; \
      jobs: flush, compaction and shipping, of the primary and of each secondary. Read, written: \
      bytes of the device for each byte that users wrote, per replica; log, files: bytes over \
@@ -130,7 +130,7 @@ pub(crate) fn range_words(range: Range) -> String {
     }
 }
 
-/// What shipping gains over compacting everywhere, over all mixes, beside the paper's ranges.
+/// The gains of shipping over compacting everywhere, over all mixes, beside the paper's ranges.
 pub(super) fn beside_paper(all: &[Measured], style: Style) -> String {
     let header = [
         "replicas, workload",

@@ -1,5 +1,5 @@
-//! Where cells of a benchmark are measured, one after the other: each in clusters of its own, which
-//! are gone with it.
+//! The place in which cells of a benchmark are measured, one after the other: each in clusters of
+//! its own, which are gone with it.
 
 use super::baseline::Chain;
 use super::{Cell, System};
