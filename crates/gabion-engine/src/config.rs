@@ -105,8 +105,9 @@ pub struct TreeConfig {
     pub large_values: u32,
     /// The codec of values from [`TreeConfig::large_values`] on, which the head packs once, before
     /// they go into the log: log, wire, values files and other members have them packed. Default
-    /// none. LZ4 takes some 0.5 µs for 1,000 bytes, zstd 2 µs, and a read that finds its value in no
-    /// cache a half of that ([`Compression`]). What does not shrink by an eighth stays as it is.
+    /// none. LZ4 takes some 0.5 µs for 1,000 bytes, zstd 2 µs, and a read that finds its value in
+    /// no cache a half of that ([`Compression`]). A value that does not shrink by an eighth stays
+    /// as it is.
     pub value_compression: Compression,
 }
 

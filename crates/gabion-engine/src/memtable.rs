@@ -469,7 +469,7 @@ impl MemTableWriter<'_> {
             let deletes = counts.deletes.load(Ordering::Relaxed);
             counts.deletes.store(deletes + 1, Ordering::Relaxed);
         }
-        // What is packed was large before.
+        // A packed value was large before.
         let large_from = counts.large_from.load(Ordering::Relaxed);
         let is_large = value.len() >= large_from || kind.is_packed() && large_from < usize::MAX;
         if is_large {

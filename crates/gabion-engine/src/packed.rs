@@ -44,7 +44,7 @@ impl Packed<'_> {
         self.codec
     }
 
-    /// What follows the byte of the codec.
+    /// The bytes behind that of the codec.
     #[must_use]
     pub const fn rest(&self) -> &[u8] {
         self.rest

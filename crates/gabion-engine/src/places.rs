@@ -1,4 +1,4 @@
-//! Where the log has the large values of a MemTable, and which segments of it keep them.
+//! Positions of a MemTable's large values in the log, and the segments of it that keep them.
 //!
 //! ```text
 //!   range of a MemTable    seal of the one before ─┐                                   ┌─ its seal
@@ -20,9 +20,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use gabion_base::{FileId, SequenceNumber, ShardId};
 
-/// A segment is kept where values that may stay have such a part of it, or more: one in two. What
-/// else it holds (small entries, headers, values that the MemTable has replaced) costs room until
-/// the segment is emptied, and counts as dead from the beginning.
+/// A segment is kept where values that may stay have such a part of it, or more: one in two. The
+/// rest of it (small entries, headers, values that the MemTable has replaced) costs room until the
+/// segment is emptied, and counts as dead from the beginning.
 const LARGE_PART: u64 = 2;
 
 /// How the log of a tree is cut into files.
@@ -40,7 +40,7 @@ impl LogLayout {
         FileId::log_segment(self.shard, at / self.segment_len)
     }
 
-    /// Where a segment ends.
+    /// The end of a segment.
     pub(crate) const fn end_of(&self, segment: FileId) -> u64 {
         (segment.ordinal() + 1) * self.segment_len
     }
@@ -53,7 +53,7 @@ pub struct Places {
     begin: u64,
     /// A term began since.
     has_gap: bool,
-    /// Where each value begins, by the sequence number of its entry, ascending.
+    /// The begin of each value, by the sequence number of its entry, ascending.
     list: Vec<(SequenceNumber, u64)>,
     /// Bytes of these values in each segment.
     bytes: BTreeMap<u64, u64>,

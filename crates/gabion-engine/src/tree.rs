@@ -78,7 +78,7 @@ struct Sealed {
     frontier: Frontier,
     last_sequence: SequenceNumber,
     places: Arc<Places>,
-    /// Which segments keep values of it, once that was asked.
+    /// The segments that keep values of it, once that was asked.
     kept: OnceCell<KeptSegments>,
 }
 

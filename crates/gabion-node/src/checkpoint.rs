@@ -134,8 +134,8 @@ pub async fn write(
     Ok(copied)
 }
 
-/// Where the log of the copy begins: at 0, or behind the segments of the source's log that keep
-/// values, whose numbers no segment of its own may have.
+/// The begin of the copy's log: 0, or behind the segments of the source's log that keep values,
+/// whose numbers no segment of its own may have.
 fn log_begin(group: &GroupConfig, tree: &Tree) -> LogPosition {
     let files = tree.version().values_files().map(|meta| meta.id);
     let segments = files.filter(|file| file.kind == FileKind::LogSegment);

@@ -289,12 +289,13 @@ pub struct NodeOptions {
     /// 0: never a limit. Default [`Self::REBUILD_RATE`].
     pub rebuild_bytes_per_s: u64,
     /// Values of so many bytes, or more, go to values files apart from the tree when this member
-    /// flushes; 0: none does. Default none: as the group's [`TreeConfig::large_values`] says. What
-    /// is there stays where it is, so it may be another at each start, and at each member.
+    /// flushes; 0: none does. Default none: as the group's [`TreeConfig::large_values`] says.
+    /// Values that are there stay where they are, so it may be another at each start, and at each
+    /// member.
     pub large_values: Option<u32>,
     /// The codec with which this replica packs values that it takes from `large_values` on. Default
-    /// none: as the group's [`TreeConfig::value_compression`] says. What it says stays with the
-    /// replica's process.
+    /// none: as the group's [`TreeConfig::value_compression`] says. It holds for the replica's
+    /// process alone.
     pub value_compression: Option<Compression>,
     /// Bytes a second of large values that jobs copy at most out of files with much garbage, while
     /// there is room; 0: as many as there are. Default 100,000,000: about what overwrites of as

@@ -56,7 +56,7 @@ pub struct DrainOrder {
     /// The log is in segments up to here when the order is done.
     pub end: LogPosition,
     /// The last write is the block in which the log ends, with so many bytes of it, in a segment
-    /// that keeps values of the tree. Whatever lies behind them in the block stays as it is: the
+    /// that keeps values of the tree. Bytes that lie behind them in the block stay as they are: the
     /// log may have yet to come again to values that are there.
     pub keeps_behind: Option<usize>,
 }
@@ -287,8 +287,8 @@ pub async fn run_local(work: Work, store: &LocalStore) -> Done {
     }
 }
 
-/// The first `len` bytes of a block, and what its place has behind them. Where that cannot be read
-/// it is lost, and the block is written as it is: whoever reads the values there finds it.
+/// The first `len` bytes of a block, and what its place has behind them. If that cannot be read it
+/// is lost, and the block is written as it is: a reader of the values there finds the damage.
 async fn with_kept(
     placement: &FilePlacement,
     offset: u64,

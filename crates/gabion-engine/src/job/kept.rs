@@ -75,7 +75,7 @@ impl<'a> Kept<'a> {
         Some(pointer)
     }
 
-    /// What the edit says of the segments, by number.
+    /// The segments as the edit describes them, by number.
     ///
     /// # Errors
     /// Corruption where a segment has not the bytes of a value; the source's.
@@ -91,8 +91,8 @@ impl<'a> Kept<'a> {
             uses.pointers.sort_unstable_by_key(|pointer| pointer.offset);
             let chunk_crcs = read_back(file, segment_len, &uses.pointers, source)
                 .await
-                // Whoever runs the flush learns that the log alone is at fault: without it, the
-                // flush can do.
+                // The flush's caller learns that the log alone is at fault: without it, the flush
+                // can do.
                 .inspect_err(|error| source.note_damage(file, error))?;
             output.stats.bytes_read += segment_len;
             described.push(uses.describe(file, term, segment_len, chunk_crcs));

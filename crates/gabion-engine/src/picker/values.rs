@@ -12,7 +12,7 @@
 //! than a quarter of all values are dead, SSTs are written anew where they lie, those first that
 //! reference the file with the most garbage.
 //!
-//! Who begins jobs sets a pace, and while it is passed nothing is copied: compactions leave
+//! The caller sets a pace, and while it is passed nothing is copied: compactions leave
 //! pointers as they are, and their garbage stays for later. Want of room knows no pace. Values
 //! files of which nothing lives go unread at any time.
 //!

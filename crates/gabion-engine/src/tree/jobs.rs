@@ -19,7 +19,7 @@ use gabion_base::{Error, FileId, MemTableId, Result, SequenceNumber, Term};
 /// more: 1 MiB by default. Fewer values stay where they are.
 const LARGE_PART: u64 = 16;
 
-/// Where the large values of a MemTable are to stay.
+/// Places in which the large values of a MemTable are to stay.
 #[derive(Default)]
 struct Stay {
     /// In these segments of the log.
@@ -222,7 +222,7 @@ impl Tree {
         Some(inputs)
     }
 
-    /// Where the values of a MemTable are to stay.
+    /// Places in which the values of a MemTable are to stay.
     fn stay(&self, table: &MemTable) -> Stay {
         let sealed = self.sealed.iter().find(|sealed| sealed.table.id() == table.id());
         let kept = sealed.and_then(|it| self.kept_by(it)).cloned().unwrap_or_default();

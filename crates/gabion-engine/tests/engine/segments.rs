@@ -233,7 +233,7 @@ fn a_segment_most_of_which_the_same_memtable_replaced_is_not_kept() {
         store.put(&name, &large(n));
         n += 1;
     }
-    // What is alive of the hot ones comes last.
+    // Those of the hot ones that stay alive come last.
     while store.log.len() < 3 * SEGMENT_LEN {
         store.put(&format!("last{n:03}"), &large(n));
         n += 1;

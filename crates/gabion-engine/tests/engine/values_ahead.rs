@@ -93,14 +93,14 @@ fn the_further_an_iterator_goes_the_more_values_it_reads_at_once() {
         }
         assert!(!block_on(iterator.go(step)).unwrap());
     }
-    // Who says how many it wants waits once.
+    // A caller that says how many it wants waits once.
     let tables = waves(&store.replica.files, 0);
     let mut iterator = view.scan(&tables, &[], None).expecting(10);
     (0..10).for_each(|_| assert!(block_on(iterator.go(Move::Next)).unwrap()));
     assert_eq!(tables.source.waves.borrow().len(), 1);
 }
 
-/// What an iterator holds of values ahead stays within its bound, however long they are, but for
+/// The values that an iterator holds ahead stay within its bound, however long they are, but for
 /// one that is longer.
 #[test]
 fn values_ahead_take_no_more_memory_than_they_may() {

@@ -96,7 +96,7 @@ fn packed_values_are_read_as_they_were_written_wherever_they_lie() {
         let raw: usize = wanted.iter().map(|(_, value, _)| value.len()).sum();
         assert!(store.stats().value_bytes < raw as u64 / 3, "{:?} of {raw}", store.stats());
         check(&store, &wanted);
-        // What is flushed later makes garbage, until the values move to another file.
+        // Later flushes make garbage, until the values move to another file.
         let mut moved = 0;
         for round in 0..6 {
             for n in (0..60).filter(|n| (n + round) % 3 > 0) {

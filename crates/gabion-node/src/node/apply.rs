@@ -674,7 +674,7 @@ fn check_segments(facts: &Facts, edit: &Edit) -> Result<()> {
     Ok(())
 }
 
-/// Where the last segment ends in which an edit keeps values; zero where it keeps none. It is one
+/// The end of the last segment in which an edit keeps values; zero where it keeps none. It is one
 /// of this log ([`check_segments`]).
 fn kept_end(facts: &Facts, edit: &Edit) -> LogPosition {
     let ends = edit.segments().map(|meta| (meta.id.ordinal() + 1) * facts.config.segment_len);

@@ -112,8 +112,8 @@ impl Draining {
         self.wanted >= end
     }
 
-    /// What keeps the log from going on, where its next segment found no slots and would find none
-    /// now: nobody may have tried since others gave some back.
+    /// The error that keeps the log from going on, where its next segment found no slots and would
+    /// find none now: nobody may have tried since others gave some back.
     pub(super) fn lacks_slots(&self, log: &Log, pool: &Pool) -> Option<Error> {
         let counts = pool.counts();
         let count = log.config().segment_len.div_ceil(SLOT_LEN) as u32;

@@ -603,8 +603,8 @@ impl Node {
         self.settle();
     }
 
-    /// The values of the next flush that stay in the log are to be there first. Where it has no
-    /// room for its segments they go to a values file, as that may give back room.
+    /// The values of the next flush that stay in the log are to be there first. If it has no room
+    /// for its segments they go to a values file, as that may give back room.
     fn await_log_of_flush(&mut self) {
         let Some(end) = self.tree.next_flush_awaits() else { return };
         if end <= self.log.durable_end() {

@@ -133,7 +133,7 @@ impl Node {
 
     /// Completes the active MemTable, here and by the record at every member.
     pub(in crate::node) fn append_seal(&mut self) {
-        // What comes before the seal is there before it is seen where that ends.
+        // All that comes before the seal is appended before the seal's frontier is taken.
         let sequence = self.tree.last_sequence();
         match self.append_unlogged().and_then(|()| self.append_sessions(sequence)) {
             Ok(()) => {}
