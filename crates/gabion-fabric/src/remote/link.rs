@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where a peer listens.
+/// The address of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkAddress {
     /// On any machine.
@@ -124,7 +124,7 @@ impl PeerLink {
         }
     }
 
-    /// Where the peer listens.
+    /// The address of the peer.
     #[must_use]
     pub const fn address(&self) -> &LinkAddress {
         &self.address

@@ -127,7 +127,7 @@ impl Mapping {
     pub(super) fn word(&self, index: u32) -> &AtomicU64 {
         let start = self.check(u64::from(index) * WORD as u64, WORD);
         // SAFETY: by 4 the word is mapped for as long as `self` lives, and aligned, as a mapping
-        // begins at a page. By 3 all accesses to it are atomic. Where the mapping is read-only, its
+        // begins at a page. By 3 all accesses to it are atomic. If the mapping is read-only, its
         // owner calls nothing but `load`.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(start).cast()) }
     }

@@ -43,7 +43,7 @@ const UNIX: Token = Token(usize::MAX - 2);
 /// A region maps to two descriptors.
 const _: () = assert!(gabion_media::remote::serve::MAPPED_MAX * 2 <= DESCRIPTORS_MAX);
 
-/// What a peer serves, and where.
+/// The memory that a peer serves, and the sockets at which it does.
 pub struct ServerOptions {
     /// Names and limits.
     pub config: PeerConfig,
@@ -208,7 +208,7 @@ impl Server {
             if looked.elapsed() >= TURN_MAX {
                 looked = Instant::now();
                 self.touched.extend(self.connections.keys());
-                // What a listener could not accept for want of descriptors.
+                // Descriptors may be free again for connections that wait to be accepted.
                 [TCP, UNIX].into_iter().for_each(|listener| self.accept(listener));
             }
             let had_work = !self.touched.is_empty();

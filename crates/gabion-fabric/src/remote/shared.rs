@@ -99,7 +99,7 @@ impl SharedRegion {
     /// # Panics
     /// When the range reaches past the end.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
-        // What was read before, a number or a gate, was read before.
+        // Earlier reads, of a number or a gate, stay before this one.
         fence(Ordering::Acquire);
         self.map.read(offset, into);
         fence(Ordering::Acquire);

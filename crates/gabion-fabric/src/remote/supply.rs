@@ -42,7 +42,7 @@ impl Gates {
         let len = (u64::from(count) * u64::from(WORD)).next_multiple_of(4096);
         let file = sealed_memory("gabion-gates", len)?;
         let map = Mapping::new(&file, len, true)?;
-        // What was mapped before stays writable; nobody maps more to write.
+        // The mapping above stays writable; nobody maps more to write.
         fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok(Self { file, map, free: Mutex::new((0..count).rev().collect()) })
     }

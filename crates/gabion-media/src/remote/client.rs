@@ -24,7 +24,7 @@ pub struct ClientConfig {
     pub client: ClientId,
     /// Greater than that of any earlier connection of the client to this peer.
     pub generation: ConnectionGeneration,
-    /// What the peer asks for; empty for nothing.
+    /// The token that the peer asks for; empty for none.
     pub token: Vec<u8>,
     /// Most requests outstanding.
     pub outstanding_max: usize,
@@ -170,7 +170,7 @@ impl<T: Transport> ClientConnection<T> {
         self.done.pop_front()
     }
 
-    /// What the peer told unasked.
+    /// The next notice that the peer sent unasked.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }

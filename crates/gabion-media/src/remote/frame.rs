@@ -35,7 +35,7 @@ const _: () = assert!(BODY_LEN_MAX > 4 * OWNER_LEN_MAX);
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which message the body is.
+    /// The kind of message in the body.
     pub kind: u8,
     /// The connection.
     pub generation: ConnectionGeneration,

@@ -1,4 +1,4 @@
-//! What clients ask of a peer, what it replies, and what it tells them unasked.
+//! Requests of clients to a peer, its replies, and the notices that it sends unasked.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -100,7 +100,7 @@ pub enum Request<'a> {
     Hello {
         /// The client. Its older connections to this peer end.
         client: ClientId,
-        /// What proves it, where the peer asks for that.
+        /// The proof of it, where the peer asks for one.
         token: &'a [u8],
     },
     /// A region of zeros. A term above the owner's fences first. → [`Reply::Lent`]
@@ -184,7 +184,7 @@ pub enum Request<'a> {
         /// The owner's term.
         term: Term,
     },
-    /// What the peer holds and has done. → [`Reply::Usage`]
+    /// A report of the peer's holdings and work. → [`Reply::Usage`]
     Usage,
 }
 
@@ -262,7 +262,7 @@ pub enum Reply {
     },
     /// All writes up to this number took effect.
     Written,
-    /// What was read.
+    /// The bytes that were read.
     Bytes(Vec<u8>),
     /// Published, and the others freed.
     Published,
@@ -281,7 +281,7 @@ pub enum Reply {
         /// Bytes of all gates.
         gates_bytes: u32,
     },
-    /// What the peer holds and has done.
+    /// The peer's holdings and work.
     Usage(Usage),
     /// Not done, and why. Nothing of the request took effect.
     Refused(Refusal),
@@ -289,7 +289,7 @@ pub enum Reply {
     Notice(Notice),
 }
 
-/// What a peer tells unasked.
+/// A message that a peer sends unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// These regions are gone: memory is short at the peer.
@@ -411,7 +411,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a peer holds and has done since it started.
+/// The holdings of a peer, and its work since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The peer.
@@ -448,7 +448,7 @@ pub struct Usage {
     pub fences: u64,
     /// Whether it lends no more.
     pub is_draining: bool,
-    /// What it shares the fate of, as its operator says: a machine, a rack. It may be empty.
+    /// The machine or rack that it fails together with, as its operator says. It may be empty.
     pub failure_domain: String,
     /// Owners with regions, by name; [`OWNERS_SHOWN_MAX`] at most.
     pub owners: Vec<OwnerUsage>,
@@ -459,7 +459,7 @@ pub struct Usage {
 /// Most owners in a [`Usage`].
 pub const OWNERS_SHOWN_MAX: usize = 256;
 
-/// What an owner holds.
+/// The holdings of an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerUsage {
     /// The application.

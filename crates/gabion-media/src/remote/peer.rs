@@ -61,7 +61,7 @@ pub trait LentMemory: MemoryRegion {
     fn share(&mut self, region: RegionId, writable: bool) -> Option<Gate>;
 }
 
-/// Where the gate of a shared region lies.
+/// The place of a shared region's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
     /// Its index, 8 bytes each.
@@ -70,7 +70,7 @@ pub struct Gate {
     pub gates_bytes: u32,
 }
 
-/// What a peer gets from around it.
+/// Memory and its sharing, which a peer gets from its driver.
 pub trait Supply {
     /// Memory of a region.
     type Memory: LentMemory;
@@ -99,9 +99,9 @@ pub struct PeerConfig {
     pub owners_max: u32,
     /// Bytes to keep zeroed ahead, out of those not lent.
     pub ready_bytes: u64,
-    /// What clients have to show; nothing: all are welcome.
+    /// The token that clients have to show; none: all are welcome.
     pub token: Option<Vec<u8>>,
-    /// What it shares the fate of; told, not used here.
+    /// The machine or rack that it fails together with; told, not used here.
     pub failure_domain: String,
 }
 
@@ -150,7 +150,7 @@ impl PeerConfig {
     }
 }
 
-/// What the controller's entry says about a region.
+/// The controller's entry, as far as it concerns a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its epoch; zero where there never was one.
@@ -327,7 +327,7 @@ impl<S: Supply> Peer<S> {
         }
     }
 
-    /// What the client has to be told.
+    /// The next notice to the client.
     pub fn poll_notice(&mut self, client: ClientId) -> Option<Notice> {
         let found = self.clients.get_mut(&client)?;
         if !found.revoked.is_empty() {
@@ -357,8 +357,8 @@ impl<S: Supply> Peer<S> {
         self.stock.trim(0);
     }
 
-    /// Lends `bytes` at most from now on. Where more is lent, regions are revoked by the rule of
-    /// this module and returned.
+    /// Lends `bytes` at most from now on. If more is lent, regions are revoked by the rule of this
+    /// module and returned.
     pub fn set_limit(&mut self, bytes: u64) -> Vec<RegionId> {
         self.config.limit_bytes = bytes;
         let mut revoked = Vec::new();
@@ -414,12 +414,12 @@ impl<S: Supply> Peer<S> {
         self.regions.get(&region).map(|region| &region.memory)
     }
 
-    /// What it gets from around it.
+    /// The supply that it was made with.
     pub const fn supply_mut(&mut self) -> &mut S {
         &mut self.supply
     }
 
-    /// What it holds and has done. Connections are those that were greeted.
+    /// Its holdings and work. Connections are those that were greeted.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let with_regions = self.owners.values().filter(|owner| !owner.regions.is_empty());

@@ -174,7 +174,7 @@ impl<T: Transport> PeerConnection<T> {
         {
             return Err(Error::unavailable(format!("client {client} has a newer connection")));
         }
-        // What was held back goes first: its room is the room for more.
+        // The request that was held back goes first: its room is the room for more.
         if self.held {
             self.carry_out(peer)?;
             if self.held {

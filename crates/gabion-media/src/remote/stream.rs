@@ -102,7 +102,7 @@ impl Inbox {
     }
 }
 
-/// Where a body lies in the inbox.
+/// The place of a body in the inbox.
 #[derive(Clone, Copy)]
 pub struct Body(usize, usize);
 

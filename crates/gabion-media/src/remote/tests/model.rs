@@ -71,7 +71,7 @@ struct NaiveRegion {
     bytes: Vec<u8>,
 }
 
-/// What it says to a request: a refusal's reason, or the bytes of a read.
+/// Its answer to a request: a refusal's reason, or the bytes of a read.
 type Said<T = ()> = core::result::Result<T, Why>;
 
 struct Naive {
@@ -216,7 +216,7 @@ impl Naive {
         Ok(())
     }
 
-    /// What the owner's list has to be, keys aside.
+    /// The list that the owner has to get, keys aside.
     fn list(&self, owner: &str) -> Vec<(RegionId, u64, u64, u64, bool, Vec<u8>)> {
         let owned = self.regions.iter().filter(|(_, region)| region.owner == owner);
         owned
