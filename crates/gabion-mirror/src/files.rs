@@ -6,7 +6,7 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// What a file has beside bytes and names. Times are not kept.
+/// Attributes of a file beside bytes and names. Times are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// Permissions, as of `chmod`.

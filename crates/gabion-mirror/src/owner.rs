@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Both threads change one state under a mutex, and a request first takes all records that
-//! are in the ring: so the store gets calls in the order in which the program made them. Whoever
-//! takes the lock of the shared memory too takes it first.
+//! are in the ring: so the store gets calls in the order in which the program made them. A thread
+//! that takes the lock of the shared memory too takes it first.
 
 mod mirrors;
 mod names;
@@ -41,7 +41,7 @@ const LOOK_MS: u32 = 100;
 /// Records that are taken before those who wait for the first hear of it.
 const RECORDS_AT_ONCE: usize = 64;
 
-/// What an owner is told.
+/// The settings of an owner.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The application, whose files these are.
@@ -218,7 +218,8 @@ impl Core {
                 return;
             }
             self.shared.wait_for_work(read, LOOK_MS);
-            // Whoever died with the lock left a change without a record. Taking it makes one.
+            // A process that died with the lock left a change without a record. Taking the lock
+            // makes one.
             if self.shared.is_busy() {
                 drop(self.shared.try_lock());
             }

@@ -1,4 +1,4 @@
-//! Which programs can be interposed: those that the C library's loader starts, with the rights of
+//! Programs that can be interposed: those that the C library's loader starts, with the rights of
 //! whoever starts them, and that call the kernel through the C library.
 
 use std::fs::File;

@@ -34,7 +34,7 @@ pub const RING: u64 = 4 << 20;
 pub const SLOTS: usize = 1 << 10;
 /// Bytes of one record at most; longer writes are several.
 pub const RECORD_MAX: u64 = 256 << 10;
-/// Where the slots begin, and where the ring does.
+/// Offsets of the slots and of the ring.
 const SLOTS_AT: usize = 4096;
 const RING_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 /// Bytes of the whole.
@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
 const _: () = assert!(size_of::<Slot>() == 48);
 const _: () = assert!(RING.is_power_of_two() && RECORD_MAX * 4 <= RING);
 
-/// What a record does to its file.
+/// The change that a record makes to its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -477,7 +477,7 @@ impl Shared {
         unsafe { self.base.add(RING_AT) }
     }
 
-    /// Where a position lies, and how many of `len` bytes there are until the ring's end.
+    /// The address of a position, and how many of `len` bytes there are until the ring's end.
     fn place(&self, position: u64, len: usize) -> (*mut u8, usize) {
         assert!(len as u64 <= RING, "{len} bytes in a ring of {RING}");
         let offset = (position % RING) as usize;

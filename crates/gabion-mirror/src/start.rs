@@ -30,7 +30,7 @@ pub fn command(program: &Path, interposer: &Path, directory: &Path) -> Command {
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-/// Where the filter finds its input: `struct seccomp_data`.
+/// Offsets in the filter's input, `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 /// Bit of the numbers of x32's system calls.

@@ -17,14 +17,14 @@ pub const PATH_MAX: usize = 4096;
 /// Attributes in a reply: size, blocks, mode, user, group, then seconds and nanoseconds of the last
 /// access, modification and change.
 pub const ATTRIBUTES: usize = 11;
-/// Where a process finds the owner: the directory of its socket.
+/// The variable by which a process finds the owner: it has the directory of its socket.
 pub const ENVIRONMENT: &str = "GABION_NCL";
 /// The socket in that directory.
 pub const SOCKET: &str = "socket";
 /// How the name of a mirror begins, as the kernel shows it; slot and generation follow.
 pub const MIRROR: &str = "gabion-ncl:";
 
-/// What a process asks.
+/// A kind of request of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Operation {
@@ -87,7 +87,7 @@ impl Operation {
 /// A request without its paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The kind of request.
     pub operation: Operation,
     /// Flags of `open`.
     pub flags: u32,

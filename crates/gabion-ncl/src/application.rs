@@ -40,7 +40,7 @@ use gabion_control::Version;
 use gabion_media::remote::PeerId;
 use gabion_media::remote::message::OWNER_LEN_MAX;
 
-/// What happens to calls while more than f peers are lost.
+/// The behaviour of calls while more than f peers are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
     /// They wait, for ever if need be.
@@ -66,7 +66,7 @@ pub struct Options {
     pub patience_ms: u64,
     /// A lost peer is not asked again for so long.
     pub cooling_ms: u64,
-    /// What calls do while more than f peers are lost.
+    /// The behaviour of calls while more than f peers are lost.
     pub on_loss: OnLoss,
     /// Most records that are not acknowledged.
     pub outstanding_max: usize,
@@ -132,7 +132,7 @@ impl Options {
     }
 }
 
-/// What an instance does.
+/// The phase of an instance's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Leasing,
@@ -147,7 +147,7 @@ pub(crate) enum Phase {
 /// An instance as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// What it does, as a word.
+    /// The phase of its work, as a word.
     pub phase: &'static str,
     /// Its term; zero before it has one.
     pub term: Term,

@@ -1,4 +1,4 @@
-//! What the library wants of peers and of the store.
+//! Requests of the library to peers and to the store.
 
 use crate::number::FileNumber;
 use alloc::string::String;
@@ -160,7 +160,7 @@ pub enum StoreOperation {
     Swap(String, Version, Vec<u8>),
 }
 
-/// What came of one.
+/// The outcome of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreReply {
     /// The value, if there is one.
@@ -187,7 +187,7 @@ impl StoreOperation {
     }
 }
 
-/// Who asked the store: the answer goes there.
+/// The part that asked the store: the answer goes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// The instance's record.
@@ -198,7 +198,7 @@ pub enum Asker {
     Registry,
 }
 
-/// What is to be done outside.
+/// An action for the caller to carry out.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Connect to a peer. Its commands follow.
@@ -226,9 +226,9 @@ pub enum Output {
     },
     /// Ask the store, and hand in the answer with this asker.
     Store {
-        /// Who asks.
+        /// The part that asks.
         asker: Asker,
-        /// What.
+        /// The question.
         operation: StoreOperation,
     },
 }

@@ -185,7 +185,7 @@ impl<S: Images> Files<S> {
         self.files.iter().map(|(number, file)| (*number, file))
     }
 
-    /// What makes mirrors, for other files than these.
+    /// The maker of mirrors, for other files than these.
     pub(crate) fn into_images(self) -> S {
         self.images
     }
@@ -252,7 +252,7 @@ impl<S: Images> Files<S> {
         self.names.apply(change)?;
         let mut file = self.active();
         let len = self.files.get(&file).map_or(0, |found| found.len);
-        // What a table costs at least is known once it is encoded, so that is asked rarely.
+        // The least cost of a table is known once it is encoded, so that is asked rarely.
         if len > self.sizes.names_max && len > 4 * self.names.encode(0).len() as u64 {
             self.generation += 1;
             file = self.active();
@@ -349,7 +349,7 @@ impl<S: Images> Files<S> {
             let grown = Change::Grow { file: number, bytes };
             match self.change(log, &grown, Effect::Needs(need)) {
                 Ok(_) => {}
-                // What is needed is there.
+                // There is room without it.
                 Err(_) if end <= capacity => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -36,7 +36,7 @@ pub const RING_LEN: u64 = CELL_LEN as u64 * RING_CELLS as u64;
 const MAGIC: u32 = 0x6c63_6e67;
 const VERSION: u8 = 1;
 
-/// What a record does.
+/// A kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub enum Kind {
 /// The cell of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
-    /// What the record does.
+    /// The kind of record.
     pub kind: Kind,
     /// The file.
     pub file: FileNumber,

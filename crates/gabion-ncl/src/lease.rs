@@ -11,7 +11,7 @@ use alloc::string::String;
 use gabion_base::{Result, Term};
 use gabion_control::{Swapped, Version, Versioned};
 
-/// What changed.
+/// A change of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing.
@@ -81,7 +81,7 @@ impl Lease {
         self.next_ms = 0;
     }
 
-    /// What to ask of the store now.
+    /// The next request to the store, if it is due now.
     pub(crate) fn poll(&mut self, now_ms: u64) -> Option<StoreOperation> {
         if self.is_waiting || now_ms < self.next_ms {
             return None;

@@ -8,8 +8,8 @@
 //! A peer that is being filled gets regions of a new epoch, a copy of every file from the mirror,
 //! and all records that are issued meanwhile, over one connection in this order: what a record
 //! overtakes in the copy it writes again. Once all has arrived the regions are published together
-//! and those of former copies go. Whatever is refused, and whatever else than the expected reply
-//! comes, ends the link: the peer is lost, and may come back as a new one.
+//! and those of former copies go. A refusal, or any reply but the expected one, ends the link: the
+//! peer is lost, and may come back as a new one.
 
 use crate::command::{ChainPart, Command, Label};
 use crate::files::{Files, Image, Images};
@@ -29,7 +29,7 @@ use gabion_media::remote::{
     Incarnation, Key, Notice, PeerId, RefusalReason, RegionEntry, RegionId, Reply,
 };
 
-/// What a link is doing.
+/// The stage of a link's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Greeting,
@@ -81,7 +81,7 @@ pub(crate) struct Window {
     pub(crate) bytes: usize,
 }
 
-/// What a link needs to know to go on.
+/// The state of the instance that a link needs to go on.
 pub(crate) struct Context<'a, S: Images> {
     pub(crate) files: &'a Files<S>,
     pub(crate) log: &'a Log,
@@ -89,7 +89,7 @@ pub(crate) struct Context<'a, S: Images> {
     pub(crate) window: Window,
 }
 
-/// What a reply means beyond its link.
+/// The effect of a reply beyond its link.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     None,
@@ -103,7 +103,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) peer: PeerId,
-    /// What fails together with it.
+    /// Its failure domain: the machines that fail together with it.
     pub(crate) domain: String,
     pub(crate) stage: Stage,
     pub(crate) incarnation: Incarnation,

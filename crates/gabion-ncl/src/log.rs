@@ -15,7 +15,7 @@ pub(crate) struct Need {
     pub(crate) bytes: u64,
 }
 
-/// What a record means to a peer beside its bytes.
+/// The effect of a record at a peer beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
@@ -30,13 +30,13 @@ pub(crate) enum Effect {
 pub(crate) struct Record {
     pub(crate) cell: Cell,
     pub(crate) data: Bytes,
-    /// Where the data lies: across one border of parts at most.
+    /// The places of the data: across one border of parts at most.
     pub(crate) pieces: [Option<Piece>; 2],
     pub(crate) effect: Effect,
 }
 
 impl Record {
-    /// What it costs to keep.
+    /// The bytes that it costs to keep.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + CELL_LEN
     }

@@ -1,4 +1,4 @@
-//! What the store holds of an application: its instance, its ap-map, and the registry of peers.
+//! Records of an application in the store: its instance, its ap-map, and the registry of peers.
 //!
 //! ```text
 //!   ncl/apps/<owner>/instance   version u16 = 1 | term u64 | instance u64 | beat u64 | is held u8
@@ -101,7 +101,7 @@ pub struct Member {
     pub epoch: u64,
 }
 
-/// Which peers have the copies of an application that count.
+/// The peers that have the copies of an application that count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ApMap {
     /// The instance that wrote it.
@@ -198,9 +198,9 @@ pub struct PeerRecord {
     pub incarnation: Incarnation,
     /// Bytes that it could lend.
     pub free_bytes: u64,
-    /// What fails together with it: its rack, say.
+    /// Its failure domain: the machines that fail together with it, a rack, say.
     pub domain: String,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: String,
 }
 

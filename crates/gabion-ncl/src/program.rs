@@ -1,4 +1,4 @@
-//! What programs do with their files.
+//! Operations of programs on their files.
 
 use crate::application::{Application, OnLoss, Phase, State, Status};
 use crate::files::{Files, Images, Stat};
@@ -142,7 +142,7 @@ impl<S: Images> Application<S> {
         Ok(found.map(|(name, file)| (name.to_string(), file)).collect())
     }
 
-    /// What is known of a file.
+    /// The attributes of a file.
     ///
     /// # Errors
     /// Not found; those of [`Self::is_ready`].
@@ -234,7 +234,7 @@ impl<S: Images> Application<S> {
         self.change(|files, log| files.rename(log, &NameChange::Unlink { path }))
     }
 
-    /// What it does, for operators.
+    /// Its status, for operators.
     #[must_use]
     pub fn status(&self) -> Status {
         let phase = match self.phase {

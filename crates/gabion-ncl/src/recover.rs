@@ -1,4 +1,4 @@
-//! What a peer still has of a former copy: its number, whether it is whole, and its bytes.
+//! Remains of a former copy at a peer: its number, whether it is whole, and its bytes.
 //!
 //! ```text
 //!   regions of one epoch ─► rings ─► newest cells ─► table of names ─► all parts there? ─► Copy
@@ -63,7 +63,7 @@ struct Range {
     len: u32,
     /// The buffer: a file's ring or names, or the ordinal of a check.
     buffer: u64,
-    /// Where the bytes go in it; while loading, in the file.
+    /// The offset of the bytes in it; while loading, in the file.
     at: u64,
 }
 

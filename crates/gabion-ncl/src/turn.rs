@@ -1,4 +1,4 @@
-//! What happened, and what follows from it: one turn of an instance.
+//! Events and the actions that follow from them: one turn of an instance.
 
 use crate::application::{Application, Options, Phase};
 use crate::command::{Asker, Output, StoreReply};
@@ -41,7 +41,7 @@ impl<S: Images> Application<S> {
         Ok(application)
     }
 
-    /// What is to be done outside.
+    /// The next action for the caller to carry out.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.out.pop_front()
     }

@@ -422,7 +422,7 @@ unsafe fn append_twice(path: &str, count: usize, len: usize) -> String {
     }
     libc::close(descriptor);
     records.sort_unstable();
-    // Which process came first differs from run to run, and must not show later.
+    // The order of the processes differs from run to run, and must not show later.
     let descriptor = libc::open(path.as_ptr(), libc::O_WRONLY);
     for (at, record) in records.iter().enumerate() {
         let (bytes, at) = (vec![*record; len], (begin + at * len) as i64);

@@ -9,7 +9,7 @@ use libc::c_int;
 /// Asks, and waits for the reply.
 ///
 /// # Errors
-/// What the owner says; `EIO` if there is none.
+/// The owner's; `EIO` if there is no owner.
 pub(crate) fn ask(ready: &Ready, request: Request, paths: [&[u8]; 2]) -> Result<Reply, c_int> {
     let kept = raw::errno();
     let asked = Asked::new(ready.socket(), request, paths, &mut []);

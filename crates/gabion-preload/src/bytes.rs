@@ -7,7 +7,7 @@ use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
 use gabion_mirror::wire::{Operation, Request};
 use libc::c_int;
 
-/// Where a write goes.
+/// The place of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At the description's offset, which it moves.

@@ -142,7 +142,7 @@ fn truncate_plain(descriptor: c_int, flags: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What `mkstemp` and its kin made.
+/// A file that `mkstemp` or its kin made.
 pub(crate) fn made_temporary(descriptor: c_int, path: usize, flags: c_int) -> c_int {
     let (Some(ready), Some(name)) = (ready(), raw::path(path)) else {
         return descriptor;

@@ -4,9 +4,9 @@
 //! and [`SYNCED`] if each write is to be stored when it returns. It is read without a lock by every
 //! call; it is written by calls that make, copy or close descriptors.
 //!
-//! A process that `vfork` made has its parent's memory and descriptors of its own. Whatever it does
-//! with these must not show in the words, which the parent goes on with: so words are written only
-//! by the process that they are of, which the number of the process tells.
+//! A process that `vfork` made has its parent's memory and descriptors of its own. Changes that it
+//! makes to these must not show in the words, which the parent goes on with: so words are written
+//! only by the process that they are of, which the number of the process tells.
 
 use crate::ask::Asked;
 use crate::names;
@@ -36,7 +36,7 @@ const STARTING: u32 = 1;
 const INERT: u32 = 2;
 const ACTIVE: u32 = 3;
 
-/// What an interposed process knows.
+/// The state of an interposed process.
 pub(crate) struct Ready {
     pub(crate) shared: Shared,
     socket: [u8; 108],
@@ -89,8 +89,8 @@ impl Mirrored {
     }
 }
 
-/// What this process knows if it is interposed. Constructors of other libraries may call before the
-/// library's own: whoever comes first makes it ready.
+/// The state of this process if it is interposed. Constructors of other libraries may call before
+/// the library's own: whoever comes first makes it ready.
 pub(crate) fn ready() -> Option<&'static Ready> {
     match PHASE.load(Acquire) {
         ACTIVE => READY.get(),

@@ -1,5 +1,5 @@
-//! Streams of the C library. What a stream writes passes no function that this library could stand
-//! in front of: the C library calls itself. So a stream of a mirrored file is one of `fopencookie`,
+//! Streams of the C library. A stream's writes pass no function that this library could stand in
+//! front of: the C library calls itself. So a stream of a mirrored file is one of `fopencookie`,
 //! whose reading, writing, seeking and closing are functions of this library.
 //!
 //! Considered and dropped: streams without buffers, as these too write unseen; and functions in
@@ -145,7 +145,7 @@ pub(crate) fn on(descriptor: c_int, mode: *const c_char) -> *mut FILE {
         raw::refuse(libc::EINVAL);
         return std::ptr::null_mut();
     };
-    // What the C library's own checks: the ways, and that what appends does append.
+    // The same checks as the C library's own: the ways, and that what appends does append.
     let has = raw::flags(descriptor);
     let (ways, wanted) = (has & libc::O_ACCMODE, flags & libc::O_ACCMODE);
     if ways != libc::O_RDWR && ways != wanted {

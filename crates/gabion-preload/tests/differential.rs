@@ -244,7 +244,7 @@ fn run_batch(seeds: std::ops::Range<u64>) {
         assert!(alone == with, "seed {seed}, what is left: {}", differs(&alone, &with));
         dumps.push(with);
     }
-    // What is not mirrored is copied as it lies; all else comes from the store.
+    // Files that are not mirrored are copied as they lie; all else comes from the store.
     common::copy_plain(&mirrored, &moved);
     run.stop();
     let run = Run::start(&home, &moved, "*.log", false);

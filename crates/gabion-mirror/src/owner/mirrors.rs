@@ -128,7 +128,7 @@ impl Mirror {
     }
 }
 
-/// What a store keeps of a file's attributes.
+/// The attributes of a file that a store keeps.
 pub(super) fn metadata_of(status: &Status) -> Metadata {
     Metadata { mode: status.mode() & 0o7777, user: status.uid(), group: status.gid() }
 }

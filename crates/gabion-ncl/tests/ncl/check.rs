@@ -1,5 +1,5 @@
-//! What must hold: a plain model of files, the history of operations, and the comparison of what
-//! was recovered with both.
+//! The checker: a plain model of files, the history of operations, and the comparison of recovered
+//! files with both.
 
 use gabion_ncl::{Application, FileNumber, InMemory, Metadata, Number};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl Model {
         self.files.retain(|file, _| named.contains(file));
     }
 
-    /// What an application has.
+    /// The files of an application.
     pub(crate) fn of(application: &Application<InMemory>) -> Result<Self, String> {
         let mut model = Self::default();
         let names = application.list("").map_err(|error| error.to_string())?;
@@ -83,7 +83,7 @@ pub(crate) struct Issued {
     pub(crate) operation: Operation,
 }
 
-/// What one instance did since its files were there.
+/// The operations of one instance since its files were there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) base: Model,

@@ -16,7 +16,7 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
     let faults = match mutant {
         // Two instances at once.
         Mutant::KeysStay | Mutant::EpochIsClock => Faults { pause: 400, takeover: 300, ..faults },
-        // Of which the former has something to change.
+        // The same, and the former has something to change.
         Mutant::MapWithoutCompare => {
             Faults { pause: 300, takeover: 300, cut: 60, machine: 300, ..faults }
         }

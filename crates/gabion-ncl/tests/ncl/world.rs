@@ -95,7 +95,7 @@ pub(crate) struct Instance {
     is_former: bool,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) operations: u64,
@@ -135,7 +135,7 @@ pub(crate) struct World {
     store_away_until_ms: u64,
     asked: Vec<Asked>,
     started: usize,
-    /// What the last instance that ran has done.
+    /// The operations of the last instance that ran.
     history: History,
     /// The copies are fewer than promised: nothing need come back.
     pub(crate) is_disaster: bool,
@@ -643,7 +643,7 @@ impl World {
         self.history.check(&found, number)?;
         let acknowledged = self.history.acknowledged.max(number);
         let program = Program::new(found, acknowledged);
-        // What it shows counts as acknowledged from now on.
+        // The files that it shows count as acknowledged from now on.
         self.history = program.history.clone();
         instance.program = Some(program);
         Ok(())
@@ -703,7 +703,7 @@ impl World {
                     let status = it.application.status();
                     status.copies == status.wanted && status.issued.0 > 0
                 });
-            // What a dead instance asked may still replace the one that lives.
+            // A request of a dead instance may still replace the one that lives.
             calm_ms = if is_over { calm_ms + 1 } else { 0 };
             if calm_ms == 300 {
                 return self.quiesce();

@@ -1,4 +1,4 @@
-//! What the tests of the interposer share: an owner in this process, and programs under it.
+//! Common code of the interposer's tests: an owner in this process, and programs under it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use gabion_mirror::files::LogFiles;
