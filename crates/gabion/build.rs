@@ -29,7 +29,7 @@ fn main() {
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");
-    // What a lint, a model checker or a sanitizer of the build outside says is not for this one.
+    // Settings by a lint, a model checker or a sanitizer of the build outside are not for this one.
     for name in [
         "CARGO_ENCODED_RUSTFLAGS",
         "RUSTFLAGS",

@@ -95,7 +95,9 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|ncl [KILLS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
+                  redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
+                  ncl [KILLS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

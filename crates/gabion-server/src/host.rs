@@ -329,7 +329,7 @@ impl Host for ServerHost {
     }
 }
 
-/// What INFO says of large values.
+/// The lines of INFO on large values.
 fn values_lines(node: &Node) -> [(&'static str, String); 5] {
     let values = node.tree().version().values_stats();
     let (collected, collected_per_s) = node.collected();

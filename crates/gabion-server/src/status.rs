@@ -140,8 +140,8 @@ fn with_values(mut status: Value, node: &Node) -> Value {
     status
 }
 
-/// What the store takes of the device: slots of files and of the log, without those that are only
-/// granted to others.
+/// Bytes that the store takes of the device: slots of files and of the log, without those that are
+/// only granted to others.
 fn space_bytes(node: &Node) -> u64 {
     let counts = node.pool().counts();
     SLOT_LEN * u64::from(counts.total - counts.free - counts.granted)

@@ -42,7 +42,8 @@ const ONCE_FAILED: [(u64, &str); 3] = [
     ),
     (
         267_075_184_194,
-        "the sessions before a term's first batch were a mark, though the tree had that batch already",
+        "the sessions before a term's first batch were a mark, though the tree had that batch \
+         already",
     ),
 ];
 

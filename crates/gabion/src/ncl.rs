@@ -34,7 +34,7 @@ pub(crate) struct PeerOptions {
     /// Memory to lend at most, 1MiB or more
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: u64,
-    /// Where its identity is kept; made if it is not there. One directory, one peer
+    /// Directory of its identity; made if it is not there. One directory, one peer
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// TCP address for programs of other machines [default: none]. Other than loopback it takes
@@ -44,7 +44,7 @@ pub(crate) struct PeerOptions {
     /// Unix socket, by which programs of this machine map the memory [default: DIR/socket]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// What it shares the fate of: a machine, a rack. Told to whoever spreads copies
+    /// The machine or rack that it fails together with. Told to whoever spreads copies
     #[arg(long, value_name = "NAME", default_value = "")]
     pub(crate) failure_domain: String,
     /// A file with what clients have to show: 1 to 1,024 bytes, a last line feed aside
@@ -101,7 +101,7 @@ pub(crate) struct RunOptions {
     pub(crate) program: Vec<OsString>,
 }
 
-/// Where a peer is found: one of three.
+/// The way to find a peer: one of three.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct PeerPlace {

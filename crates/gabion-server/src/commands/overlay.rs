@@ -123,7 +123,7 @@ impl<'a, S: Store> Overlay<'a, S> {
     }
 }
 
-/// What is known of a value without a look at it.
+/// The length and deadline of a value.
 pub(crate) fn len_of(found: &Found) -> FoundLen {
     FoundLen { len: found.value.len(), expires_ms: found.expires_ms }
 }

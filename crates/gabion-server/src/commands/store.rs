@@ -142,7 +142,7 @@ pub trait Store {
         async { Ok(self.look_up_len(key).await?.is_some()) }
     }
 
-    /// Which of `keys` are there, all from one state. Their values are not read.
+    /// Whether each of `keys` is there, all from one state. Their values are not read.
     ///
     /// # Errors
     /// As [`Self::look_up_many`].

@@ -362,7 +362,12 @@ table! {
         "In key order, page by page (not one state). Over 1,048,576 keys or 64 MiB it is refused: use SCAN.";
     Range "range" -3 Read ["readonly"] (0 0 0) "" "generic"
         "Returns keys and values in key order, from `start` (included) to `end` (excluded), or the other way round."
-        "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS] [REV]`. `-` and `+` are the open ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys, for which no large value is read. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is refused. To go on, use the last key with a zero byte appended as `start`. REV: the same keys in descending order, with LIMIT the last n of them; to go on, use the last key of the reply as `end`.";
+        "Gabion's own: `RANGE start end [LIMIT n] [VALUES|KEYS] [REV]`. `-` and `+` are the open \
+         ends. RESP2: a flat list; RESP3: a list of pairs; with KEYS a list of keys, for which no \
+         large value is read. Without LIMIT all, up to 1,048,576 keys and 64 MiB; past that it is \
+         refused. To go on, use the last key with a zero byte appended as `start`. REV: the same \
+         keys in descending order, with LIMIT the last n of them; to go on, use the last key of \
+         the reply as `end`.";
     Wait "wait" 3 Local ["blocking"] (0 0 0) "3.0.0" "generic"
         "Waits until replicas hold the connection's writes."
         "An acknowledged write is held by every full replica, so the number is theirs less \

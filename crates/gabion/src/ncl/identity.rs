@@ -1,4 +1,4 @@
-//! Which peer a directory is, and which run of it begins.
+//! The peer that a directory is, and the run of it that begins.
 //!
 //! `DIR/identity` is JSON: `format`, `made_by`, `id`, `machine`, `directory`, `incarnation`. Each
 //! start raises the incarnation durably before anything is served, so that no two runs are taken

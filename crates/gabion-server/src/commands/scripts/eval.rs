@@ -251,7 +251,7 @@ impl<S: Store> Store for Kept<'_, S> {
         if let Some(found) = kept {
             return Ok(found);
         }
-        // Where it has to wait, the value is kept for the next run, too.
+        // If it has to wait, the value is kept for the next run, too.
         let wanted = || Wanted::Keys(vec![Bytes::copy_from_slice(key)]);
         self.watched(self.beneath.look_up_len(key), wanted).await
     }
