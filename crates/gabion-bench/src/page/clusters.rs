@@ -180,6 +180,19 @@ pub(super) fn codecs(upper: &str, bottom: Option<&str>) -> String {
     }
 }
 
+/// The settings of trees, with the name of values apart.
+pub(super) fn tree<'a>(s: &Settings, apart: &'a str) -> impl Iterator<Item = (&'a str, String)> {
+    let codec = s.compression.as_deref();
+    let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
+    let tree = [
+        ("compression", codec),
+        ("MemTable", s.memtable_len.map(length)),
+        (apart, s.large_values.map(|len| format!("from {len} bytes on"))),
+        ("growth factor", s.growth_factor.map(|growth| growth.to_string())),
+    ];
+    tree.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
 /// Every setting.
 pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
     let s = settings;
@@ -192,12 +205,7 @@ pub(super) fn facts(settings: &Settings) -> Vec<(&'static str, String)> {
         ("clients", format!("{}, {} requests under way each", s.clients, s.pipeline)),
         ("threads of clients", s.threads.to_string()),
     ];
-    let codec = s.compression.iter();
-    let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
-    facts.extend(codec.map(|codec| ("compression", codec)));
-    facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
-    facts.extend(s.large_values.map(|len| ("values apart", format!("from {len} bytes on"))));
-    facts.extend(s.growth_factor.map(|growth| ("growth factor", growth.to_string())));
+    facts.extend(tree(s, "values apart"));
     facts.extend(s.ack.iter().map(|ack| ("acknowledged when", ack.clone())));
     let offered = loads::words(&s.offered, &s.offered_rates);
     facts.extend((!offered.is_empty()).then_some(("loads in open loops", offered)));

@@ -7,7 +7,7 @@
 //! ```
 
 use super::chart::{Chart, Form, Series};
-use super::clusters::{Experiment, codecs, length, per_second};
+use super::clusters::{Experiment, per_second, tree};
 use super::document::{Block, Cell, Section, Sheet};
 use super::input::{Phase, Settings};
 use super::stats::{Better, Ratio, Sample, significant};
@@ -181,12 +181,7 @@ impl<'a> Figure<'a> {
             ("clients", format!("{}, {} requests under way each", s.clients, s.pipeline)),
             ("threads of clients", s.threads.to_string()),
         ];
-        let codec = s.compression.iter();
-        let codec = codec.map(|codec| codecs(codec, s.bottom_compression.as_deref()));
-        facts.extend(codec.map(|codec| ("compression", codec)));
-        facts.extend(s.memtable_len.map(|len| ("MemTable", length(len))));
-        facts.extend(s.large_values.map(|len| ("large values", format!("from {len} bytes on"))));
-        facts.extend(s.growth_factor.map(|growth| ("growth factor", growth.to_string())));
+        facts.extend(tree(s, "large values"));
         facts.extend(s.baseline_log.iter().map(|log| ("log of RocksDB's stores", log.clone())));
         let rounds = self.experiments.iter().map(|experiment| {
             let of = |shape: Shape, side: Side| experiment.rounds(shape, side.as_str());
