@@ -123,6 +123,26 @@ impl<'a, S: Store> Overlay<'a, S> {
     }
 }
 
+/// Gives the states of those `keys` that `known` has one of, in order. The others come back, with
+/// their places.
+pub(crate) fn give_known<T>(
+    keys: &[Bytes],
+    known: impl Fn(&[u8]) -> Option<T>,
+    give: &mut impl FnMut(usize, T) -> Result<()>,
+) -> Result<(Vec<usize>, Vec<Bytes>)> {
+    let (mut places, mut rest) = (Vec::new(), Vec::new());
+    for (at, key) in keys.iter().enumerate() {
+        match known(key) {
+            Some(state) => give(at, state)?,
+            None => {
+                places.push(at);
+                rest.push(key.clone());
+            }
+        }
+    }
+    Ok((places, rest))
+}
+
 /// The length and deadline of a value.
 pub(crate) fn len_of(found: &Found) -> FoundLen {
     FoundLen { len: found.value.len(), expires_ms: found.expires_ms }
@@ -154,16 +174,7 @@ impl<S: Store> Store for Overlay<'_, S> {
             self.count_found(found.as_ref());
             give(at, found)
         };
-        let (mut places, mut rest) = (Vec::new(), Vec::new());
-        for (at, key) in keys.iter().enumerate() {
-            match self.written(key) {
-                Some(state) => give(at, state)?,
-                None => {
-                    places.push(at);
-                    rest.push(key.clone());
-                }
-            }
-        }
+        let (places, rest) = give_known(keys, |key| self.written(key), &mut give)?;
         self.beneath.look_up_many(&rest, |at, found| give(places[at], found)).await
     }
 
@@ -172,16 +183,8 @@ impl<S: Store> Store for Overlay<'_, S> {
         keys: &[Bytes],
         mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
     ) -> Result<()> {
-        let (mut places, mut rest) = (Vec::new(), Vec::new());
-        for (at, key) in keys.iter().enumerate() {
-            match self.written(key) {
-                Some(state) => give(at, state.as_ref().map(len_of))?,
-                None => {
-                    places.push(at);
-                    rest.push(key.clone());
-                }
-            }
-        }
+        let known = |key: &[u8]| self.written(key).map(|state| state.as_ref().map(len_of));
+        let (places, rest) = give_known(keys, known, &mut give)?;
         self.beneath.look_up_len_many(&rest, |at, found| give(places[at], found)).await
     }
 

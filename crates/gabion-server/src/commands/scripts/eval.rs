@@ -8,7 +8,7 @@ use crate::commands::describe::{Entry, meant};
 use crate::commands::execute::{Outcome, Refusal};
 use crate::commands::keyspace::yield_now;
 use crate::commands::locks::KeySet;
-use crate::commands::overlay::{Overlay, len_of};
+use crate::commands::overlay::{Overlay, give_known, len_of};
 use crate::commands::store::{Op, Order, Page, PageQuery, Store};
 use crate::commands::table::{Id, Route, TABLE};
 use crate::commands::work::Call;
@@ -194,6 +194,14 @@ impl<'a, S: Store> Kept<'a, S> {
         self.beneath.look_up_many(&keys, give).await
     }
 
+    fn kept(&self, key: &[u8]) -> Option<Option<Found>> {
+        self.keys.borrow().get(key).cloned()
+    }
+
+    fn kept_len(&self, key: &[u8]) -> Option<Option<FoundLen>> {
+        self.keys.borrow().get(key).map(|found| found.as_ref().map(len_of))
+    }
+
     fn kept_page(&self, of: &PageOf) -> Option<Page> {
         let pages = self.pages.borrow();
         pages.iter().find(|(other, _)| other == of).map(|(_, page)| page.clone())
@@ -215,8 +223,7 @@ impl<'a, S: Store> Kept<'a, S> {
 
 impl<S: Store> Store for Kept<'_, S> {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Found>> {
-        let kept = self.keys.borrow().get(key).cloned();
-        if let Some(found) = kept {
+        if let Some(found) = self.kept(key) {
             return Ok(found);
         }
         let wanted = || Wanted::Keys(vec![Bytes::copy_from_slice(key)]);
@@ -228,17 +235,7 @@ impl<S: Store> Store for Kept<'_, S> {
         keys: &[Bytes],
         mut give: impl FnMut(usize, Option<Found>) -> Result<()>,
     ) -> Result<()> {
-        let (mut places, mut rest) = (Vec::new(), Vec::new());
-        for (at, key) in keys.iter().enumerate() {
-            let kept = self.keys.borrow().get(key).cloned();
-            match kept {
-                Some(found) => give(at, found)?,
-                None => {
-                    places.push(at);
-                    rest.push(key.clone());
-                }
-            }
-        }
+        let (places, rest) = give_known(keys, |key| self.kept(key), &mut give)?;
         if rest.is_empty() {
             return Ok(());
         }
@@ -247,8 +244,7 @@ impl<S: Store> Store for Kept<'_, S> {
     }
 
     async fn look_up_len(&self, key: &[u8]) -> Result<Option<FoundLen>> {
-        let kept = self.keys.borrow().get(key).map(|found| found.as_ref().map(len_of));
-        if let Some(found) = kept {
+        if let Some(found) = self.kept_len(key) {
             return Ok(found);
         }
         // If it has to wait, the value is kept for the next run, too.
@@ -261,17 +257,7 @@ impl<S: Store> Store for Kept<'_, S> {
         keys: &[Bytes],
         mut give: impl FnMut(usize, Option<FoundLen>) -> Result<()>,
     ) -> Result<()> {
-        let (mut places, mut rest) = (Vec::new(), Vec::new());
-        for (at, key) in keys.iter().enumerate() {
-            let kept = self.keys.borrow().get(key).map(|found| found.as_ref().map(len_of));
-            match kept {
-                Some(found) => give(at, found)?,
-                None => {
-                    places.push(at);
-                    rest.push(key.clone());
-                }
-            }
-        }
+        let (places, rest) = give_known(keys, |key| self.kept_len(key), &mut give)?;
         if rest.is_empty() {
             return Ok(());
         }
