@@ -29,6 +29,15 @@ fn check(db: &Db, round: u64) {
     assert_eq!(db.iter(..).map(Result::unwrap).count(), 2_000);
 }
 
+/// Deletes all; no file of values may be left.
+fn empty(db: &Db) {
+    db.delete_range(..).unwrap();
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    db.wait_until_quiet().unwrap();
+    assert_eq!(db.stats().values.files, 0);
+}
+
 #[test]
 fn large_values_survive_overwrites_reopening_and_copies_and_their_room_comes_back() {
     let dir = Dir::new("large");
@@ -61,11 +70,7 @@ fn large_values_survive_overwrites_reopening_and_copies_and_their_room_comes_bac
     check(&db, 8);
     let left = db.stats().values;
     assert!(left.live_bytes < stats.live_bytes / 2, "{left:?} of {stats:?}");
-    db.delete_range(..).unwrap();
-    db.flush().unwrap();
-    db.compact_range(..).unwrap();
-    db.wait_until_quiet().unwrap();
-    assert_eq!(db.stats().values.files, 0);
+    empty(&db);
 }
 
 /// MemTables are as long as segments here, so segments keep the values.
@@ -96,11 +101,7 @@ fn large_values_stay_in_the_log_and_copies_write_behind_it() {
         drop(db);
         let db = Db::open(dir.0.join(name), &options).unwrap();
         check(&db, 8);
-        db.delete_range(..).unwrap();
-        db.flush().unwrap();
-        db.compact_range(..).unwrap();
-        db.wait_until_quiet().unwrap();
-        assert_eq!(db.stats().values.files, 0);
+        empty(&db);
     }
 }
 
