@@ -903,7 +903,7 @@ fn while_a_store_is_made_nobody_else_makes_one_there() {
     drop(maker);
     let made = (0..100).find_map(|_| match Db::open_or_create(&store, &options()) {
         Err(error) if error.kind() == ErrorKind::Busy => {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             None
         }
         other => Some(other.unwrap()),
