@@ -32,7 +32,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, Result, Term};
-use gabion_replication::{GroupView, Member};
+use gabion_replication::{Addresses, GroupView, Member};
 
 /// The time of an event, by two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -228,19 +228,27 @@ impl Controller {
             planted: Planted::default(),
             outputs: VecDeque::new(),
         };
-        for (version, record) in records {
+        records.into_iter().for_each(|read| controller.handle_group(read, now));
+        controller
+    }
+
+    /// A record was read, or stored for the first time: its group is looked after from now on. One
+    /// that is looked after already stays as it is.
+    pub fn handle_group(&mut self, (version, record): (Version, GroupRecord), now: Moment) {
+        self.run_at(now);
+        let patience = &self.patience;
+        self.groups.entry(record.complete.group).or_insert_with(|| {
             let mut group = Group {
                 record,
                 version,
                 storing: Storing::Nothing,
                 replicas: BTreeMap::new(),
                 is_set_back: false,
-                planted: Planted::default(),
+                planted: self.planted,
             };
-            group.expect_members(&patience, now.now_ms);
-            controller.groups.insert(group.record.complete.group, group);
-        }
-        controller
+            group.expect_members(patience, now.now_ms);
+            group
+        });
     }
 
     /// The controller with a defect.
@@ -633,12 +641,16 @@ impl Group {
         }
     }
 
-    /// The next view says which disks it means.
+    /// The next view says which disks it means, and where members say that they are reached.
     fn name_disks(&self, record: &mut GroupRecord, failed: &[ReplicaId]) {
         let members = record.intended.iter_mut().flat_map(|view| &mut view.members);
         for member in members.filter(|member| !failed.contains(&member.replica)) {
             let replica = self.replicas.get(&member.replica);
             let Some(said) = replica.and_then(|replica| replica.report.as_ref()) else { continue };
+            if said.member.addresses != Addresses::default() {
+                member.addresses.clone_from(&said.member.addresses);
+                member.node = said.member.node;
+            }
             if member.pool_id == [0; 16] {
                 member.pool_id = said.member.pool_id;
             }

@@ -10,7 +10,7 @@ use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_server::{
-    BackendChoice, ExitReason, PeerAddress, ServerConfig, create_replica, exit_code, run,
+    BackendChoice, ExitReason, Home, PeerAddress, ServerConfig, create_replica, exit_code, run,
 };
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -62,6 +62,7 @@ fn try_main() -> Result<ExitReason> {
         resp: port(id, 0),
         peer_listen: port(id, 1),
         target_listen: port(id, 2),
+        home: Home::default(),
         peers: peers.collect(),
         io: BackendChoice::Auto,
         block_cache_bytes: 64 << 20,

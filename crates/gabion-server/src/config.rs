@@ -4,6 +4,7 @@ use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::BackendChoice;
 use gabion_host::RunOptions;
 use gabion_node::NodeOptions;
+use gabion_replication::Addresses;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -18,6 +19,16 @@ pub struct PeerAddress {
     pub target: SocketAddr,
     /// Its door for clients.
     pub resp: SocketAddr,
+}
+
+/// The machine that a replica runs on, and where it is reached there. Controllers are told, and put
+/// it into the next view, from which members learn of those that were not there when they started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Home {
+    /// The number of the machine; 0 where no registry of machines exists.
+    pub node: u64,
+    /// Empty where every member knows them from its settings.
+    pub addresses: Addresses,
 }
 
 /// Default of [`ServerConfig::client_input_bytes`].
@@ -38,7 +49,9 @@ pub struct ServerConfig {
     pub peer_listen: SocketAddr,
     /// Where the embedded NVMe/TCP target listens.
     pub target_listen: SocketAddr,
-    /// The other members.
+    /// Where this replica runs.
+    pub home: Home,
+    /// The other members, as far as they are known. Others come by the views that run.
     pub peers: Vec<PeerAddress>,
     /// How the pool is read and written.
     pub io: BackendChoice,

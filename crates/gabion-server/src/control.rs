@@ -10,6 +10,7 @@
 //! those of a replica that has nothing, for as long as an opening takes. A controller that is told
 //! nothing any more takes the replica for lost.
 
+use crate::config::Home;
 use crate::probe::ProbeThread;
 use crate::server::{self, CONTROLS};
 use crate::service::Service;
@@ -65,10 +66,12 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(node: &Node, pool_id: PoolId) -> Self {
+    fn of(node: &Node, pool_id: PoolId, home: &Home) -> Self {
         let incarnation = node.state().incarnation;
+        let (number, addresses) = (home.node, home.addresses.clone());
+        let member = Member::new(node.id());
         Self {
-            member: Member { incarnation, pool_id, ..Member::new(node.id()) },
+            member: Member { incarnation, pool_id, node: number, addresses, ..member },
             view: node.view_told().cloned(),
             founded: node.founded(),
             is_filled: node.is_filled(),
@@ -99,6 +102,7 @@ pub(crate) struct Control {
     /// The newest view that came while the replica was closed.
     told: Option<GroupView>,
     facts: Facts,
+    home: Home,
     probe: ProbeThread,
     /// Since when the replica is closed, in ms.
     closed_ms: Option<u64>,
@@ -109,13 +113,14 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(node: &Node, pool_id: PoolId, probe: ProbeThread) -> Self {
+    pub(crate) fn new(node: &Node, pool_id: PoolId, home: Home, probe: ProbeThread) -> Self {
         Self {
             links: Default::default(),
             next_number: 0,
             epoch: Epoch::default(),
             told: None,
-            facts: Facts::of(node, pool_id),
+            facts: Facts::of(node, pool_id, &home),
+            home,
             probe,
             closed_ms: None,
             short_ms: None,
@@ -358,7 +363,7 @@ impl Service {
         if node.is_reopening() || self.control.facts.is_of(&node) {
             return false;
         }
-        self.control.facts = Facts::of(&node, self.replica.parts.pool_id);
+        self.control.facts = Facts::of(&node, self.replica.parts.pool_id, &self.control.home);
         true
     }
 

@@ -1,12 +1,13 @@
 //! The other members, as the loop sees them: connections and frames.
 
+use crate::PeerAddress;
 use crate::control::is_controller;
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
 use bytes::Bytes;
 use gabion_base::{ReplicaId, ShardId};
-use gabion_replication::{Addresses, Frame, GroupView, Message};
+use gabion_replication::{Addresses, Frame, GroupView, Member, Message};
 use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -34,6 +35,14 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
             }
         }
     }
+}
+
+/// Where a member is reached, if the view says so.
+pub(crate) fn address_of(member: &Member) -> Option<PeerAddress> {
+    let Addresses { members, clients, nvme, .. } = &member.addresses;
+    let (peer, target) = (members.parse().ok()?, nvme.parse().ok()?);
+    let resp = clients.parse().ok()?;
+    Some(PeerAddress { replica: member.replica, peer, target, resp })
 }
 
 impl Service {
@@ -362,6 +371,7 @@ impl Service {
     /// Reaches the members of a view and nobody else.
     pub(crate) fn follow_members(&mut self, view: &GroupView) {
         let is_here = self.is_member();
+        view.members.iter().for_each(|member| self.get_to_know(member));
         follow_addresses(&mut self.peers, view);
         for place in 0..self.peers.len() {
             let (peer, now_ms) = (&mut self.peers[place], self.now_ms);
@@ -380,6 +390,27 @@ impl Service {
                 note!("replica {}: no address of this member is known", member.get());
             }
         }
+    }
+
+    /// A member that came after this process started.
+    fn get_to_know(&mut self, member: &Member) {
+        let Some(found) = address_of(member) else { return };
+        if found.replica == self.me || self.peer_place(found.replica).is_some() {
+            return;
+        }
+        let PeerAddress { replica, peer, target, .. } = found;
+        let new = Peer::new(replica, peer, target, self.me > replica, self.now_ms);
+        if self.peers.len() < STRANGERS - PEERS {
+            self.peers.push(new);
+        } else if let Some(place) =
+            self.peers.iter().position(|peer| !peer.is_member && peer.link.is_none())
+        {
+            self.host.peers.retain(|peer| peer.replica != self.peers[place].id);
+            self.peers[place] = new;
+        } else {
+            return;
+        }
+        self.host.peers.push(found);
     }
 
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.
@@ -433,7 +464,6 @@ impl Service {
 mod tests {
     use super::*;
     use gabion_base::{GroupId, LogKind};
-    use gabion_replication::Member;
 
     fn member(replica: u32, members: &str, nvme: &str) -> Member {
         let addresses = Addresses {
@@ -463,5 +493,19 @@ mod tests {
         assert_eq!(now[0], (known(11), known(2)));
         assert_eq!(now[1], (known(1), elsewhere), "a name is told, and not resolved");
         assert_eq!(now[2], (known(1), known(2)), "the view has no such member");
+    }
+
+    #[test]
+    fn a_member_with_all_its_addresses_is_known_by_the_view_alone() {
+        let mut known = member(4, "127.0.0.4:7600", "127.0.0.4:7700");
+        assert_eq!(address_of(&known), None, "nobody knows where its clients go");
+        known.addresses.clients = "127.0.0.4:6379".to_owned();
+        let found = PeerAddress {
+            replica: ReplicaId(4),
+            peer: ([127, 0, 0, 4], 7600).into(),
+            target: ([127, 0, 0, 4], 7700).into(),
+            resp: ([127, 0, 0, 4], 6379).into(),
+        };
+        assert_eq!(address_of(&known), Some(found));
     }
 }

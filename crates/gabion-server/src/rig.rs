@@ -8,7 +8,7 @@ use crate::peers::Preamble;
 use crate::server::Server;
 use crate::service::Service;
 use crate::start::prepare;
-use crate::{BackendChoice, PeerAddress, ServerConfig};
+use crate::{BackendChoice, Home, PeerAddress, ServerConfig};
 use bytes::{Bytes, BytesMut};
 use gabion_base::units::MIB;
 use gabion_base::{GroupId, ReplicaId};
@@ -116,6 +116,7 @@ impl Rig {
                     resp: me.resp,
                     peer_listen: me.peer,
                     target_listen: me.target,
+                    home: Home::default(),
                     peers: others.copied().collect(),
                     io: BackendChoice::Auto,
                     // Reads go to the device.

@@ -7,6 +7,7 @@ use crate::descriptors::{Descriptors, Spare};
 use crate::failover::AskedList;
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
+use crate::mesh::address_of;
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
@@ -76,8 +77,12 @@ fn check_owner(config: &ServerConfig, group: &GroupConfig, me: ReplicaId) -> Res
 
 /// Checks that every member that the replica is to reach has an address.
 fn check_members(config: &ServerConfig, view: &View) -> Result<()> {
+    let is_told = |member: ReplicaId| {
+        let mut members = view.group().members.iter();
+        members.any(|it| it.replica == member && address_of(it).is_some())
+    };
     for member in view.others().filter(|_| view.is_member()) {
-        if !config.peers.iter().any(|peer| peer.replica == member) {
+        if !config.peers.iter().any(|peer| peer.replica == member) && !is_told(member) {
             let message = format!("no address is given for replica {} of the group", member.get());
             return Err(Error::invalid(message));
         }
@@ -136,7 +141,8 @@ fn open_service(
     let replica = Replica::start(held, contents, cache, Turns::new())?;
     let control = {
         let probe = ProbeThread::start(&config.data)?;
-        Control::new(&replica.node.borrow(), replica.parts.pool_id, probe)
+        let home = config.home.clone();
+        Control::new(&replica.node.borrow(), replica.parts.pool_id, home, probe)
     };
     let seed = random_id()?;
     let resp_address = resp.local_addr().map_err(refused("door for clients"))?;

@@ -4,7 +4,7 @@ use crate::cluster::{self, replica_dir};
 use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
-use gabion_server::{PeerAddress, ServerConfig};
+use gabion_server::{Home, PeerAddress, ServerConfig};
 use rustix::process::{Pid, Signal};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
@@ -23,6 +23,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         resp: doors.resp,
         peer_listen: doors.peer,
         target_listen: doors.target,
+        home: Home::default(),
         peers: peers
             .map(|number| {
                 let doors = settings.doors(number);

@@ -605,3 +605,36 @@ fn a_filled_member_is_not_full_while_a_link_of_its_is_cut() {
     rig.pass(300, &[1, 2, 3], filled);
     assert!(next_view(&mut rig).has_full(ReplicaId(3)));
 }
+
+#[test]
+fn a_group_that_is_made_later_is_looked_after_and_a_known_one_is_not_begun_again() {
+    let mut rig = Rig::new(2);
+    rig.pass(3_000, &[1, 2, 3], |_| {});
+    let mut other = rig.view.clone();
+    other.group = GroupId(2);
+    let (now, record) = (rig.now(), GroupRecord::founding(other));
+    rig.controller.handle_group((Version(9), record.clone()), now);
+    assert_eq!(rig.controller.record(GroupId(2)), Some(&record));
+    let mut known = rig.controller.record(GROUP).unwrap().clone();
+    known.wanted = 1;
+    rig.controller.handle_group((Version(9), known), now);
+    assert_eq!(rig.controller.record(GROUP).unwrap().wanted, 3, "what was stored last counts");
+    let status = rig.controller.status(GROUP, now).unwrap();
+    assert!(status.replicas.iter().all(|it| it.verdict == Some(Verdict::Well)), "{status:?}");
+}
+
+#[test]
+fn the_next_view_says_where_its_members_say_that_they_are_reached() {
+    let mut rig = Rig::new(2);
+    let told = |report: &mut Report| {
+        let id = report.member.replica.get();
+        report.member.node = u64::from(id) * 100;
+        report.member.addresses.members = alloc::format!("127.0.0.{id}:7600");
+    };
+    rig.pass(3_000, &[1, 2, 3], told);
+    assert_eq!(rig.outputs(), [], "an address alone is no reason for a view");
+    rig.pass(440, &[2, 3], told);
+    let next = rig.swap().intended.unwrap();
+    let where_at = |at: usize| (next.members[at].node, &next.members[at].addresses.members[..]);
+    assert_eq!((where_at(0), where_at(1)), ((200, "127.0.0.2:7600"), (300, "127.0.0.3:7600")));
+}

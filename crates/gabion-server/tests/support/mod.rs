@@ -17,8 +17,8 @@ use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use gabion_server::{
-    BackendChoice, ExitReason, INPUT_BYTES, PeerAddress, ServerConfig, create_replica, exit_code,
-    run,
+    BackendChoice, ExitReason, Home, INPUT_BYTES, PeerAddress, ServerConfig, create_replica,
+    exit_code, run,
 };
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -66,6 +66,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
         resp: port(id, 0),
         peer_listen: port(id, 1),
         target_listen: port(id, 2),
+        home: Home::default(),
         peers: (1..=count)
             .filter(|peer| *peer != id)
             .map(|peer| PeerAddress {
