@@ -177,9 +177,10 @@ impl Replica {
     }
 
     /// Nobody was heard for so many ms, and that was nobody's silence.
-    const fn skip(&mut self, ms: u64) {
+    fn skip(&mut self, ms: u64) {
         self.detector.skip(ms);
         self.well_ms = self.well_ms.saturating_add(ms);
+        self.unheard.skip(ms);
     }
 }
 
@@ -284,7 +285,7 @@ impl Controller {
         let since = replica.accused.filter(|(before, _)| Some(*before) == named);
         replica.accused = since.or_else(|| named.map(|named| (named, now.now_ms)));
         replica.detector.hear(report.probe, now.now_ms);
-        replica.unheard.hear(report.config(), &report.unheard, now.now_ms);
+        replica.unheard.hear(&report, now.now_ms);
         let is_later = report.epoch.number > epoch.number;
         let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
         group.is_set_back |= (is_later || is_other) && report.epoch != Epoch::default();
@@ -672,7 +673,9 @@ impl Group {
             })
             .collect();
         let mut all = all;
-        let is_well = |id: &ReplicaId| all.contains(&(*id, Verdict::Well));
+        let is_settled =
+            |id: &ReplicaId| self.replicas.get(id).is_some_and(|it| it.unheard.is_settled(now_ms));
+        let is_well = |id: &ReplicaId| all.contains(&(*id, Verdict::Well)) && is_settled(id);
         let newest = self.record.newest();
         if let Some(cut_off) = cut::cut_off(newest, &self.hearings(), is_well, patience)
             && let Some((_, verdict)) = all.iter_mut().find(|(id, _)| *id == cut_off)

@@ -9,6 +9,7 @@
 //! without: each end sees the other out. One member goes at a time, as its links may be all that is
 //! cut. It comes back to be filled, and is full only once nobody misses it and it misses nobody.
 
+use crate::controller::Report;
 use crate::detector::Patience;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,18 +17,43 @@ use core::cmp::Reverse;
 use gabion_base::{ConfigNumber, ReplicaId};
 use gabion_replication::GroupView;
 
+/// How long a replica that began may take to be connected with all others, in ms: these try every
+/// half second, and report every tenth of one.
+const SETTLING_MS: u64 = 700;
+
 /// The members that a replica does not hear: since when, and in which configuration.
 #[derive(Default)]
-pub(crate) struct Unheard(BTreeMap<ReplicaId, (ConfigNumber, u64)>);
+pub(crate) struct Unheard {
+    missed: BTreeMap<ReplicaId, (ConfigNumber, u64)>,
+    /// The incarnation of the replica itself, and when that reported first.
+    begun: Option<(u64, u64)>,
+}
 
 impl Unheard {
     /// A report came. One of another configuration than the last begins anew: its members were just
     /// connected.
-    pub(crate) fn hear(&mut self, config: ConfigNumber, unheard: &[ReplicaId], now_ms: u64) {
-        self.0.retain(|id, (since, _)| *since == config && unheard.contains(id));
+    pub(crate) fn hear(&mut self, report: &Report, now_ms: u64) {
+        let (config, unheard) = (report.config(), &report.unheard);
+        self.missed.retain(|id, (since, _)| *since == config && unheard.contains(id));
         for id in unheard {
-            self.0.entry(*id).or_insert((config, now_ms));
+            self.missed.entry(*id).or_insert((config, now_ms));
         }
+        let incarnation = report.member.incarnation;
+        if self.begun.is_none_or(|(before, _)| before != incarnation) {
+            self.begun = Some((incarnation, now_ms));
+        }
+    }
+
+    /// Nobody was heard for so many ms.
+    pub(crate) fn skip(&mut self, ms: u64) {
+        if let Some((_, begun_ms)) = &mut self.begun {
+            *begun_ms = begun_ms.saturating_add(ms);
+        }
+    }
+
+    /// Whether the replica has been there for long enough to be connected with all others.
+    pub(crate) fn is_settled(&self, now_ms: u64) -> bool {
+        self.begun.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) >= SETTLING_MS)
     }
 
     /// Those that were missing in every report of this configuration since `until_ms` or earlier.
@@ -35,7 +61,7 @@ impl Unheard {
         let lasts = move |(_, (since, since_ms)): &(&ReplicaId, &(ConfigNumber, u64))| {
             *since == config && *since_ms <= until_ms
         };
-        self.0.iter().filter(lasts).map(|(id, _)| *id)
+        self.missed.iter().filter(lasts).map(|(id, _)| *id)
     }
 }
 

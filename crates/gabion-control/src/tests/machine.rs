@@ -638,3 +638,20 @@ fn the_next_view_says_where_its_members_say_that_they_are_reached() {
     let where_at = |at: usize| (next.members[at].node, &next.members[at].addresses.members[..]);
     assert_eq!((where_at(0), where_at(1)), ((200, "127.0.0.2:7600"), (300, "127.0.0.3:7600")));
 }
+
+#[test]
+fn one_that_began_just_now_is_missed_for_a_while_before_anybody_goes_for_it() {
+    let mut rig = Rig::new(2);
+    let misses = |report: &mut Report| {
+        if report.member.replica != ReplicaId(1) {
+            report.unheard = [ReplicaId(1)].to_vec();
+        }
+    };
+    // The others have missed it since before it was there.
+    rig.pass(300, &[2, 3], misses);
+    rig.pass(600, &[1, 2, 3], misses);
+    assert_eq!(rig.outputs(), []);
+    rig.pass(400, &[1, 2, 3], misses);
+    let next = rig.swap().intended.unwrap();
+    assert_eq!(ids(&next), [2, 3], "it stays unheard");
+}
