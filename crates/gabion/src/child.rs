@@ -1,9 +1,9 @@
 //! One replica's process, from its supervisor's side.
 
-use crate::cluster::{check_replica, failed, replica_dir};
+use crate::cluster::{self, check_replica, failed, is_missing, replica_dir};
 use crate::options::ProcessOptions;
 use crate::owned::{self, is_log, log_text};
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,6 +14,16 @@ use std::time::{Duration, Instant};
 
 /// A log longer than this is put aside, and replaces the one put aside before.
 const LOG_LEN_MAX: u64 = 4 << 20;
+/// How long a replica may take to stop before it is killed: it writes out the bytes that only its
+/// ring holds.
+const STOP_MAX: Duration = Duration::from_secs(60);
+/// How long it may take before it is said which is waited for.
+const SILENT_STOP_MAX: Duration = Duration::from_secs(2);
+/// A signal so soon after the first counts as the same wish: `timeout` and others signal the
+/// process and its group, and the supervisor belongs to it.
+const SAME_WISH: Duration = Duration::from_millis(300);
+/// How often it is looked whether processes have ended.
+const STOP_TICK: Duration = Duration::from_millis(25);
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// The same where the group needs this replica to be whole again, and not to serve: the others do.
@@ -48,6 +58,83 @@ pub(crate) struct Death {
     /// The last line that it printed.
     pub(crate) last_words: Option<String>,
     pub(crate) restart_in: Duration,
+}
+
+/// How the replicas ended.
+pub(crate) enum Stopped {
+    Cleanly,
+    /// They were killed, as this signal came while they were about to stop.
+    ByForce(i32),
+    /// They were killed, as they did not stop.
+    TooSlowly,
+}
+
+impl Stopped {
+    /// The exit code of the supervisor, which is this one after a clean stop.
+    ///
+    /// # Errors
+    /// I/O, when the replicas took too long.
+    pub(crate) fn code(self, code: u8) -> Result<u8> {
+        match self {
+            Self::Cleanly => Ok(code),
+            // The code that a shell gives for a program ended by a signal: no script takes it for
+            // a clean stop.
+            Self::ByForce(signal) => Ok(128 + signal as u8),
+            Self::TooSlowly => Err(Error::io(format!(
+                "replicas did not stop within {} s and were killed; the data is as after a crash \
+                 of their processes",
+                STOP_MAX.as_secs()
+            ))),
+        }
+    }
+}
+
+/// Ends every process: SIGTERM, and after a while, or when told again, SIGKILL. `told` waits for so
+/// long for a signal; `late` gets the numbers of those that take long.
+pub(crate) fn stop_all(
+    mut replicas: Vec<&mut Replica>,
+    mut told: impl FnMut(Duration) -> Option<i32>,
+    mut late: impl FnMut(&str),
+) -> Stopped {
+    replicas.iter().for_each(|replica| replica.signal(Signal::TERM));
+    let begun = Instant::now();
+    let mut stopped = Stopped::Cleanly;
+    let mut is_told = false;
+    while !replicas.iter_mut().fold(true, |all, replica| all & replica.is_gone()) {
+        let signal = told(STOP_TICK);
+        if !matches!(stopped, Stopped::Cleanly) {
+            continue;
+        }
+        if !is_told && begun.elapsed() > SILENT_STOP_MAX {
+            is_told = true;
+            let left = replicas.iter().filter(|replica| replica.pid().is_some());
+            let left: Vec<String> = left.map(|replica| replica.number.to_string()).collect();
+            late(&left.join(", "));
+        }
+        stopped = match signal {
+            Some(signal) if begun.elapsed() > SAME_WISH => Stopped::ByForce(signal),
+            _ if begun.elapsed() > STOP_MAX => Stopped::TooSlowly,
+            _ => continue,
+        };
+        replicas.iter().for_each(|replica| replica.signal(Signal::KILL));
+    }
+    stopped
+}
+
+/// The line on a replica that begins again with nothing.
+pub(crate) fn anew(number: u32, why: &str) -> String {
+    format!("replica {number}: {why}; it is made anew, empty, and the others fill it")
+}
+
+impl Death {
+    /// The line on it.
+    pub(crate) fn in_words(&self, number: u32) -> String {
+        let line = format!("replica {number} (process {}) died: {}", self.pid, self.how);
+        match &self.last_words {
+            Some(words) => format!("{line}: {words}"),
+            None => line,
+        }
+    }
 }
 
 impl Replica {
@@ -106,7 +193,7 @@ impl Replica {
     /// lines, and its process may run for years.
     pub(crate) fn bound_log(&self) {
         // The next call tries again; the replica must not end for it.
-        let _ = put_aside(&self.log_path(), self.number, LOG_LEN_MAX);
+        let _ = bound(&self.log_path(), self.number, LOG_LEN_MAX);
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -146,6 +233,29 @@ impl Replica {
     /// Whether the next process is to start now.
     pub(crate) fn is_due(&self) -> bool {
         self.restart_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Whether the next process is to start now, and there is nothing for it to start from.
+    pub(crate) fn is_due_without_files(&self) -> bool {
+        self.is_due() && is_missing(&self.data, self.number)
+    }
+
+    /// Kills a process whose files were removed under it, if the others are enough: it would go on
+    /// with files that no later process finds. Returns what is to be said.
+    pub(crate) fn end_without_files(&mut self, is_served: bool) -> Option<String> {
+        let number = self.number;
+        let is_gone = self.pid().is_some() && is_missing(&self.data, number);
+        (is_gone && is_served && self.condemn())
+            .then(|| format!("replica {number}: its pool is gone while its process runs: killed"))
+    }
+
+    /// Puts damaged files aside. Returns what is to be said.
+    pub(crate) fn put_aside(&self) -> String {
+        let now_s = crate::control::unix_ms() / 1_000;
+        match cluster::put_aside(&self.data, self.number, now_s) {
+            Ok(aside) => format!("replica {}: its files are now {}", self.number, aside.display()),
+            Err(error) => format!("replica {}: {error}", self.number),
+        }
     }
 
     /// Kills the process, if there is one and it was not killed here before.
@@ -206,7 +316,7 @@ impl Drop for Replica {
 
 /// Copies a log that is longer than `len_max` to `log.old` and empties it. The process goes on
 /// writing at the end of the same file; a line that it writes between the two steps is lost.
-fn put_aside(path: &Path, number: u32, len_max: u64) -> Result<()> {
+fn bound(path: &Path, number: u32, len_max: u64) -> Result<()> {
     let io = |e| failed(path, "cannot be put aside", e);
     if std::fs::metadata(path).map_err(io)?.len() <= len_max || !owned::is_there(path, is_log)? {
         return Ok(());
@@ -294,21 +404,21 @@ mod tests {
         let first = log_text(7);
         let len = first.len() as u64 + 5;
         log.write_all(b"first").unwrap();
-        put_aside(&path, 7, len).unwrap();
+        bound(&path, 7, len).unwrap();
         assert!(!old.exists(), "no longer than the limit");
         log.write_all(b" second").unwrap();
-        put_aside(&path, 7, len).unwrap();
+        bound(&path, 7, len).unwrap();
         log.write_all(b"third line").unwrap();
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         assert_eq!(read(&old), format!("{first}first second"));
         assert_eq!(read(&path), format!("{first}third line"));
-        put_aside(&path, 7, len).unwrap();
+        bound(&path, 7, len).unwrap();
         assert_eq!(read(&old), format!("{first}third line"), "one old log is kept");
         assert_eq!(read(&path), first);
         // A foreign file of that name stays; the log is emptied all the same.
         std::fs::write(&old, "somebody's words").unwrap();
         log.write_all(b"fourth line").unwrap();
-        put_aside(&path, 7, len).unwrap_err();
+        bound(&path, 7, len).unwrap_err();
         assert_eq!((read(&old), read(&path)), ("somebody's words".to_owned(), first));
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&old).unwrap();

@@ -47,11 +47,11 @@ const PORTS_MAX: Duration = Duration::from_secs(2);
 const PORTS_EVERY: Duration = Duration::from_millis(20);
 
 /// Replicas of a group at most, spares too.
-const REPLICAS_MAX: u32 = 16;
+pub(crate) const REPLICAS_MAX: u32 = 16;
 /// Members that a group of several needs to take writes, without `--min-replicas`.
 const MIN_DEFAULT: u32 = 2;
 const POOL_LEN_DEFAULT: u64 = 4 * GIB;
-const POOL_LEN_MIN: u64 = 256 * MIB;
+pub(crate) const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
 /// Writes wait while less than half of it is free; draining begins at a quarter.
 const RING_LEN: u64 = 4 * SEGMENT_LEN;
@@ -94,7 +94,7 @@ pub(crate) struct Doors {
 }
 
 /// Succeeds when the address can be listened on before the moment is over.
-fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
+pub(crate) fn free_by(moment: Instant, address: SocketAddr) -> io::Result<()> {
     loop {
         match TcpListener::bind(address) {
             Ok(_) => return Ok(()),
@@ -234,7 +234,8 @@ impl Settings {
         Ok(())
     }
 
-    fn to_json(&self) -> Value {
+    /// As it stands in `cluster.json`.
+    pub(crate) fn to_json(&self) -> Value {
         let mut value = json!({
             "format": FORMAT,
             "made_by": env!("CARGO_PKG_VERSION"),
@@ -273,7 +274,8 @@ impl Settings {
             .map_err(|e| Error::new(ErrorKind::Unsupported, format!("{}: {e}", path.display())))
     }
 
-    fn from_json(value: &Value) -> Result<Self, String> {
+    /// Reads [`Self::to_json`].
+    pub(crate) fn from_json(value: &Value) -> Result<Self, String> {
         let number = |name: &str| number_of(value, name);
         let format = number("format")?;
         if format != FORMAT {
@@ -604,12 +606,15 @@ pub(crate) fn check_replica(data: &Path, number: u32) -> Result<()> {
     check(&pool, "cannot be opened", open.map(drop))
 }
 
-/// The addresses for clients of all replicas: from the data or, with `--port`, from the replica
-/// that answers there.
+/// The addresses for clients of all replicas: from a controller, from the data or, with `--port`,
+/// from the replica that answers there.
 ///
 /// # Errors
 /// See [`load_existing`]; unavailable when nothing answers.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
+    if place.remote.controller.is_some() {
+        return crate::machines::commands::addresses(place);
+    }
     let data = data_dir(&place.data);
     let settings = match place.port {
         None => load_existing(&data?)?,
@@ -661,6 +666,16 @@ fn ask_for_addresses(port: u16) -> Result<Vec<(u32, SocketAddr)>> {
 pub(crate) fn is_missing(data: &Path, number: u32) -> bool {
     let found = replica_dir(data, number).join("pool").symlink_metadata();
     found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Makes a replica that the group begins with.
+///
+/// # Errors
+/// As [`gabion_server::create_founder`].
+pub(crate) fn make_founder(data: &Path, settings: &Settings, number: u32) -> Result<()> {
+    let (dir, replica) = (replica_dir(data, number), ReplicaId(number));
+    let members_min = settings.members_min as u8;
+    gabion_server::create_founder(&dir, settings.pool_len, &settings.group(), members_min, replica)
 }
 
 /// Makes a replica without data: the group tells it a view, and fills it.
@@ -783,14 +798,7 @@ pub(crate) fn create(
             if !made(number) {
                 return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
             }
-            let dir = replica_dir(data, number);
-            gabion_server::create_founder(
-                &dir,
-                settings.pool_len,
-                &settings.group(),
-                settings.members_min as u8,
-                ReplicaId(number),
-            )?;
+            make_founder(data, settings, number)?;
         }
         save(data, settings)
     };
@@ -819,17 +827,24 @@ fn check_names(data: &Path, settings: &Settings) -> Result<()> {
 /// # Errors
 /// Invalid input when a file of that name, or of its temporary name, is foreign; I/O.
 pub(crate) fn save(data: &Path, settings: &Settings) -> Result<()> {
-    let (path, new) = (settings_path(data), new_settings_path(data));
-    let is_replaced = owned::is_there(&path, owned::is_settings)?;
-    if owned::is_there(&new, owned::is_settings)? {
-        std::fs::remove_file(&new).map_err(|e| failed(&new, "cannot be removed", e))?;
+    write_settings(&settings_path(data), &new_settings_path(data), &settings.to_text())
+}
+
+/// Writes a file of settings, by way of another name, whole or not at all.
+///
+/// # Errors
+/// As [`save`].
+pub(crate) fn write_settings(path: &Path, new: &Path, text: &str) -> Result<()> {
+    let is_replaced = owned::is_there(path, owned::is_settings)?;
+    if owned::is_there(new, owned::is_settings)? {
+        std::fs::remove_file(new).map_err(|e| failed(new, "cannot be removed", e))?;
     }
-    NewFile::write(&new, settings.to_text().as_bytes())?;
+    NewFile::write(new, text.as_bytes())?;
     match is_replaced {
-        true => std::fs::rename(&new, &path).map_err(|e| failed(&path, "cannot be written", e))?,
-        false => rename_new(&new, &path)?,
+        true => std::fs::rename(new, path).map_err(|e| failed(path, "cannot be written", e))?,
+        false => rename_new(new, path)?,
     }
-    flush_dir(data)
+    path.parent().map_or(Ok(()), flush_dir)
 }
 
 /// The name of a new `cluster.json` until it replaces the old one.
@@ -938,7 +953,7 @@ fn replica_dirs(data: &Path) -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-fn flush_dir(dir: &Path) -> Result<()> {
+pub(crate) fn flush_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| failed(dir, "cannot be flushed", e))
 }
 

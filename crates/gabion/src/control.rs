@@ -11,15 +11,15 @@
 //! - [`socket`]: questions of other processes, answered. [`ask`]: the commands that ask.
 
 pub(crate) mod ask;
-mod driver;
+pub(crate) mod driver;
 mod link;
-mod socket;
-mod store;
+pub(crate) mod socket;
+pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 
 use crate::cluster::{BROKEN, Settings, control_dir, failed};
-use driver::{Driver, Setup};
+use driver::{Driver, Setup, Watched};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::record::Event;
 use gabion_control::store::{Store, Version};
@@ -53,9 +53,7 @@ impl Opened {
     /// Of the store, when it cannot be opened or is of a later version; I/O.
     pub(crate) fn open(data: &Path, settings: &Settings, said: impl FnMut(&str)) -> Result<Self> {
         let mut store = open_store(&control_dir(data), said)?;
-        let random = gabion_server::random_id()?;
-        let id = u64::from_le_bytes(std::array::from_fn(|i| random[i]));
-        let epoch = next_epoch(&mut store, id)?;
+        let epoch = next_epoch(&mut store, random_number()?)?;
         let record = record_of(&mut store, founding_record(settings))?;
         Ok(Self { group: settings.group, store, epoch, record })
     }
@@ -80,8 +78,10 @@ impl Opened {
     ) -> Result<Control> {
         let Self { group, store, epoch, record } = self;
         let doors = settings.nodes().map(|number| (ReplicaId(number), settings.doors(number).peer));
-        let setup = Setup { group, patience, epoch, doors: doors.collect() };
-        let driver = Driver::start(setup, record, Box::new(store), heard)?;
+        let watched = Watched { record, doors: doors.collect() };
+        let heard = move |_, event| heard(event);
+        let driver =
+            Driver::start(&Setup { patience, epoch }, vec![watched], Box::new(store), heard)?;
         let socket = socket::Socket::open(&control_dir(data), driver.handle(), group)?;
         Ok(Control { driver, group, _socket: socket })
     }
@@ -98,13 +98,7 @@ impl Control {
 
     /// Whether the group has enough full members that are well, this replica aside.
     pub(crate) fn is_enough_without(&self, number: u32) -> bool {
-        let Some(status) = self.status() else { return false };
-        let is_well = |replica: &&ReplicaStatus| {
-            let is_other = replica.replica != ReplicaId(number);
-            is_other && replica.is_full && replica.verdict == Some(Verdict::Well)
-        };
-        let left = status.replicas.iter().filter(is_well).count();
-        left >= usize::from(status.view.members_min)
+        self.status().is_some_and(|status| is_enough_without(&status, number))
     }
 
     fn status(&self) -> Option<GroupStatus> {
@@ -114,8 +108,18 @@ impl Control {
     }
 }
 
+/// Whether a group has enough full members that are well, this replica aside.
+pub(crate) fn is_enough_without(status: &GroupStatus, number: u32) -> bool {
+    let is_well = |replica: &&ReplicaStatus| {
+        let is_other = replica.replica != ReplicaId(number);
+        is_other && replica.is_full && replica.verdict == Some(Verdict::Well)
+    };
+    let left = status.replicas.iter().filter(is_well).count();
+    left >= usize::from(status.view.members_min)
+}
+
 /// The record of a group whose members have only their founding view.
-fn founding_record(settings: &Settings) -> GroupRecord {
+pub(crate) fn founding_record(settings: &Settings) -> GroupRecord {
     let founders: Vec<ReplicaId> = settings.members().map(ReplicaId).collect();
     let mut view = GroupView::founding(settings.group, &founders, LogKind::Shared);
     view.members_min = settings.members_min as u8;
@@ -169,6 +173,15 @@ pub(crate) fn members_at_rest(data: &Path, settings: &Settings) -> Result<Vec<u3
     Ok(record.newest().full().map(|member| member.replica.get()).collect())
 }
 
+/// A number that nobody else has.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn random_number() -> Result<u64> {
+    let random = gabion_server::random_id()?;
+    Ok(u64::from_le_bytes(std::array::from_fn(|i| random[i])))
+}
+
 /// Ms since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -176,4 +189,4 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// A store that may be sent to its thread.
-type AnyStore = Box<dyn Store + Send>;
+pub(crate) type AnyStore = Box<dyn Store + Send>;

@@ -3,6 +3,7 @@
 //! ```text
 //!   gabion up ──► cluster.json, one child process per replica, the status that redraws
 //!     └─ gabion server (hidden) ──► gabion_server::run
+//!   gabion controller, gabion node ──► the same on machines of their own
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
 //!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
@@ -14,7 +15,9 @@
 //! - [`options`]: the command line; [`units`]: sizes and times as people write them.
 //! - [`cluster`]: the data directory: fixed settings, the lock, creation and removal.
 //! - [`control`]: the controller within `up`, and those who ask it.
-//! - [`up`]: the supervisor; [`child`]: one replica's process; [`screen`]: the drawing.
+//! - [`machines`]: `gabion controller` and `gabion node`, and those who ask them.
+//! - [`up`]: the supervisor; [`child`]: one replica's process; [`signals`]: what ends a supervisor;
+//!   [`screen`]: the drawing.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
@@ -42,12 +45,14 @@ mod destroy;
 mod engine;
 mod filling;
 mod lines;
+mod machines;
 mod ncl;
 mod options;
 mod owned;
 mod repl;
 mod screen;
 mod server;
+mod signals;
 mod status;
 mod units;
 mod up;
@@ -83,7 +88,9 @@ fn run(command: Command, mask: Mode) -> Result<u8> {
         Command::Cli(options) => repl::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Events(options) => control::ask::events(&options),
-        Command::Group(options) => control::ask::group(&options),
+        Command::Group(options) => machines::commands::group(&options),
+        Command::Controller(options) => machines::controller::run(&options),
+        Command::Node(options) => machines::commands::node(&options),
         Command::Failover(options) => control::ask::failover(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Db(options) => db::run(&options),

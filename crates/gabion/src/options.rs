@@ -8,8 +8,10 @@ use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, NodeOptions};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 /// The RESP port of the first replica unless said otherwise: Redis's own.
 pub(crate) const PORT_DEFAULT: u16 = 6379;
@@ -38,8 +40,13 @@ pub(crate) enum Command {
     Verify(VerifyOptions),
     /// Say what happened to the group: who was lost, when, and what was done about it.
     Events(EventsOptions),
-    /// Say who is a member of the group and how far those are that are being filled, or change it.
+    /// Say who is a member of the group and how far those are that are being filled, or change it;
+    /// make groups of nodes.
     Group(GroupOptions),
+    /// Hold replicas on this machine, as a controller says; or ask a controller about its nodes.
+    Node(NodeCommandOptions),
+    /// Look after groups of replicas on nodes.
+    Controller(ControllerOptions),
     /// Have another member take writes, before work on the machine of the one that does.
     Failover(FailoverOptions),
     /// Look into the pool of one replica while nothing runs on it, copy it, or use it as a store.
@@ -57,7 +64,7 @@ pub(crate) enum Command {
     Server(ServerOptions),
 }
 
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 pub(crate) struct DataOption {
     /// Where the data is [default: $XDG_DATA_HOME/gabion, else ~/.local/share/gabion]
     // Global, so that it may stand behind the words of `gabion group remove 3` as elsewhere.
@@ -216,7 +223,7 @@ pub(crate) struct FixedOptions {
     pub(crate) bottom_compression: Option<Compression>,
 }
 
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 pub(crate) struct WhereOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
@@ -230,6 +237,74 @@ pub(crate) struct WhereOptions {
         global = true
     )]
     pub(crate) port: Option<u16>,
+    #[command(flatten)]
+    pub(crate) remote: RemoteOptions,
+}
+
+/// A group on nodes.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct RemoteOptions {
+    /// Address of the controller of a group on nodes, instead of a group of `gabion up`
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "port"], global = true)]
+    pub(crate) controller: Option<SocketAddr>,
+    /// Which group of that controller [default: the only one]
+    #[arg(long, value_name = "NAME", requires = "controller", global = true)]
+    pub(crate) group: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ControllerOptions {
+    /// Its options: see docs/machines.md and deploy/controller.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Read and check the file, and start nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+/// A node's process, or what a controller knows of nodes.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub(crate) struct NodeCommandOptions {
+    #[command(subcommand)]
+    pub(crate) command: Option<NodeCommand>,
+    #[command(flatten)]
+    pub(crate) run: Option<NodeRunOptions>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NodeRunOptions {
+    /// Its options: see docs/machines.md and deploy/node.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Read and check the file, and start nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum NodeCommand {
+    /// The nodes that have registered, and what they hold
+    List {
+        /// Address of the controller
+        #[arg(long, value_name = "ADDR")]
+        controller: SocketAddr,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move what a node holds to others, which are filled first; it gets nothing more
+    Drain {
+        /// The node
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// It may be used again
+        #[arg(long)]
+        cancel: bool,
+        /// Address of the controller
+        #[arg(long, value_name = "ADDR")]
+        controller: SocketAddr,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -273,36 +348,117 @@ pub(crate) struct GroupOptions {
 
 /// A change of the members. Each returns when it is carried out, but for the filling of a new
 /// member, which `status` shows.
-#[derive(Subcommand, Clone, Copy, Debug)]
+#[derive(Subcommand, Clone, Debug)]
 pub(crate) enum GroupCommand {
     /// One member more: a spare, or one that was removed
     Add {
-        /// Its number, as in `gabion status`
+        /// Its number, as in `gabion status`; or a node, which gets a replica if it has none
         #[arg(value_name = "REPLICA")]
-        replica: u32,
+        replica: Replica,
+        /// On a node of a failure domain that another member's node is in
+        #[arg(long, requires = "controller")]
+        share_domains: bool,
     },
     /// One member fewer. Refused where the group would have too few to take writes
     Remove {
-        /// Its number
+        /// Its number, or its node
         #[arg(value_name = "REPLICA")]
-        replica: u32,
+        replica: Replica,
     },
     /// Fill a spare, and then let a member go
     Replace {
-        /// The member that goes
+        /// The member that goes: its number, or its node
         #[arg(value_name = "REPLICA")]
-        replica: u32,
-        /// The one that comes [default: a spare]
+        replica: Replica,
+        /// The one that comes: a number, or a node, which gets a replica if it has none [default: a
+        /// spare]
         #[arg(value_name = "BY")]
-        by: Option<u32>,
+        by: Option<Replica>,
     },
+    /// A member takes writes from now on, as `gabion failover` says it
+    Failover {
+        /// The full member that is to take writes: its number, or its node [default: the next one]
+        #[arg(value_name = "REPLICA")]
+        replica: Option<Replica>,
+    },
+    /// Make a group of nodes that have registered with a controller
+    Create(CreateOptions),
+    /// The groups of a controller
+    List {
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give up a group that cannot be made: what its nodes made for it is removed
+    Abandon {
+        /// The group's name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+/// A replica as operators name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Replica {
+    Number(u32),
+    /// The one of this node.
+    Node(String),
+}
+
+impl FromStr for Replica {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) => Ok(Self::Number(number)),
+            Err(_) if text.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                Ok(Self::Node(text.to_owned()))
+            }
+            Err(_) => Err("a replica's number or a node's name is expected".to_owned()),
+        }
+    }
+}
+
+/// A group that is to be made, and what is fixed of it then.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CreateOptions {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The nodes of its members, from the first to take writes to the one that answers reads
+    #[arg(long, value_name = "NODE,NODE,…", value_delimiter = ',', required = true)]
+    pub(crate) nodes: Vec<String>,
+    /// Nodes that get a replica without data, which takes over for a member that stays away
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',')]
+    pub(crate) spares: Vec<String>,
+    /// Nodes may share a failure domain
+    #[arg(long)]
+    pub(crate) share_domains: bool,
+    /// Members that have to have everything for the group to take writes [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) min_replicas: Option<u32>,
+    /// When a write is answered: held by every member's ring, or flushed by every member [default:
+    /// replicated]
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub(crate) ack: Option<Ack>,
+    /// Memory of a MemTable before it is flushed, 64KiB to 1GiB and a sixteenth of the pool at most
+    /// [default: 16MiB, or a sixty-fourth of a pool that is below 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) memtable_size: Option<u64>,
+    /// Compression of data blocks: none, lz4, zstd, or zstd:LEVEL from 1 to 19 [default: none]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) compression: Option<Compression>,
+    /// Compression of the deepest files [default: as --compression]
+    #[arg(long, value_name = "CODEC", value_parser = parse_codec)]
+    pub(crate) bottom_compression: Option<Compression>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct FailoverOptions {
-    /// The full member that is to take writes [default: the next one in the chain]
+    /// The full member that is to take writes: its number, or its node [default: the next one in
+    /// the chain]
     #[arg(value_name = "REPLICA")]
-    pub(crate) replica: Option<u32>,
+    pub(crate) replica: Option<Replica>,
     #[command(flatten)]
     pub(crate) place: WhereOptions,
 }
@@ -609,7 +765,7 @@ fn parse_port(text: &str) -> Result<u16, String> {
 }
 
 /// A span of time in ms.
-fn parse_ms(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" | "s" => 1_000,
@@ -644,27 +800,27 @@ fn parse_sst(text: &str) -> Result<FileId, String> {
     found.ok_or_else(|| "no SST, which looks like 3-000012.sst or 3-12".to_owned())
 }
 
-fn parse_large_values(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_large_values(text: &str) -> Result<u32, String> {
     let len = u32::try_from(parse_bytes(text)?).unwrap_or(u32::MAX);
     gabion_engine::check_large_values(len).map_err(|error| error.message().to_owned())?;
     Ok(len)
 }
 
 /// Bytes a second for the collection of garbage.
-fn parse_collection_rate(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_collection_rate(text: &str) -> Result<u64, String> {
     let rate = parse_bytes(text)?;
     NodeOptions::check_collection_rate(rate).map_err(|error| error.message().to_owned())?;
     Ok(rate)
 }
 
 /// Bytes a second for the filling of a member.
-fn parse_rebuild_rate(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_rebuild_rate(text: &str) -> Result<u64, String> {
     let rate = parse_bytes(text)?;
     NodeOptions::check_rebuild_rate(rate).map_err(|error| error.message().to_owned())?;
     Ok(rate)
 }
 
-fn parse_memory(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_memory(text: &str) -> Result<usize, String> {
     let len = parse_bytes(text)?;
     usize::try_from(len).map_err(|_| format!("`{text}` is more memory than there can be"))
 }

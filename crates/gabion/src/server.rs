@@ -1,6 +1,8 @@
-//! `gabion server`: one replica, as a child of `gabion up`.
+//! `gabion server`: one replica, as a child of `gabion up` or of `gabion node`.
 
-use crate::cluster::{self, replica_dir};
+use crate::cluster::{self, Doors, replica_dir};
+use crate::machines::DoorAddresses;
+use crate::machines::hosted::{self, Told};
 use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
@@ -12,29 +14,17 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     // It was started by another name, /proc/self/exe. If it keeps that, only process lists are
     // harder to read.
     let _ = rustix::thread::set_name(c"gabion");
-    let settings = cluster::load_existing(&options.data)?;
-    let doors = settings.doors(options.replica);
-    let peers = settings.nodes().filter(|number| *number != options.replica);
+    let told = told(options)?;
     let process = &options.process;
     let config = ServerConfig {
-        group: settings.group,
+        group: told.settings.group,
         replica: ReplicaId(options.replica),
         data: replica_dir(&options.data, options.replica),
-        resp: doors.resp,
-        peer_listen: doors.peer,
-        target_listen: doors.target,
-        home: Home::default(),
-        peers: peers
-            .map(|number| {
-                let doors = settings.doors(number);
-                PeerAddress {
-                    replica: ReplicaId(number),
-                    peer: doors.peer,
-                    target: doors.target,
-                    resp: doors.resp,
-                }
-            })
-            .collect(),
+        resp: told.listen.clients,
+        peer_listen: told.listen.members,
+        target_listen: told.listen.targets,
+        home: told.home,
+        peers: told.peers,
         io: process.io.backend(),
         block_cache_bytes: process.block_cache_bytes,
         open_files_bytes: process.open_files_bytes,
@@ -57,6 +47,25 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         }
     }
     Ok(gabion_server::exit_code(&result))
+}
+
+/// What the data says: that of a node, or else that of `gabion up`, in which all is computed from
+/// the first port.
+fn told(options: &ServerOptions) -> Result<Told> {
+    if let Some(told) = hosted::told(&options.data, options.replica)? {
+        return Ok(told);
+    }
+    let settings = cluster::load_existing(&options.data)?;
+    let others = settings.nodes().filter(|number| *number != options.replica);
+    let peer = |number| {
+        let Doors { resp, peer, target } = settings.doors(number);
+        PeerAddress { replica: ReplicaId(number), peer, target, resp }
+    };
+    let peers = others.map(peer).collect();
+    let doors = settings.doors(options.replica);
+    let (clients, members, targets) = (doors.resp, doors.peer, doors.target);
+    let listen = DoorAddresses { clients, members, targets };
+    Ok(Told { settings, listen, home: Home::default(), peers })
 }
 
 /// Ends this process when its starter ends, however that happens.

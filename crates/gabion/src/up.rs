@@ -12,18 +12,18 @@
 //!
 //! This one thread starts all processes, so that each can ask the kernel to end with it.
 
-use crate::child::{Death, Replica};
+use crate::child::{self, Death, Replica, Stopped};
 use crate::cluster::{self, Lock, Settings};
+use crate::control::driver::spawn;
 use crate::control::{self, Control, Opened};
 use crate::options::{PORT_DEFAULT, UpOptions};
 use crate::screen::{self, Row, Screen};
+use crate::signals;
 use crate::status::{self, Cpu, Status};
 use crate::units::{count, size};
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, Result};
 use gabion_control::Patience;
-use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::SIGINT;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -42,18 +42,11 @@ const SILENT_START_MAX: Duration = Duration::from_secs(3);
 const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 /// Deaths of one replica during start-up at which `up` gives up.
 const START_DEATHS_MAX: u32 = 3;
-/// How long a replica may take to stop before it is killed: it writes out the bytes that only its
-/// ring holds.
-const STOP_MAX: Duration = Duration::from_secs(60);
-/// How long it may take before `up` prints what it waits for.
-const SILENT_STOP_MAX: Duration = Duration::from_secs(2);
-/// A signal so soon after the first counts as the same wish: `timeout` and others signal the
-/// process and its group, and `up` belongs to it.
-const SAME_WISH: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     let (events, inbox) = channel();
-    watch_signals(&events)?;
+    let told = events.clone();
+    signals::watch(move |signal| told.send(Event::Stop(signal)).is_ok())?;
     let data = cluster::data_dir(&options.data)?;
     let mut screen = Screen::new();
     let (mut settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
@@ -65,25 +58,7 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     group.watch_status(&events)?;
     let outcome = group.run();
     let stopped = group.stop();
-    outcome.and_then(|code| match stopped {
-        Stopped::Cleanly => Ok(code),
-        // The code that a shell gives for a program ended by a signal: no script takes it for a
-        // clean stop.
-        Stopped::ByForce(signal) => Ok(128 + signal as u8),
-        Stopped::TooSlowly => Err(Error::io(format!(
-            "replicas did not stop within {} s and were killed; the data is as after a crash of their processes",
-            STOP_MAX.as_secs()
-        ))),
-    })
-}
-
-/// How the replicas ended.
-enum Stopped {
-    Cleanly,
-    /// They were killed, as this signal came while they were about to stop.
-    ByForce(i32),
-    /// They were killed, as they did not stop.
-    TooSlowly,
+    outcome.and_then(|code| stopped.code(code))
 }
 
 /// The events that the supervisor waits for.
@@ -94,43 +69,6 @@ enum Event {
     Status(u32, Option<Box<Status>>),
     /// Something that the controller saw or did.
     Group(gabion_control::Event),
-}
-
-fn watch_signals(events: &Sender<Event>) -> Result<()> {
-    let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e);
-    // `nohup` has the process ignore the end of a terminal; so does this process then.
-    let hangup = Some(SIGHUP).filter(|&signal| !is_ignored(signal));
-    let ends = [SIGINT, SIGTERM].into_iter().chain(hangup);
-    let mut signals = Signals::new(ends).map_err(failed)?;
-    let events = events.clone();
-    let watch = move || {
-        for signal in signals.forever() {
-            if events.send(Event::Stop(signal)).is_err() {
-                return;
-            }
-        }
-    };
-    spawn("gabion-signals", watch)
-}
-
-/// Whether the process was started with a signal ignored.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    is_ignored_in(&status, signal)
-}
-
-/// The same from a line such as `SigIgn: 0000000000001001`, whose lowest bit is signal 1.
-fn is_ignored_in(status: &str, signal: i32) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask >> (signal - 1) & 1 == 1
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    started
-        .map(drop)
-        .map_err(|e| Error::with_source(ErrorKind::Io, format!("thread {name} cannot start"), e))
 }
 
 /// Locks the data, makes it if there is none, and checks that the options and the ports fit.
@@ -200,7 +138,7 @@ fn begin_control(
     let may_be_made = opened.is_enough_without(&missing);
     for number in settings.nodes() {
         if missing.contains(&number) && may_be_made {
-            screen.say(&anew(number, "its pool is gone"));
+            screen.say(&child::anew(number, "its pool is gone"));
             cluster::make_empty(data, settings, number)?;
         }
         cluster::check_replica(data, number)?;
@@ -217,10 +155,6 @@ fn begin_control(
     // `up` ends before its controller does.
     let heard = move |event| drop(events.send(Event::Group(event)));
     opened.start(data, settings, patience, heard).map(Some)
-}
-
-fn anew(number: u32, why: &str) -> String {
-    format!("replica {number}: {why}; it is made anew, empty, and the others fill it")
 }
 
 fn new_settings(options: &UpOptions, data: &Path) -> Result<Settings> {
@@ -296,7 +230,7 @@ impl Group {
                     std::thread::sleep(if is_ready { REDRAW } else { TICK });
                 }
             };
-            spawn("gabion-status", ask)?;
+            spawn("gabion-status", ask).map(drop)?;
         }
         Ok(())
     }
@@ -416,28 +350,19 @@ impl Group {
         self.control.is_some() && started.count() >= self.settings.members_min as usize
     }
 
-    /// Kills a process whose files were removed under it, if the others are enough: it would go on
-    /// with files that no later process finds.
     fn end_without_files(&mut self, i: usize) {
-        let number = self.replicas[i].number;
-        let is_gone = self.replicas[i].pid().is_some() && cluster::is_missing(&self.data, number);
-        if is_gone && self.is_served_without(i) && self.replicas[i].condemn() {
-            let line = format!("replica {number}: its pool is gone while its process runs: killed");
+        let is_served = self.is_served_without(i);
+        if let Some(line) = self.replicas[i].end_without_files(is_served) {
             self.screen.say(&line);
         }
     }
 
-    /// Makes the files of a replica that is to start again, if they are gone and the others are
-    /// enough.
     fn mend_if_due(&mut self, i: usize) -> Result<()> {
+        if !self.replicas[i].is_due_without_files() || !self.is_served_without(i) {
+            return Ok(());
+        }
         let number = self.replicas[i].number;
-        if !self.replicas[i].is_due() || !cluster::is_missing(&self.data, number) {
-            return Ok(());
-        }
-        if !self.is_served_without(i) {
-            return Ok(());
-        }
-        self.screen.say(&anew(number, "its pool is gone"));
+        self.screen.say(&child::anew(number, "its pool is gone"));
         cluster::make_empty(&self.data, &self.settings, number).inspect_err(|_| {
             self.replicas[i].pause();
         })
@@ -447,18 +372,10 @@ impl Group {
         let is_served = self.is_served_without(i);
         self.replicas[i].is_served = is_served;
         let replica = &self.replicas[i];
-        let mut line = format!("replica {} (process {}) died: {}", i + 1, death.pid, death.how);
-        if let Some(words) = &death.last_words {
-            line = format!("{line}: {words}");
-        }
-        let number = replica.number;
+        let line = death.in_words(replica.number);
         if death.is_damaged && is_served {
             self.screen.say(&line);
-            let now_s = control::unix_ms() / 1_000;
-            let line = match cluster::put_aside(&self.data, number, now_s) {
-                Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
-                Err(error) => format!("replica {number}: {error}"),
-            };
+            let line = replica.put_aside();
             self.screen.say(&line);
             return Ok(());
         }
@@ -520,35 +437,17 @@ impl Group {
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         // Before the first replica stops, which is no failure.
         self.control = None;
-        for replica in &self.replicas {
-            replica.signal(Signal::TERM);
-        }
-        let begun = Instant::now();
-        let mut stopped = Stopped::Cleanly;
-        let mut is_told = false;
-        while !self.replicas.iter_mut().fold(true, |all, replica| all & replica.is_gone()) {
-            let told = self.inbox.recv_timeout(TICK / 4);
-            if !matches!(stopped, Stopped::Cleanly) {
-                continue;
-            }
-            if !is_told && begun.elapsed() > SILENT_STOP_MAX {
-                is_told = true;
-                let left = self.replicas.iter().filter(|replica| replica.pid().is_some());
-                let left: Vec<String> = left.map(|replica| replica.number.to_string()).collect();
-                self.screen.say(&format!(
-                    "still writing out the log of replica {}; Ctrl-C again stops at once, as a crash would",
-                    left.join(", ")
-                ));
-            }
-            stopped = match told {
-                Ok(Event::Stop(signal)) if begun.elapsed() > SAME_WISH => Stopped::ByForce(signal),
-                _ if begun.elapsed() > STOP_MAX => Stopped::TooSlowly,
-                _ => continue,
-            };
-            for replica in &self.replicas {
-                replica.signal(Signal::KILL);
-            }
-        }
+        let (inbox, screen) = (&self.inbox, &mut self.screen);
+        let told = |wait| match inbox.recv_timeout(wait) {
+            Ok(Event::Stop(signal)) => Some(signal),
+            _ => None,
+        };
+        let stopped = child::stop_all(self.replicas.iter_mut().collect(), told, |left| {
+            screen.say(&format!(
+                "still writing out the log of replica {left}; Ctrl-C again stops at once, as a crash \
+                 would"
+            ));
+        });
         let how = if matches!(stopped, Stopped::Cleanly) { "stopped" } else { "killed" };
         self.screen.say(&format!("{how}; the data stays in {}", self.data.display()));
         stopped
@@ -616,16 +515,6 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
     use crate::options::FixedOptions;
-
-    #[test]
-    fn what_a_process_was_started_with_is_read_bit_by_bit() {
-        let status = "Name:\tgabion\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
-        let ignored: Vec<i32> = (1..=64).filter(|&at| is_ignored_in(status, at)).collect();
-        assert_eq!(ignored, [SIGHUP, 13]);
-        for status in ["", "SigIgn:", "SigIgn:\tx", "SigIgn:\t10000000000000000"] {
-            assert!(!is_ignored_in(status, SIGHUP), "{status}");
-        }
-    }
 
     #[test]
     fn a_replica_that_says_nothing_is_told_to_be_dead_starting_or_hung() {

@@ -377,7 +377,8 @@ fn data_that_cannot_be_read_is_no_reason_not_to_ask_a_port() {
     std::fs::write(settings_path(&dir), "{").unwrap();
     let stand = Stand::new(ANSWERING);
     let data = DataOption { data: Some(dir.clone()) };
-    let mut place = WhereOptions { data, port: Some(stand.address.port()) };
+    let mut place =
+        WhereOptions { data, port: Some(stand.address.port()), ..WhereOptions::default() };
     assert_eq!(addresses(&place).unwrap(), [(1, stand.address)]);
     place.port = None;
     assert_eq!(addresses(&place).unwrap_err().kind(), ErrorKind::Corruption);

@@ -3,14 +3,15 @@
 use super::{events_at_rest, socket};
 use crate::cluster::{self, IS_UP_RUNNING, Lock, control_dir};
 use crate::filling;
-use crate::options::{EventsOptions, FailoverOptions, GroupCommand, GroupOptions, WhereOptions};
+use crate::machines;
+use crate::options::{EventsOptions, FailoverOptions, GroupCommand, Replica, WhereOptions};
 use crate::screen::put;
 use crate::units::utc;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::Event;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a command waits for another change to end, and for its own to be carried out.
@@ -19,20 +20,85 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Events that `status` shows.
 const EVENTS_SHOWN: usize = 5;
 
+/// Whom a command asks.
+pub(crate) enum Source {
+    /// The controller within the `up` of this data.
+    Up(PathBuf),
+    /// A controller of nodes, about the group that is named, or the only one.
+    Controller { address: SocketAddr, group: Option<String> },
+}
+
+impl Source {
+    /// The one that the options name.
+    ///
+    /// # Errors
+    /// As [`cluster::data_of`].
+    pub(crate) fn of(place: &WhereOptions) -> Result<Self> {
+        let group = place.remote.group.clone();
+        match place.remote.controller {
+            Some(address) => Ok(Self::Controller { address, group }),
+            None => cluster::data_of(place).map(Self::Up),
+        }
+    }
+
+    /// The same, where a controller has to look after the group.
+    fn with_controller(place: &WhereOptions) -> Result<Self> {
+        let source = Self::of(place)?;
+        if let Self::Up(data) = &source
+            && !cluster::load_existing(data)?.has_controller()
+        {
+            return Err(Error::invalid(NO_CONTROLLER));
+        }
+        Ok(source)
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// Not found or unavailable where nothing answers; the controller's own.
+    pub(crate) fn ask(&self, question: &Value) -> Result<Value> {
+        match self {
+            Self::Up(data) => socket::ask(&control_dir(data), question),
+            Self::Controller { address, group } => {
+                let mut question = question.clone();
+                question["group"] = json!(group);
+                machines::ask(*address, &question)
+            }
+        }
+    }
+
+    /// The group, as its controller has it.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn status(&self) -> Result<Value> {
+        let mut answer = self.ask(&json!({ "do": "status" }))?;
+        Ok(answer["group"].take())
+    }
+
+    /// A replica in a question.
+    fn word(&self, replica: &Replica) -> Result<Value> {
+        match (self, replica) {
+            (_, Replica::Number(number)) => Ok(json!(number)),
+            (Self::Controller { .. }, Replica::Node(node)) => Ok(json!(node)),
+            (Self::Up(_), Replica::Node(node)) => Err(Error::invalid(format!(
+                "`{node}` is no number of a replica; nodes have names where --controller is said"
+            ))),
+        }
+    }
+}
+
 /// `gabion events`.
 pub(crate) fn events(options: &EventsOptions) -> Result<u8> {
-    let data = cluster::data_of(&options.place)?;
-    let settings = cluster::load_existing(&data)?;
-    if !settings.has_controller() {
-        return Err(Error::invalid(NO_CONTROLLER));
-    }
-    let found = match ask_status(&data) {
-        Ok(group) => group["events"].as_array().cloned().unwrap_or_default(),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _lock = Lock::take(&data)?;
-            events_at_rest(&data, &settings)?.iter().map(socket::event).collect()
+    let source = Source::with_controller(&options.place)?;
+    let found = match (source.status(), &source) {
+        (Ok(group), _) => group["events"].as_array().cloned().unwrap_or_default(),
+        (Err(error), Source::Up(data)) if error.kind() == ErrorKind::NotFound => {
+            let settings = cluster::load_existing(data)?;
+            let _lock = Lock::take(data)?;
+            events_at_rest(data, &settings)?.iter().map(socket::event).collect()
         }
-        Err(error) => return Err(error),
+        (Err(error), _) => return Err(error),
     };
     if options.json {
         put(&format!("{:#}\n", json!({ "events": found })));
@@ -61,19 +127,10 @@ pub(crate) fn told(event: &Event) -> String {
     format!("{}  {}", utc(event.unix_ms), event.text)
 }
 
-/// The group, as the controller of a running `up` has it.
-///
-/// # Errors
-/// Not found when none runs.
-pub(crate) fn ask_status(data: &Path) -> Result<Value> {
-    let mut answer = socket::ask(&control_dir(data), &json!({ "do": "status" }))?;
-    Ok(answer["group"].take())
-}
-
 /// The same for `status`, which shows the replicas where no controller answers.
 pub(crate) fn group_of(place: &WhereOptions) -> Option<Value> {
-    let data = cluster::data_of(place).ok()?;
-    ask_status(&data).ok().filter(Value::is_object)
+    let group = Source::of(place).and_then(|source| source.status());
+    group.ok().filter(Value::is_object)
 }
 
 /// The full members of a group that runs, of these replicas; all where no controller answers.
@@ -118,7 +175,8 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
         let filling = filling::in_words(&replica["filling"]);
         let filling = filling.map_or_else(String::new, |words| format!(": {words}"));
         let (state, verdict) = (text("state"), text("verdict"));
-        lines.push(format!("   replica {id}: {state}{duty}{lost} ({verdict}){filling}"));
+        let node = replica["node"].as_str().map_or_else(String::new, |node| format!(" on {node}"));
+        lines.push(format!("   replica {id}{node}: {state}{duty}{lost} ({verdict}){filling}"));
     }
     if let Some(why) = group["writes_wait"].as_str() {
         lines.push(format!("   writes wait: {why}"));
@@ -130,54 +188,69 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
 }
 
 /// `gabion group`: without a change it shows the group.
-pub(crate) fn group(options: &GroupOptions) -> Result<u8> {
-    let data = data_with_controller(&options.place)?;
-    let Some(command) = options.command else {
-        let group = ask_status(&data).map_err(running)?;
-        put(&(lines(&group).join("\n") + "\n"));
-        return Ok(0);
-    };
-    let is_member = |group: &Value, replica: u32| {
-        let members = group["members"].as_array();
-        members.is_some_and(|members| members.iter().any(|it| *it == replica))
-    };
+pub(crate) fn group(place: &WhereOptions, command: Option<&GroupCommand>) -> Result<u8> {
+    let source = Source::with_controller(place)?;
+    let word = |replica: &Replica| source.word(replica);
     match command {
-        GroupCommand::Add { replica } => {
-            let question = json!({ "do": "add", "replica": replica });
-            carry_out(&data, &question, |group| is_member(group, replica))?;
+        None => {
+            let group = source.status().map_err(running)?;
+            put(&(lines(&group).join("\n") + "\n"));
         }
-        GroupCommand::Remove { replica } => {
-            let question = json!({ "do": "remove", "replica": replica });
-            carry_out(&data, &question, |group| !is_member(group, replica))?;
+        Some(GroupCommand::Add { replica, share_domains }) => {
+            let share = json!(share_domains);
+            let question =
+                json!({ "do": "add", "replica": word(replica)?, "share_domains": share });
+            carry_out(&source, &question, |group| is_member(group, replica))?;
         }
-        GroupCommand::Replace { replica, by } => {
-            let before = ask_status(&data)?["members"].as_array().map_or(0, Vec::len);
-            let question = json!({ "do": "replace", "replica": replica, "by": by });
-            let is_begun = |group: &Value| {
-                let members = group["members"].as_array().map_or(0, Vec::len);
-                members > before || !is_member(group, replica)
-            };
-            carry_out(&data, &question, is_begun)?;
+        Some(GroupCommand::Remove { replica }) => {
+            let question = json!({ "do": "remove", "replica": word(replica)? });
+            carry_out(&source, &question, |group| !is_member(group, replica))?;
+        }
+        Some(GroupCommand::Replace { replica, by }) => {
+            let members = |group: &Value| group["members"].as_array().map_or(0, Vec::len);
+            let before = members(&source.status().map_err(running)?);
+            let by = by.as_ref().map(word).transpose()?;
+            let question = json!({ "do": "replace", "replica": word(replica)?, "by": by });
+            let is_begun = |group: &Value| members(group) > before || !is_member(group, replica);
+            carry_out(&source, &question, is_begun)?;
+        }
+        Some(GroupCommand::Failover { replica }) => fail_over(&source, replica.as_ref())?,
+        Some(
+            GroupCommand::Create(_) | GroupCommand::List { .. } | GroupCommand::Abandon { .. },
+        ) => {
+            return Err(Error::invalid(
+                "groups are made and listed by a controller: say --controller",
+            ));
         }
     }
     Ok(0)
+}
+
+/// Whether a replica is a member, full or not.
+fn is_member(group: &Value, replica: &Replica) -> bool {
+    let seats = group["seats"].as_array();
+    let number = match replica {
+        Replica::Number(number) => Some(json!(number)),
+        Replica::Node(node) => {
+            let seat = seats.and_then(|seats| seats.iter().find(|seat| seat["node"] == **node));
+            seat.map(|seat| seat["replica"].clone())
+        }
+    };
+    let members = group["members"].as_array();
+    members.is_some_and(|members| members.iter().any(|it| Some(it) == number.as_ref()))
 }
 
 /// `gabion failover`.
 pub(crate) fn failover(options: &FailoverOptions) -> Result<u8> {
-    let data = data_with_controller(&options.place)?;
-    let writer = ask_status(&data)?["writer"].clone();
-    let question = json!({ "do": "failover", "replica": options.replica });
-    carry_out(&data, &question, |group| group["writer"] != writer)?;
-    Ok(0)
+    let source = Source::with_controller(&options.place)?;
+    fail_over(&source, options.replica.as_ref()).map(|()| 0)
 }
 
-fn data_with_controller(place: &WhereOptions) -> Result<PathBuf> {
-    let data = cluster::data_of(place)?;
-    if !cluster::load_existing(&data)?.has_controller() {
-        return Err(Error::invalid(NO_CONTROLLER));
-    }
-    Ok(data)
+fn fail_over(source: &Source, replica: Option<&Replica>) -> Result<()> {
+    let writer = source.status().map_err(running)?["writer"].clone();
+    let replica = replica.map(|replica| source.word(replica)).transpose()?;
+    let question = json!({ "do": "failover", "replica": replica });
+    carry_out(source, &question, |group| group["writer"] != writer)
 }
 
 /// The error where nothing answers, with what may be done about it.
@@ -189,11 +262,11 @@ fn running(error: Error) -> Error {
 }
 
 /// Asks for a change, waits until it is carried out, and prints the events meanwhile.
-fn carry_out(data: &Path, question: &Value, is_done: impl Fn(&Value) -> bool) -> Result<()> {
+fn carry_out(source: &Source, question: &Value, is_done: impl Fn(&Value) -> bool) -> Result<()> {
     let begun = Instant::now();
-    let mut told = events_of(&ask_status(data).map_err(running)?);
+    let mut told = events_of(&source.status().map_err(running)?);
     loop {
-        match socket::ask(&control_dir(data), question) {
+        match source.ask(question) {
             Ok(_) => break,
             Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < CHANGE_MAX => {
                 std::thread::sleep(ASK_EVERY);
@@ -202,7 +275,7 @@ fn carry_out(data: &Path, question: &Value, is_done: impl Fn(&Value) -> bool) ->
         }
     }
     loop {
-        let group = ask_status(data).map_err(running)?;
+        let group = source.status().map_err(running)?;
         let events = events_of(&group);
         let known = told.last().and_then(|last| events.iter().rposition(|event| event == last));
         for event in &events[known.map_or(0, |at| at + 1)..] {

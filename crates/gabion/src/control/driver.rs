@@ -18,8 +18,6 @@ use gabion_control::wire::ControlMessage;
 use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,19 +26,32 @@ const TICK: Duration = Duration::from_millis(20);
 /// Pause before a store that did not answer is asked again.
 const READ_AGAIN: Duration = Duration::from_millis(200);
 
-/// The group that is looked after, and its replicas: spares too.
-pub(super) struct Setup {
-    pub(super) group: GroupId,
-    pub(super) patience: Patience,
-    pub(super) epoch: Epoch,
-    pub(super) doors: Vec<(ReplicaId, SocketAddr)>,
+/// How groups are looked after.
+pub(crate) struct Setup {
+    pub(crate) patience: Patience,
+    pub(crate) epoch: Epoch,
+}
+
+/// A group that is looked after: its record, as it is stored, and its replicas, spares too, with
+/// their doors for members.
+pub(crate) struct Watched {
+    pub(crate) record: (Version, GroupRecord),
+    pub(crate) doors: Vec<(ReplicaId, SocketAddr)>,
+}
+
+impl Watched {
+    fn group(&self) -> GroupId {
+        self.record.1.complete.group
+    }
 }
 
 enum Input {
-    Heard(ReplicaId, Box<ControlMessage>),
+    Heard(GroupId, ReplicaId, Box<ControlMessage>),
     Swapped(GroupId, Result<Swapped>),
     Read(GroupId, Result<Option<Versioned>>),
     Asked(Question),
+    Watch(Box<Watched>),
+    Door(GroupId, ReplicaId, Option<SocketAddr>),
     Stop,
 }
 
@@ -53,22 +64,21 @@ enum Call {
 }
 
 /// The running controller; it ends when this is dropped.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
-    stopped: Arc<AtomicBool>,
 }
 
 /// A way to ask the controller.
 #[derive(Clone)]
-pub(super) struct Handle(Sender<Input>);
+pub(crate) struct Handle(Sender<Input>);
 
 impl Handle {
     /// The answers of the machine.
     ///
     /// # Errors
     /// Unavailable when the controller has ended.
-    pub(super) fn ask<T: Send + 'static>(
+    pub(crate) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Controller, Moment) -> T + Send + 'static,
     ) -> Result<T> {
@@ -81,54 +91,57 @@ impl Handle {
         self.0.send(Input::Asked(question)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())
     }
+
+    /// Looks after one group more.
+    pub(crate) fn watch(&self, watched: Watched) {
+        // A controller that has ended looks after nothing.
+        let _ = self.0.send(Input::Watch(Box::new(watched)));
+    }
+
+    /// A replica of a group is reached there from now on; none: it is no replica any more.
+    pub(crate) fn set_door(&self, group: GroupId, replica: ReplicaId, door: Option<SocketAddr>) {
+        let _ = self.0.send(Input::Door(group, replica, door));
+    }
 }
 
 impl Driver {
-    /// Starts the controller on a record of its store. `heard` gets the events that are stored from
+    /// Starts the controller on records of its store. `heard` gets the events that are stored from
     /// now on.
     ///
     /// # Errors
     /// I/O when a thread cannot start.
-    pub(super) fn start(
-        setup: Setup,
-        record: (Version, GroupRecord),
+    pub(crate) fn start(
+        setup: &Setup,
+        groups: Vec<Watched>,
         store: AnyStore,
-        heard: impl Fn(Event) + Send + 'static,
+        heard: impl Fn(GroupId, Event) + Send + 'static,
     ) -> Result<Self> {
         let (sender, inbox) = channel();
         let handle = Handle(sender);
-        let stopped = Arc::new(AtomicBool::new(false));
-        let mut links = BTreeMap::new();
-        for (replica, door) in &setup.doors {
-            let target = Target { group: setup.group, replica: *replica, door: *door };
-            let reports = handle.0.clone();
-            let from = *replica;
-            let heard = move |message| {
-                let _ = reports.send(Input::Heard(from, Box::new(message)));
-            };
-            links.insert(*replica, Link::start(target, stopped.clone(), heard)?);
-        }
         let (calls, waiting) = channel();
         let answers = handle.0.clone();
         spawn("gabion-store", move || serve_store(store, &waiting, &answers))?;
-        let begun = Instant::now();
-        let told = record.1.events.clone();
         let now = Moment { now_ms: 0, unix_ms: unix_ms() };
-        let controller = Controller::new(setup.patience, setup.epoch, [record], now);
-        let group = setup.group;
-        let mut machine = Machine { controller, group, begun, links, calls, told };
+        let mut machine = Machine {
+            controller: Controller::new(setup.patience, setup.epoch, [], now),
+            begun: Instant::now(),
+            links: BTreeMap::new(),
+            reports: handle.0.clone(),
+            calls,
+            told: BTreeMap::new(),
+        };
+        groups.into_iter().try_for_each(|watched| machine.watch(watched, now))?;
         let thread = spawn("gabion-control", move || machine.run(&inbox, &heard))?;
-        Ok(Self { handle, thread: Some(thread), stopped })
+        Ok(Self { handle, thread: Some(thread) })
     }
 
-    pub(super) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         self.handle.clone()
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
         let _ = self.handle.0.send(Input::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -139,16 +152,40 @@ impl Drop for Driver {
 /// The machine and what carries out its outputs.
 struct Machine {
     controller: Controller,
-    group: GroupId,
     begun: Instant,
-    links: BTreeMap<ReplicaId, Link>,
+    /// Each ends with its entry.
+    links: BTreeMap<(GroupId, ReplicaId), Link>,
+    /// For the links.
+    reports: Sender<Input>,
     calls: Sender<Call>,
-    /// The events that were told.
-    told: VecDeque<Event>,
+    /// The events of each group that were told.
+    told: BTreeMap<GroupId, VecDeque<Event>>,
 }
 
 impl Machine {
-    fn run(&mut self, inbox: &Receiver<Input>, heard: &dyn Fn(Event)) {
+    /// A group's record may be there already, as another controller of this life read it.
+    fn watch(&mut self, watched: Watched, now: Moment) -> Result<()> {
+        let group = watched.group();
+        for (replica, door) in &watched.doors {
+            self.connect(group, *replica, *door)?;
+        }
+        self.told.entry(group).or_insert_with(|| watched.record.1.events.clone());
+        self.controller.handle_group(watched.record, now);
+        Ok(())
+    }
+
+    /// Connects with a replica, and ends the connection before.
+    fn connect(&mut self, group: GroupId, replica: ReplicaId, door: SocketAddr) -> Result<()> {
+        let reports = self.reports.clone();
+        let heard = move |message| {
+            let _ = reports.send(Input::Heard(group, replica, Box::new(message)));
+        };
+        let link = Link::start(Target { group, replica, door }, heard)?;
+        self.links.insert((group, replica), link);
+        Ok(())
+    }
+
+    fn run(&mut self, inbox: &Receiver<Input>, heard: &dyn Fn(GroupId, Event)) {
         loop {
             let input = match inbox.recv_timeout(TICK) {
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -176,22 +213,25 @@ impl Machine {
 
     fn take(&mut self, input: Input, now: Moment) {
         match input {
-            Input::Heard(from, message) => self.hear(from, *message, now),
+            Input::Heard(group, from, message) => self.hear(group, from, *message, now),
             Input::Swapped(group, swapped) => self.controller.handle_swapped(group, swapped, now),
             Input::Read(group, read) => self.controller.handle_read(group, read, now),
             Input::Asked(question) => question(&mut self.controller, now),
+            Input::Watch(watched) => noted(self.watch(*watched, now)),
+            Input::Door(group, replica, Some(door)) => noted(self.connect(group, replica, door)),
+            Input::Door(group, replica, None) => drop(self.links.remove(&(group, replica))),
             Input::Stop => {}
         }
     }
 
-    fn hear(&mut self, from: ReplicaId, message: ControlMessage, now: Moment) {
+    fn hear(&mut self, group: GroupId, from: ReplicaId, message: ControlMessage, now: Moment) {
         match message {
             ControlMessage::Report(report) => self.controller.handle_report(report, now),
             ControlMessage::Ask { number, to } => {
                 let command = Command::FailOver(to);
-                let asked = self.controller.handle_command(self.group, command, now);
+                let asked = self.controller.handle_command(group, command, now);
                 let refused = asked.err().map(|error| error.message().to_owned());
-                if let Some(link) = self.links.get(&from) {
+                if let Some(link) = self.links.get(&(group, from)) {
                     link.tell(&ControlMessage::Answer { number, refused });
                 }
             }
@@ -203,7 +243,7 @@ impl Machine {
     fn carry_out(&self, output: Output) {
         match output {
             Output::Tell { to, view, epoch } => {
-                if let Some(link) = self.links.get(&to) {
+                if let Some(link) = self.links.get(&(view.group, to)) {
                     link.tell(&ControlMessage::Tell { epoch, view });
                 }
             }
@@ -218,16 +258,25 @@ impl Machine {
     }
 
     /// Tells the events that came since the last time.
-    fn tell_events(&mut self, heard: &dyn Fn(Event)) {
-        let Some(record) = self.controller.record(self.group) else { return };
-        if record.events == self.told {
-            return;
+    fn tell_events(&mut self, heard: &dyn Fn(GroupId, Event)) {
+        for (group, told) in &mut self.told {
+            let Some(record) = self.controller.record(*group) else { continue };
+            if record.events == *told {
+                continue;
+            }
+            let last = told.back();
+            let known = last.and_then(|last| record.events.iter().rposition(|it| it == last));
+            let from = known.map_or(0, |at| at + 1);
+            record.events.iter().skip(from).for_each(|event| heard(*group, event.clone()));
+            told.clone_from(&record.events);
         }
-        let last = self.told.back();
-        let known = last.and_then(|last| record.events.iter().rposition(|event| event == last));
-        let from = known.map_or(0, |at| at + 1);
-        record.events.iter().skip(from).for_each(|event| heard(event.clone()));
-        self.told.clone_from(&record.events);
+    }
+}
+
+/// A thread that could not start: the replica counts as silent, and the log says why.
+fn noted(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        gabion_server::note!("controller: {error}");
     }
 }
 
@@ -252,7 +301,7 @@ fn serve_store(mut store: AnyStore, calls: &Receiver<Call>, answers: &Sender<Inp
     }
 }
 
-pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     started.map_err(|e| Error::with_source(ErrorKind::Io, format!("thread {name} cannot start"), e))
 }

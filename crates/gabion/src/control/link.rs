@@ -34,22 +34,32 @@ pub(super) struct Target {
 }
 
 /// A connection that is made again whenever it is lost, on a thread of its own.
+/// It ends some time after this is dropped.
 pub(super) struct Link {
     tells: Tells,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The queue from which the connection that stands takes its next words.
 type Tells = Arc<Mutex<Option<SyncSender<Vec<u8>>>>>;
 
 impl Link {
-    /// Starts the thread; it ends some time after `stopped` is set.
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// I/O when it cannot start.
     pub(super) fn start(
         target: Target,
-        stopped: Arc<AtomicBool>,
         heard: impl Fn(ControlMessage) + Send + 'static,
     ) -> Result<Self> {
-        let tells = Tells::default();
-        let link = Self { tells: tells.clone() };
+        let (tells, stopped) = (Tells::default(), Arc::new(AtomicBool::new(false)));
+        let link = Self { tells: tells.clone(), stopped: stopped.clone() };
         super::driver::spawn("gabion-link", move || {
             let mut pause = PAUSES.0;
             while !stopped.load(Ordering::Relaxed) {

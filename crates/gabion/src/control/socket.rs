@@ -79,7 +79,9 @@ fn serve(stream: &UnixStream, controller: &Handle, group: GroupId) -> Result<()>
     stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
     let mut line = String::new();
     BufReader::new(stream.take(QUESTION_LEN_MAX)).read_line(&mut line).map_err(io)?;
-    let answer = match answer(&line, controller, group) {
+    let question = serde_json::from_str(&line)
+        .map_err(|e| Error::invalid(format!("a question that is no JSON: {e}")));
+    let answer = match question.and_then(|question| answer(&question, controller, group)) {
         Ok(answer) => answer,
         Err(error) => {
             json!({ "ok": false, "kind": error.kind().as_str(), "error": error.message() })
@@ -89,9 +91,11 @@ fn serve(stream: &UnixStream, controller: &Handle, group: GroupId) -> Result<()>
     stream.write_all(format!("{answer}\n").as_bytes()).map_err(io)
 }
 
-fn answer(line: &str, controller: &Handle, group: GroupId) -> Result<Value> {
-    let value: Value = serde_json::from_str(line)
-        .map_err(|e| Error::invalid(format!("a question that is no JSON: {e}")))?;
+/// The answer to a question about one group.
+///
+/// # Errors
+/// Invalid input for a question that is none; the controller's.
+pub(crate) fn answer(value: &Value, controller: &Handle, group: GroupId) -> Result<Value> {
     let optional = |name: &str| match &value[name] {
         Value::Null => Ok(None),
         number => number
@@ -192,12 +196,5 @@ pub(super) fn ask(dir: &Path, question: &Value) -> Result<Value> {
     BufReader::new(stream.take(ANSWER_LEN_MAX)).read_line(&mut line).map_err(io)?;
     let answer: Value = serde_json::from_str(&line)
         .map_err(|e| Error::unavailable(format!("the controller's answer is no JSON: {e}")))?;
-    if answer["ok"] == true {
-        return Ok(answer);
-    }
-    let kind = match answer["kind"].as_str() {
-        Some("busy") => ErrorKind::Busy,
-        _ => ErrorKind::InvalidInput,
-    };
-    Err(Error::new(kind, answer["error"].as_str().unwrap_or("no reason is given").to_owned()))
+    crate::machines::accepted(answer)
 }

@@ -7,6 +7,7 @@
 //! A value is flushed to the device before [`Store::swap`] returns. One process has the store, as
 //! opening it locks its directory, and one thread of it calls.
 
+use super::AnyStore;
 use crate::at_rest::AtRest;
 use crate::db::value_at_rest;
 use gabion_base::units::MIB;
@@ -15,6 +16,7 @@ use gabion_control::store::{Store, Swapped, Version, Versioned};
 use gabion_control::{Epoch, GroupRecord};
 use gabion_db::{Db, Durability, Options, RunOptions, WriteBatch};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The least that an embedded store may have.
 const POOL_LEN: u64 = 64 * MIB;
@@ -27,7 +29,7 @@ const VERSION_LEN: usize = 8;
 const EPOCH: &str = "epoch";
 
 /// The name of a group's record.
-pub(super) fn record_name(group: GroupId) -> String {
+pub(crate) fn record_name(group: GroupId) -> String {
     format!("groups/{}", group.get())
 }
 
@@ -48,7 +50,7 @@ fn options() -> Options {
 }
 
 /// The store.
-pub(super) struct DbStore {
+pub(crate) struct DbStore {
     dir: PathBuf,
     /// None after a failure: the next call opens it anew.
     db: Option<Db>,
@@ -59,7 +61,7 @@ impl DbStore {
     ///
     /// # Errors
     /// See [`Db::open_or_create`].
-    pub(super) fn open(dir: &Path) -> Result<Self> {
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
         let mut store = Self { dir: dir.to_owned(), db: None };
         store.with(|_| Ok(()))?;
         Ok(store)
@@ -132,11 +134,39 @@ fn versioned(name: &str, bytes: &[u8]) -> Result<Versioned> {
     Ok(Versioned { version, value: value.to_vec() })
 }
 
+/// A store for several threads.
+#[derive(Clone)]
+pub(crate) struct SharedStore(Arc<Mutex<AnyStore>>);
+
+impl SharedStore {
+    pub(crate) fn new(store: AnyStore) -> Self {
+        Self(Arc::new(Mutex::new(store)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AnyStore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for SharedStore {
+    fn get(&mut self, name: &str) -> Result<Option<Versioned>> {
+        self.lock().get(name)
+    }
+
+    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Versioned)>> {
+        self.lock().list(prefix)
+    }
+
+    fn swap(&mut self, name: &str, expected: Version, value: &[u8]) -> Result<Swapped> {
+        self.lock().swap(name, expected, value)
+    }
+}
+
 /// The value of a name in a store that nobody has open; nothing is written.
 ///
 /// # Errors
 /// Not found when there is no store; busy; of its pool.
-pub(super) fn read_at_rest(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read_at_rest(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let found = value_at_rest(AtRest::open(&dir.join("pool"))?, name.as_bytes())?;
     found.map(|bytes| versioned(name, &bytes).map(|found| found.value)).transpose()
 }
@@ -145,7 +175,7 @@ pub(super) fn read_at_rest(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// Of the store.
-pub(super) fn next_epoch(store: &mut dyn Store, id: u64) -> Result<Epoch> {
+pub(crate) fn next_epoch(store: &mut dyn Store, id: u64) -> Result<Epoch> {
     let mut found = store.get(EPOCH)?;
     loop {
         let (version, last) = match &found {
@@ -171,7 +201,7 @@ fn read_number(bytes: &[u8]) -> Result<u64> {
 ///
 /// # Errors
 /// Of the store; unsupported for a record of a later version.
-pub(super) fn record_of(
+pub(crate) fn record_of(
     store: &mut dyn Store,
     founding: GroupRecord,
 ) -> Result<(Version, GroupRecord)> {

@@ -1,6 +1,6 @@
 //! The store through crashes, and the driver against replicas that are models on real sockets.
 
-use super::driver::{Driver, Setup};
+use super::driver::{Driver, Setup, Watched};
 use super::store::{DbStore, next_epoch, read_at_rest, record_of};
 use super::{control_dir, events_at_rest, founding_record, open_store, socket};
 use crate::cluster::Settings;
@@ -249,10 +249,11 @@ impl Rig {
         let mut store = MemoryStore::default();
         let found = record_of(&mut store, record).unwrap();
         let doors = models.iter().map(|model| (model.member.replica, model.door)).collect();
-        let setup = Setup { group, patience, epoch: Epoch { number: 1, id: 5 }, doors };
+        let setup = Setup { patience, epoch: Epoch { number: 1, id: 5 } };
         let (sender, events) = channel();
-        let heard = move |event| drop(sender.send(event));
-        let driver = Driver::start(setup, found, Box::new(store), heard).unwrap();
+        let heard = move |_, event| drop(sender.send(event));
+        let watched = vec![Watched { record: found, doors }];
+        let driver = Driver::start(&setup, watched, Box::new(store), heard).unwrap();
         Self { driver, models, events, group }
     }
 

@@ -1,0 +1,255 @@
+//! The commands that ask a controller: `gabion group create|list|abandon`, `gabion node
+//! list|drain`. Those about one group are `up`'s too: [`crate::control::ask`].
+
+use super::node;
+use super::wire::Asker;
+use crate::control::ask::{self as asking, Source};
+use crate::options::{
+    CreateOptions, GroupCommand, GroupOptions, NodeCommand, NodeCommandOptions, WhereOptions,
+};
+use crate::screen::put;
+use crate::units::{exact_size, size};
+use gabion_base::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long `create` waits until the group answers.
+const CREATE_MAX: Duration = Duration::from_secs(120);
+/// How long nothing may change while a node is drained: a replica that is filled shows progress.
+const DRAIN_QUIET_MAX: Duration = Duration::from_secs(120);
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Asks a controller one question.
+///
+/// # Errors
+/// Unavailable where none answers; its own.
+pub(crate) fn ask(address: SocketAddr, question: &Value) -> Result<Value> {
+    Asker::connect("--controller", address)?.ask(question)
+}
+
+/// `gabion group`.
+pub(crate) fn group(options: &GroupOptions) -> Result<u8> {
+    let command = options.command.as_ref();
+    let Some(controller) = options.place.remote.controller else {
+        return asking::group(&options.place, command);
+    };
+    match command {
+        Some(GroupCommand::Create(create)) => make(controller, create),
+        Some(GroupCommand::List { json }) => list_groups(controller, *json),
+        Some(GroupCommand::Abandon { name }) => {
+            ask(controller, &json!({ "do": "abandon", "group": name })).map(|_| 0)
+        }
+        _ => asking::group(&options.place, command),
+    }
+}
+
+/// `gabion node`.
+pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
+    match (&options.command, &options.run) {
+        (Some(NodeCommand::List { controller, json }), _) => list_nodes(*controller, *json),
+        (Some(NodeCommand::Drain { node, cancel, controller }), _) => {
+            drain(*controller, node, *cancel)
+        }
+        (None, Some(run)) => node::run(run),
+        (None, None) => Err(Error::invalid("--config names the file with the node's options")),
+    }
+}
+
+/// The addresses for clients of a group's replicas.
+pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
+    let group = Source::of(place)?.status()?;
+    let seats = group["seats"].as_array().cloned().unwrap_or_default();
+    let address = |seat: &Value| {
+        let replica = seat["replica"].as_u64().and_then(|number| u32::try_from(number).ok())?;
+        Some((replica, seat["clients"].as_str()?.parse().ok()?))
+    };
+    let found: Option<Vec<_>> = seats.iter().map(address).collect();
+    let found = found.filter(|found| !found.is_empty());
+    found.ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))
+}
+
+/// `gabion group create`: returns when the group takes writes.
+fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
+    let codec = |codec: Option<gabion_engine::sst::Compression>| codec.map(|it| it.to_string());
+    let question = json!({
+        "do": "create",
+        "name": options.name,
+        "nodes": options.nodes,
+        "spares": options.spares,
+        "share_domains": options.share_domains,
+        "min_replicas": options.min_replicas,
+        "ack": options.ack.map(|ack| ack.level().as_str()),
+        "memtable_size": options.memtable_size,
+        "compression": codec(options.compression),
+        "bottom_compression": codec(options.bottom_compression),
+    });
+    ask(controller, &question)?;
+    let (begun, mut said) = (Instant::now(), String::new());
+    let source = Source::Controller { address: controller, group: Some(options.name.clone()) };
+    loop {
+        let waits = match source.status() {
+            Ok(group) => not_well(&group),
+            Err(error) if error.kind() == ErrorKind::Busy => Some(not_made(controller, options)?),
+            Err(error) => return Err(error),
+        };
+        let Some(waits) = waits else { break };
+        if waits != said {
+            put(&format!("{waits}\n"));
+            said = waits;
+        }
+        if begun.elapsed() > CREATE_MAX {
+            return Err(Error::unavailable(format!(
+                "group {} does not take writes after {} s: {said}; the controller goes on, see \
+                 `gabion group list`, or give it up with `gabion group abandon {}`",
+                options.name,
+                CREATE_MAX.as_secs(),
+                options.name
+            )));
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
+    put(&format!("group {} takes writes\n", options.name));
+    Ok(0)
+}
+
+/// Whom a group waits for that is made; none when all of it runs.
+fn not_well(group: &Value) -> Option<String> {
+    let replicas = group["replicas"].as_array()?;
+    let is_well = |seat: &Value| {
+        let mut own = replicas.iter().filter(|it| it["replica"] == seat["replica"]);
+        own.any(|it| it["verdict"] == "well")
+    };
+    let seats = group["seats"].as_array()?;
+    let Some(first) = seats.iter().find(|seat| !is_well(seat)) else {
+        let waits = group["writes_wait"].as_str().map(|why| format!("writes wait: {why}"));
+        let is_complete = group["complete"] == true;
+        return waits.or_else(|| (!is_complete).then(|| "a view is carried out".to_owned()));
+    };
+    let replica = first["replica"].as_u64().unwrap_or(0);
+    Some(format!("replica {replica} on {} starts", first["node"].as_str().unwrap_or("?")))
+}
+
+/// Whom a group waits for that is being made.
+fn not_made(controller: SocketAddr, options: &CreateOptions) -> Result<String> {
+    let answer = ask(controller, &json!({ "do": "groups" }))?;
+    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    let own = groups.iter().find(|group| group["name"] == *options.name);
+    let seats = own.and_then(|group| group["seats"].as_array().cloned()).unwrap_or_default();
+    let Some(first) = seats.iter().find(|seat| seat["made"] != true) else {
+        return Ok("the pools are made".to_owned());
+    };
+    let node = first["node"].as_str().unwrap_or("?");
+    Ok(match first["trouble"].as_str() {
+        Some(trouble) => format!("node {node}: {trouble}"),
+        None => format!("node {node} makes its pool"),
+    })
+}
+
+fn list_groups(controller: SocketAddr, json: bool) -> Result<u8> {
+    let answer = ask(controller, &json!({ "do": "groups" }))?;
+    if json {
+        put(&format!("{:#}\n", json!({ "groups": answer["groups"] })));
+        return Ok(0);
+    }
+    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    for group in &groups {
+        put(&group_line(group));
+    }
+    if groups.is_empty() {
+        put("there is no group yet: `gabion group create` makes one\n");
+    }
+    Ok(0)
+}
+
+fn group_line(group: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let seats = group["seats"].as_array().cloned().unwrap_or_default();
+    let seats: Vec<String> = seats
+        .iter()
+        .map(|seat| {
+            let trouble = seat["trouble"].as_str().map(|it| format!(" ({it})")).unwrap_or_default();
+            format!("{} on {}{trouble}", seat["replica"], text(&seat["node"]))
+        })
+        .collect();
+    let config = group["config"].as_u64().map_or_else(String::new, |it| format!(", c{it}"));
+    let away = group["away"].as_array().cloned().unwrap_or_default();
+    let away: Vec<String> = away.iter().map(text).collect();
+    let away = match away.is_empty() {
+        true => String::new(),
+        false => format!("; away: {}", away.join(", ")),
+    };
+    let waits = group["writes_wait"].as_str().map(|why| format!("; writes wait: {why}"));
+    format!(
+        "{}: {}{config}; replicas {}{away}{}\n",
+        text(&group["name"]),
+        text(&group["state"]),
+        seats.join(", "),
+        waits.unwrap_or_default()
+    )
+}
+
+fn list_nodes(controller: SocketAddr, json: bool) -> Result<u8> {
+    let answer = ask(controller, &json!({ "do": "nodes" }))?;
+    let nodes = answer["nodes"].as_array().cloned().unwrap_or_default();
+    if json {
+        put(&format!("{:#}\n", json!({ "nodes": nodes })));
+        return Ok(0);
+    }
+    for node in &nodes {
+        put(&node_line(node));
+    }
+    if nodes.is_empty() {
+        put("no node has registered yet: `gabion node --config node.toml` does\n");
+    }
+    Ok(0)
+}
+
+fn node_line(node: &Value) -> String {
+    let text = |name: &str| node[name].as_str().unwrap_or("?").to_owned();
+    let is_here = match (node["here"].as_bool(), node["heard_ms"].as_u64()) {
+        (Some(true), _) => "here".to_owned(),
+        (_, Some(ms)) => format!("away for {} s", ms / 1_000),
+        _ => "away since the controller started".to_owned(),
+    };
+    let draining = if node["draining"] == true { ", drained" } else { "" };
+    let replicas = node["replicas"].as_array().cloned().unwrap_or_default();
+    let replicas: Vec<String> = replicas
+        .iter()
+        .map(|it| format!("replica {} of {}", it["replica"], it["group"].as_str().unwrap_or("?")))
+        .collect();
+    let holds = if replicas.is_empty() { "nothing".to_owned() } else { replicas.join(", ") };
+    let free = node["free"].as_u64().map(|free| format!(", {} free", size(free)));
+    format!(
+        "{}: {is_here}{draining}; in {}, pools of {}{}; clients {}; holds {holds}\n",
+        text("name"),
+        text("failure_domain"),
+        exact_size(node["pool_size"].as_u64().unwrap_or(0)),
+        free.unwrap_or_default(),
+        text("clients"),
+    )
+}
+
+/// `gabion node drain`: returns when the node holds nothing.
+fn drain(controller: SocketAddr, node: &str, cancel: bool) -> Result<u8> {
+    let (mut changed, mut said) = (Instant::now(), String::new());
+    loop {
+        let question = json!({ "do": "drain", "node": node, "cancel": cancel });
+        let answer = ask(controller, &question)?;
+        let text = answer["text"].as_str().unwrap_or("?").to_owned();
+        if text != said {
+            put(&format!("{text}\n"));
+            (changed, said) = (Instant::now(), text);
+        }
+        if answer["done"] == true {
+            return Ok(0);
+        }
+        if changed.elapsed() > DRAIN_QUIET_MAX {
+            return Err(Error::unavailable(format!(
+                "nothing has changed for {} s: {said}; the same command goes on with it",
+                DRAIN_QUIET_MAX.as_secs()
+            )));
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
+}

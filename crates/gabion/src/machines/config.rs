@@ -1,0 +1,501 @@
+//! `node.toml` and `controller.toml`. Every option is described in docs/machines.md and in the
+//! examples in `deploy/`, which the tests read.
+
+use super::trust;
+use crate::cluster::{POOL_LEN_MIN, failed};
+use crate::options::{
+    Io, ProcessOptions, parse_collection_rate, parse_large_values, parse_memory, parse_ms,
+    parse_rebuild_rate,
+};
+use crate::units::exact_size;
+use clap::ValueEnum;
+use gabion_base::units::MIB;
+use gabion_base::{Error, Result};
+use gabion_bench::parse_bytes;
+use gabion_db::RunOptions;
+use gabion_engine::sst::Compression;
+use gabion_pool::superblock::POOL_LEN_MAX;
+use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Longest file in bytes: one that is longer is another one.
+const FILE_LEN_MAX: u64 = 1 << 20;
+/// Longest name of a node, a group or a failure domain in bytes.
+pub(crate) const NAME_LEN_MAX: usize = 63;
+/// Controllers of a node at most.
+const CONTROLLERS_MAX: usize = 16;
+/// How long a member may stay away before a spare takes its place, in ms.
+const REPLACE_AFTER_MS: u64 = 600_000;
+
+/// `controller.toml`.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ControllerConfig {
+    /// The directory of the store.
+    pub(crate) data: PathBuf,
+    /// Where nodes and commands come.
+    pub(crate) listen: SocketAddr,
+    /// In ms.
+    #[serde(default = "replace_after", deserialize_with = "milliseconds")]
+    pub(crate) replace_after: u64,
+}
+
+/// `node.toml`.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeConfig {
+    /// The name by which operators and the controller know it.
+    pub(crate) name: String,
+    /// The directory of its pools.
+    pub(crate) data: PathBuf,
+    /// The controllers, asked in this order.
+    pub(crate) controllers: Vec<SocketAddr>,
+    /// The part of the installation that fails as one, such as a rack; its name without it.
+    failure_domain: Option<String>,
+    /// Bytes of a pool.
+    #[serde(deserialize_with = "bytes")]
+    pub(crate) pool_size: u64,
+    clients: DoorConfig,
+    members: DoorConfig,
+    targets: DoorConfig,
+    #[serde(default)]
+    limits: Limits,
+}
+
+/// A door's addresses.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct DoorConfig {
+    listen: SocketAddr,
+    /// The address that others are told; the same without it.
+    reached_at: Option<SocketAddr>,
+}
+
+/// The three doors of a node's replica, by one kind of address.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DoorAddresses {
+    /// RESP.
+    pub(crate) clients: SocketAddr,
+    /// The protocol of the group, and controllers.
+    pub(crate) members: SocketAddr,
+    /// NVMe/TCP.
+    pub(crate) targets: SocketAddr,
+}
+
+impl DoorAddresses {
+    /// With their names.
+    pub(crate) const fn each(&self) -> [(&'static str, SocketAddr); 3] {
+        [("clients", self.clients), ("members", self.members), ("targets", self.targets)]
+    }
+}
+
+/// How the process of a replica runs: as the options of `up` of the same names.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    #[serde(deserialize_with = "io")]
+    io: Io,
+    #[serde(deserialize_with = "memory")]
+    block_cache_bytes: usize,
+    #[serde(deserialize_with = "memory")]
+    open_files_bytes: usize,
+    compactions_max: usize,
+    #[serde(deserialize_with = "large_values")]
+    large_values: u32,
+    #[serde(deserialize_with = "codec")]
+    value_compression: Compression,
+    #[serde(deserialize_with = "collection_rate")]
+    collection_rate: u64,
+    jobs_nice: u8,
+    #[serde(deserialize_with = "rebuild_rate")]
+    rebuild_rate: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let ProcessOptions {
+            io,
+            block_cache_bytes,
+            open_files_bytes,
+            compactions_max,
+            large_values,
+            value_compression,
+            collection_rate,
+            jobs_nice,
+            rebuild_rate,
+        } = ProcessOptions::default();
+        Self {
+            io,
+            block_cache_bytes,
+            open_files_bytes,
+            compactions_max,
+            large_values,
+            value_compression,
+            collection_rate,
+            jobs_nice,
+            rebuild_rate,
+        }
+    }
+}
+
+impl ControllerConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Not found, I/O; invalid input with file, line, option and limit.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let config: Self = read(path)?;
+        config.check().map_err(|error| error.within(path.display().to_string()))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_directory("data", &self.data)?;
+        trust::check("listen", self.listen)
+    }
+}
+
+impl NodeConfig {
+    /// As [`ControllerConfig::load`].
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let config: Self = read(path)?;
+        config.check().map_err(|error| error.within(path.display().to_string()))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_name("name", &self.name)?;
+        check_name("failure_domain", self.failure_domain())?;
+        check_directory("data", &self.data)?;
+        if !(1..=CONTROLLERS_MAX).contains(&self.controllers.len()) {
+            return Err(Error::invalid(format!(
+                "controllers has {} addresses, the limits are 1 and {CONTROLLERS_MAX}",
+                self.controllers.len()
+            )));
+        }
+        for controller in &self.controllers {
+            trust::check("an address of controllers", *controller)?;
+        }
+        if !(POOL_LEN_MIN..=POOL_LEN_MAX).contains(&self.pool_size) {
+            return Err(Error::limit(format!(
+                "pool_size is {}, the limits are {} and {}",
+                exact_size(self.pool_size),
+                exact_size(POOL_LEN_MIN),
+                exact_size(POOL_LEN_MAX)
+            )));
+        }
+        self.check_doors()?;
+        let limits = &self.limits;
+        if !(1..=RunOptions::COMPACTIONS_MAX).contains(&limits.compactions_max) {
+            return Err(Error::limit(format!(
+                "limits.compactions_max is {}, the limits are 1 and {}",
+                limits.compactions_max,
+                RunOptions::COMPACTIONS_MAX
+            )));
+        }
+        if limits.jobs_nice > gabion_proc::STEPS_MAX {
+            return Err(Error::limit(format!(
+                "limits.jobs_nice is {}, the limits are 0 and {}",
+                limits.jobs_nice,
+                gabion_proc::STEPS_MAX
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_doors(&self) -> Result<()> {
+        for (kind, addresses) in [("listen", self.listen()), ("reached_at", self.reached_at())] {
+            let each = addresses.each();
+            for (place, (door, address)) in each.into_iter().enumerate() {
+                let what = format!("{door}.{kind}");
+                trust::check(&what, address)?;
+                if address.port() == 0 {
+                    return Err(Error::invalid(format!(
+                        "{what} is {address}: a port from 1 to 65535 is needed, as others \
+                         are told it"
+                    )));
+                }
+                if let Some((other, _)) = each[..place].iter().find(|(_, it)| *it == address) {
+                    return Err(Error::invalid(format!(
+                        "{what} is {address}, which is {other}.{kind} already"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn failure_domain(&self) -> &str {
+        self.failure_domain.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The addresses that the doors listen on.
+    pub(crate) const fn listen(&self) -> DoorAddresses {
+        DoorAddresses {
+            clients: self.clients.listen,
+            members: self.members.listen,
+            targets: self.targets.listen,
+        }
+    }
+
+    /// The addresses that others are told.
+    pub(crate) fn reached_at(&self) -> DoorAddresses {
+        let of = |door: &DoorConfig| door.reached_at.unwrap_or(door.listen);
+        DoorAddresses {
+            clients: of(&self.clients),
+            members: of(&self.members),
+            targets: of(&self.targets),
+        }
+    }
+
+    /// How its replicas' processes run.
+    pub(crate) const fn process(&self) -> ProcessOptions {
+        let Limits {
+            io,
+            block_cache_bytes,
+            open_files_bytes,
+            compactions_max,
+            large_values,
+            value_compression,
+            collection_rate,
+            jobs_nice,
+            rebuild_rate,
+        } = self.limits;
+        ProcessOptions {
+            io,
+            block_cache_bytes,
+            open_files_bytes,
+            compactions_max,
+            large_values,
+            value_compression,
+            collection_rate,
+            jobs_nice,
+            rebuild_rate,
+        }
+    }
+}
+
+/// Refuses what is no name of a node, a group or a failure domain: it stands in command lines, so
+/// it is short, and no number, as replicas have those.
+///
+/// # Errors
+/// Invalid input with option, value and limits.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if begins && name.len() <= NAME_LEN_MAX && name.chars().all(is_usual) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{what} is {name:?}: a name begins with a letter and has 1 to {NAME_LEN_MAX} letters, \
+         digits, `-`, `_` and `.`"
+    )))
+}
+
+fn check_directory(what: &str, path: &Path) -> Result<()> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{what} is {}: an absolute path is needed, as the process may start anywhere",
+        path.display()
+    )))
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let file = path.metadata().map_err(|e| failed(path, "cannot be read", e))?;
+    if !file.is_file() || file.len() > FILE_LEN_MAX {
+        return Err(Error::invalid(format!(
+            "{}: is no file of at most {}",
+            path.display(),
+            exact_size(FILE_LEN_MAX)
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| failed(path, "cannot be read", e))?;
+    parse(&text).map_err(|error| error.within(path.display().to_string()))
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// Invalid input in one line, with the number of the file's.
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let said: Vec<&str> = error.message().lines().map(str::trim).collect();
+        let said = said.join("; ");
+        let at = error.span().filter(|span| !span.is_empty()).map(|span| span.start);
+        let line = at.and_then(|at| text.get(..at)).map(|text| text.matches('\n').count() + 1);
+        let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+        Error::invalid(format!("{line}{said}"))
+    })
+}
+
+/// A value that is written as text or as a number, and read as an option of the command line.
+struct Written<T>(fn(&str) -> Result<T, String>);
+
+impl<T> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or a text with a unit, as \"64MiB\" or \"10m\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        self.0(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+fn bytes<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    // A pool is made of whole MiB.
+    let whole = |text: &str| parse_bytes(text).map(|len| len / MIB * MIB);
+    input.deserialize_any(Written(whole))
+}
+
+fn milliseconds<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    input.deserialize_any(Written(parse_ms))
+}
+
+fn memory<'de, D: Deserializer<'de>>(input: D) -> Result<usize, D::Error> {
+    input.deserialize_any(Written(parse_memory))
+}
+
+fn large_values<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    // As on the command line, none is 0.
+    input.deserialize_any(Written(parse_large_values))
+}
+
+fn collection_rate<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    input.deserialize_any(Written(parse_collection_rate))
+}
+
+fn rebuild_rate<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    input.deserialize_any(Written(parse_rebuild_rate))
+}
+
+fn io<'de, D: Deserializer<'de>>(input: D) -> Result<Io, D::Error> {
+    let parse = |text: &str| {
+        Io::from_str(text, false).map_err(|_| format!("`{text}` is none of auto, uring, threads"))
+    };
+    input.deserialize_any(Written(parse))
+}
+
+fn codec<'de, D: Deserializer<'de>>(input: D) -> Result<Compression, D::Error> {
+    let parse = |text: &str| {
+        let refused = |_| format!("`{text}` is none of none, lz4, zstd, zstd:1 to zstd:19");
+        text.parse().map_err(refused)
+    };
+    input.deserialize_any(Written::<Compression>(parse))
+}
+
+const fn replace_after() -> u64 {
+    REPLACE_AFTER_MS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: &str = r#"
+name = "a"
+data = "/var/lib/gabion"
+controllers = ["127.0.0.1:7400"]
+pool_size = "4GiB"
+clients.listen = "127.0.0.2:6379"
+members.listen = "127.0.0.2:6479"
+targets.listen = "127.0.0.2:6579"
+"#;
+
+    fn node(text: &str) -> Result<NodeConfig> {
+        parse::<NodeConfig>(text).and_then(|config| config.check().map(|()| config))
+    }
+
+    #[test]
+    fn a_node_is_read_with_what_it_leaves_out() {
+        let config = node(NODE).unwrap();
+        assert_eq!((config.failure_domain(), config.pool_size), ("a", 4 << 30));
+        assert_eq!(config.listen(), config.reached_at());
+        assert_eq!(config.process(), ProcessOptions::default());
+        let more = "[limits]\nio = \"threads\"\nblock_cache_bytes = 0\nlarge_values = \"1KiB\"\n\
+                    value_compression = \"zstd:5\"\ncompactions_max = 4\n";
+        let config = node(&format!("{NODE}clients.reached_at = \"127.0.0.3:1\"\n{more}")).unwrap();
+        assert_eq!(config.reached_at().clients, "127.0.0.3:1".parse().unwrap());
+        let process = config.process();
+        assert_eq!((process.io, process.block_cache_bytes), (Io::Threads, 0));
+        assert_eq!((process.large_values, process.compactions_max), (1024, 4));
+        assert_eq!(process.value_compression, Compression::Zstd { level: 5 });
+    }
+
+    /// docs/faults.md: P36
+    #[test]
+    fn a_bad_option_is_refused_in_one_line_with_its_name_its_value_and_the_limit() {
+        for (from, to, parts) in [
+            ("name =", "nmae =", &["line 2", "unknown field `nmae`", "`name`"][..]),
+            ("name = \"a\"", "", &["missing field `name`"]),
+            ("\"a\"", "\"7\"", &["name is \"7\"", "begins with a letter"]),
+            ("\"/var/lib/gabion\"", "\"here\"", &["data is here", "absolute"]),
+            ("[\"127.0.0.1:7400\"]", "[]", &["controllers has 0", "1 and 16"]),
+            ("127.0.0.1:7400", "10.0.0.1:7400", &["controllers is 10.0.0.1:7400", "certificates"]),
+            ("127.0.0.2:6379", "0.0.0.0:6379", &["clients.listen is 0.0.0.0:6379"]),
+            ("127.0.0.2:6379", "127.0.0.2", &["line 6", "socket address"]),
+            ("127.0.0.2:6479", "127.0.0.2:0", &["members.listen is 127.0.0.2:0", "1 to 65535"]),
+            ("127.0.0.2:6579", "127.0.0.2:6379", &["targets.listen", "clients.listen already"]),
+            ("4GiB", "4", &["pool_size is 0", "256MiB"]),
+            ("4GiB", "many", &["line 5", "`many` is no size"]),
+            ("\"4GiB\"", "true", &["line 5", "boolean `true`"]),
+        ] {
+            assert!(NODE.contains(from), "{from}");
+            let error = node(&NODE.replacen(from, to, 1)).unwrap_err();
+            let line = error.message();
+            assert!(!line.contains('\n'), "{line}");
+            parts.iter().for_each(|part| assert!(line.contains(part), "{line}: {part}"));
+        }
+        for (more, part) in [
+            ("compactions_max = 65", "limits.compactions_max is 65, the limits are 1 and 64"),
+            ("jobs_nice = 20", "limits.jobs_nice is 20, the limits are 0 and 19"),
+            ("rebuild_rate = \"1KiB\"", "1048576 or more"),
+            ("io = \"fast\"", "`fast` is none of auto, uring, threads"),
+            ("cache = 1", "unknown field `cache`"),
+        ] {
+            let error = node(&format!("{NODE}[limits]\n{more}\n")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_controller_is_read_with_what_it_leaves_out() {
+        let text = "data = \"/c\"\nlisten = \"127.0.0.1:7400\"\n";
+        let config: ControllerConfig = parse(text).unwrap();
+        config.check().unwrap();
+        assert_eq!(config.replace_after, 600_000);
+        let config: ControllerConfig = parse(&format!("{text}replace_after = \"90s\"")).unwrap();
+        assert_eq!(config.replace_after, 90_000);
+        for (more, part) in
+            [("store = 1", "unknown field `store`"), ("replace_after = \"1d\"", "`d`")]
+        {
+            let error = parse::<ControllerConfig>(&format!("{text}{more}")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+        let open: ControllerConfig = parse(&text.replace("127.0.0.1", "0.0.0.0")).unwrap();
+        assert!(open.check().unwrap_err().message().contains("listen is 0.0.0.0:7400"));
+    }
+
+    #[test]
+    fn the_examples_are_read() {
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        ControllerConfig::load(&deploy.join("controller.toml")).unwrap();
+        let config = NodeConfig::load(&deploy.join("node.toml")).unwrap();
+        assert_eq!(config.process(), ProcessOptions::default(), "what is shown is the default");
+    }
+}

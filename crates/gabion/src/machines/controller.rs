@@ -1,0 +1,146 @@
+//! `gabion controller`: the process that looks after groups on nodes.
+
+use super::config::ControllerConfig;
+use super::registrar::{Names, Registrar};
+use super::registry::{GroupState, Registry};
+use super::{trust, wire};
+use crate::cluster::{self, Lock, failed};
+use crate::control::driver::{Driver, Setup, Watched, spawn};
+use crate::control::store::{DbStore, SharedStore, next_epoch, record_of};
+use crate::control::{self, STORE_LEN, founding_record, random_number};
+use crate::options::ControllerOptions;
+use crate::screen::put;
+use crate::signals;
+use crate::units::{size, utc};
+use gabion_base::{Error, GroupId, Result};
+use gabion_control::Patience;
+use std::io::{BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long somebody may say nothing. A node asks twice a second.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 1_024;
+
+/// Runs until a signal comes.
+pub(crate) fn run(options: &ControllerOptions) -> Result<u8> {
+    let config = ControllerConfig::load(&options.config)?;
+    if options.check {
+        return check(&config, &options.config);
+    }
+    let (sender, signals) = channel();
+    signals::watch(move |signal| sender.send(signal).is_ok())?;
+    let data = &config.data;
+    std::fs::create_dir_all(data).map_err(|e| failed(data, "cannot be made", e))?;
+    let _lock = Lock::take(data)?;
+    // Before the store is opened: the epoch grows with each opening.
+    let door = trust::listen("listen", config.listen)?;
+    let (registrar, _driver) = open(&config)?;
+    let registrar = Arc::new(registrar);
+    let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
+    spawn("gabion-door", move || serve(&door, &registrar))?;
+    say(&format!("ready: nodes and commands on {address}; the store is in {}", data.display()));
+    match signals.recv() {
+        Ok(signal) => say(&format!("signal {signal} came; nodes go on without a controller")),
+        Err(_) => return Err(Error::io("the thread that watches signals is gone")),
+    }
+    Ok(0)
+}
+
+/// A line with its time.
+fn say(line: &str) {
+    put(&format!("{}  {line}\n", utc(control::unix_ms())));
+}
+
+/// `--check`: all that can be known without starting.
+fn check(config: &ControllerConfig, path: &Path) -> Result<u8> {
+    let store = store_dir(&config.data);
+    if !store.join("pool").exists() {
+        let free = cluster::free_at(&config.data)?;
+        if free < STORE_LEN {
+            return Err(Error::no_space(format!(
+                "data is {}, which has {} free, and the store needs {}",
+                config.data.display(),
+                size(free),
+                size(STORE_LEN)
+            )));
+        }
+    }
+    put(&format!(
+        "{}: fine; nodes and commands on {}, the store in {}\n",
+        path.display(),
+        config.listen,
+        store.display()
+    ));
+    Ok(0)
+}
+
+fn store_dir(data: &Path) -> PathBuf {
+    data.join("store")
+}
+
+/// Opens the store, and looks after what is in it.
+fn open(config: &ControllerConfig) -> Result<(Registrar, Driver)> {
+    let mut store = SharedStore::new(Box::new(DbStore::open(&store_dir(&config.data))?));
+    let epoch = next_epoch(&mut store, random_number()?)?;
+    let mut registry = Registry::open(store.clone(), random_number()?)?;
+    let mut groups = Vec::new();
+    let names = Names::default();
+    let made = registry.groups().filter(|spec| spec.state == GroupState::Made);
+    for spec in made.cloned().collect::<Vec<_>>() {
+        let settings = spec.settings()?;
+        let record = record_of(registry.store(), founding_record(&settings))?;
+        names.insert(settings.group, &spec.name);
+        groups.push(Watched { record, doors: spec.doors() });
+    }
+    let patience = Patience { replace_ms: config.replace_after, ..Patience::default() };
+    let known = names.clone();
+    let heard = move |group: GroupId, event: gabion_control::Event| {
+        put(&format!("{}  {}: {}\n", utc(event.unix_ms), known.get(group), event.text));
+    };
+    let driver = Driver::start(&Setup { patience, epoch }, groups, Box::new(store), heard)?;
+    Ok((Registrar::new(registry, driver.handle(), names), driver))
+}
+
+/// Answers whoever connects, each on a thread of its own.
+fn serve(door: &TcpListener, registrar: &Arc<Registrar>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    for stream in door.incoming() {
+        // The system is short of something: it may have it later.
+        let Ok(stream) = stream else {
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if count.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            count.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (registrar, own) = (registrar.clone(), count.clone());
+        let started = spawn("gabion-asked", move || {
+            // Whoever goes, or says nothing, is not waited for.
+            let _ = converse(&stream, &registrar);
+            own.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Answers one question after the other.
+fn converse(stream: &TcpStream, registrar: &Registrar) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    while let Some(line) = wire::read_line(&mut reader, wire::QUESTION_LEN_MAX)? {
+        let answer = registrar.answer(&line);
+        writer.write_all(format!("{answer}\n").as_bytes())?;
+    }
+    Ok(())
+}

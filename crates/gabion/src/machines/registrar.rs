@@ -1,0 +1,278 @@
+//! The controller's answers: nodes register and get orders, operators make groups and change them.
+//!
+//! ```text
+//!   node ── what it has ──► Registrar ──► Registry ──► store
+//!        ◄── orders ───────     │  ▲
+//!   command ── question ──► ────┘  └── answers ── Driver: views, verdicts, events
+//! ```
+//!
+//! An order says what a node is to have, and not what it is to do: it is the same until the node
+//! says that it has it, and one that gets lost is given again. A group begins with its founders'
+//! pools. Once each has said that its own is there, the group's record is stored, and only then the
+//! founders run. From then on a pool that is lost is made empty, as the other members have what it
+//! had.
+//!
+//! - [`orders`]: what nodes hear. [`changes`]: what operators ask for.
+
+mod changes;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use orders::{Make, Neighbour, Order, ReplicaWord};
+
+use super::config::check_name;
+use super::registry::{GroupSpec, GroupState, NodeRecord, Registry};
+use super::{trust, wire};
+use crate::cluster::Settings;
+use crate::control::driver::{Handle, Watched};
+use crate::control::store::{SharedStore, record_of};
+use crate::control::{founding_record, socket};
+use crate::options::{Ack, FixedOptions};
+use crate::units::exact_size;
+use clap::ValueEnum;
+use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_control::{GroupStatus, Verdict};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A node that is silent for longer is away. It asks twice a second.
+const AWAY_AFTER: Duration = Duration::from_secs(5);
+
+/// Answers questions.
+pub(crate) struct Registrar {
+    inner: Mutex<Inner>,
+    driver: Handle,
+    names: Names,
+}
+
+/// The names of the groups, for lines about events.
+#[derive(Clone, Default)]
+pub(crate) struct Names(Arc<Mutex<BTreeMap<GroupId, String>>>);
+
+impl Names {
+    pub(crate) fn insert(&self, group: GroupId, name: &str) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(group, name.to_owned());
+    }
+
+    /// Its number where it has no name.
+    pub(crate) fn get(&self, group: GroupId) -> String {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(&group).cloned().unwrap_or_else(|| group.to_string())
+    }
+}
+
+struct Inner {
+    registry: Registry<SharedStore>,
+    heard: BTreeMap<String, Heard>,
+}
+
+/// A node's last word.
+struct Heard {
+    at: Instant,
+    id: u64,
+    /// Bytes that its disk has free.
+    free: u64,
+    replicas: Vec<ReplicaWord>,
+}
+
+impl Heard {
+    fn is_here(&self) -> bool {
+        self.at.elapsed() <= AWAY_AFTER
+    }
+
+    fn word(&self, group: GroupId, replica: u32) -> Option<&ReplicaWord> {
+        self.replicas.iter().find(|it| it.group == group.get() && it.replica == replica)
+    }
+}
+
+impl Registrar {
+    /// Answers from a registry, by way of the controller that looks after its groups.
+    pub(crate) fn new(registry: Registry<SharedStore>, driver: Handle, names: Names) -> Self {
+        Self { inner: Mutex::new(Inner { registry, heard: BTreeMap::new() }), driver, names }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a question, as a line.
+    pub(crate) fn answer(&self, line: &str) -> Value {
+        let question = serde_json::from_str(line)
+            .map_err(|error| Error::invalid(format!("a question that is no JSON: {error}")));
+        let answer = question.and_then(|question: Value| self.answer_to(&question));
+        answer.unwrap_or_else(|error| wire::refusal(&error))
+    }
+
+    fn answer_to(&self, question: &Value) -> Result<Value> {
+        match question["do"].as_str() {
+            Some("node") => self.hear_node(question),
+            Some("nodes") => Ok(self.list_nodes()),
+            Some("groups") => self.list_groups(),
+            Some("create") => self.create(question),
+            Some("abandon") => self.abandon(question),
+            Some("drain") => self.drain(question),
+            Some("status") => self.status_of(question),
+            Some("failover" | "add" | "remove" | "replace") => self.change(question),
+            _ => Err(Error::invalid(format!("`do` is {}, which is unknown", question["do"]))),
+        }
+    }
+
+    fn list_nodes(&self) -> Value {
+        let inner = self.lock();
+        let of = |node: &NodeRecord| {
+            let heard = inner.heard.get(&node.name).filter(|heard| heard.id == node.id);
+            let seats = inner.registry.seats_of(&node.name);
+            let seats =
+                seats.map(|(spec, seat)| json!({"group": spec.name, "replica": seat.replica}));
+            json!({
+                "name": node.name,
+                "here": heard.is_some_and(Heard::is_here),
+                "heard_ms": heard.map(|heard| heard.at.elapsed().as_millis() as u64),
+                "draining": node.is_draining,
+                "failure_domain": node.failure_domain,
+                "pool_size": node.pool_size,
+                "free": heard.map(|heard| heard.free),
+                "clients": node.addresses.clients,
+                "members": node.addresses.members,
+                "targets": node.addresses.targets,
+                "replicas": seats.collect::<Vec<_>>(),
+            })
+        };
+        let nodes: Vec<Value> = inner.registry.nodes().map(of).collect();
+        json!({ "ok": true, "nodes": nodes })
+    }
+
+    fn list_groups(&self) -> Result<Value> {
+        let inner = self.lock();
+        let mut groups = Vec::new();
+        for spec in inner.registry.groups().filter(|spec| !spec.is_gone()) {
+            let group = spec.group()?;
+            let status = self.group_status(group)?;
+            let view = status.as_ref().map(|status| &status.view);
+            let (members, away) = (inner.seats(spec, group), inner.away(spec));
+            groups.push(json!({
+                "name": spec.name,
+                "group": group.get(),
+                "state": spec.state,
+                "config": view.map(|view| view.config.get()),
+                "full": view.map(|view| view.full().map(|it| it.replica.get()).collect::<Vec<_>>()),
+                "complete": status.as_ref().is_some_and(|status| status.is_complete),
+                "writes_wait": view.and_then(|view| view.too_few()),
+                "away": away,
+                "seats": members,
+            }));
+        }
+        Ok(json!({ "ok": true, "groups": groups }))
+    }
+
+    /// The state of a group's views; none before it is made.
+    fn group_status(&self, group: GroupId) -> Result<Option<GroupStatus>> {
+        self.driver.ask(move |controller, now| controller.status(group, now))
+    }
+
+    fn status_of(&self, question: &Value) -> Result<Value> {
+        let inner = self.lock();
+        let spec = inner.spec_of(question)?;
+        let group = spec.group()?;
+        let mut answer = socket::answer(question, &self.driver, group)?;
+        let told = &mut answer["group"];
+        if told.is_null() {
+            let text = format!("group {}: is being made, see `gabion group list`", spec.name);
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        told["name"] = json!(spec.name);
+        told["seats"] = json!(inner.seats(spec, group));
+        let members = told["members"].clone();
+        let is_member = |replica: &Value| {
+            members.as_array().is_some_and(|members| members.contains(&replica["replica"]))
+        };
+        if let Some(replicas) = told["replicas"].as_array_mut() {
+            // One that was removed is silent for ever, and nobody's concern.
+            let has_seat = |it: &Value| spec.seats.iter().any(|seat| it["replica"] == seat.replica);
+            replicas.retain(|it| has_seat(it) || is_member(it));
+        }
+        for replica in told["replicas"].as_array_mut().into_iter().flatten() {
+            let mut seats = spec.seats.iter();
+            let seat = seats.find(|seat| replica["replica"] == seat.replica);
+            replica["node"] = json!(seat.map(|seat| &seat.node));
+        }
+        Ok(answer)
+    }
+}
+
+impl Inner {
+    /// The group that a question names, or the only one there is.
+    fn spec_of(&self, question: &Value) -> Result<&GroupSpec> {
+        let all = || self.registry.groups().filter(|spec| !spec.is_gone());
+        let names = || all().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = match &question["group"] {
+            Value::Null if all().count() > 1 => {
+                return Err(Error::invalid(format!(
+                    "which group? say --group, one of {}",
+                    names()
+                )));
+            }
+            Value::Null => all().next(),
+            Value::String(name) => all().find(|spec| spec.name == *name),
+            other => return Err(Error::invalid(format!("`group` is {other}, a name is expected"))),
+        };
+        found.ok_or_else(|| match question["group"].as_str() {
+            Some(name) if all().count() > 0 => {
+                Error::invalid(format!("there is no group {name:?}, but {}", names()))
+            }
+            _ => Error::invalid("there is no group yet: `gabion group create` makes one"),
+        })
+    }
+
+    /// A node, by its name.
+    fn node(&self, name: &str) -> Result<&NodeRecord> {
+        self.registry.node(name).ok_or_else(|| {
+            let names: Vec<&str> = self.registry.nodes().map(|node| &node.name[..]).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Error::invalid(format!("node {name:?} has not registered; known are {known}"))
+        })
+    }
+
+    /// The nodes of a group that are away.
+    fn away(&self, spec: &GroupSpec) -> Vec<String> {
+        let is_here = |node: &str| self.heard.get(node).is_some_and(Heard::is_here);
+        let away = spec.seats.iter().filter(|seat| !is_here(&seat.node));
+        away.map(|seat| seat.node.clone()).collect()
+    }
+
+    /// The replicas of a group, and where they are.
+    fn seats(&self, spec: &GroupSpec, group: GroupId) -> Vec<Value> {
+        let of = |seat: &super::registry::Seat| {
+            let word = self.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
+            json!({
+                "replica": seat.replica,
+                "node": seat.node,
+                "clients": seat.addresses.clients,
+                "made": word.is_some_and(|word| word.is_made),
+                "trouble": word.and_then(|word| word.trouble.clone()),
+                "released": seat.is_released,
+            })
+        };
+        spec.seats.iter().map(of).collect()
+    }
+}
+
+impl GroupSpec {
+    /// Whether it is a name alone, which another group may have.
+    fn is_gone(&self) -> bool {
+        self.state == GroupState::Ending && self.seats.is_empty()
+    }
+}
+
+/// A text of a question.
+fn text_of<'a>(question: &'a Value, name: &str) -> Result<&'a str> {
+    let found = question[name].as_str();
+    found.ok_or_else(|| {
+        Error::invalid(format!("`{name}` is {}, a text is expected", question[name]))
+    })
+}

@@ -1,0 +1,230 @@
+//! Nodes register, and hear what they are to have.
+
+use super::*;
+use crate::machines::config::DoorAddresses;
+use crate::machines::registry::Seat;
+use serde::{Deserialize, Serialize};
+
+/// A replica that a node is to have.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    pub(crate) group: u64,
+    /// The group's name.
+    pub(crate) name: String,
+    pub(crate) replica: u32,
+    /// What is fixed of the group.
+    pub(crate) settings: Value,
+    /// Its addresses, of those that the node is reached at.
+    pub(crate) addresses: DoorAddresses,
+    /// The others of the group.
+    pub(crate) peers: Vec<Neighbour>,
+    pub(crate) make: Make,
+    /// Whether its process is to run.
+    pub(crate) runs: bool,
+    /// Its files are to be removed: the others have all that it had.
+    pub(crate) is_released: bool,
+    /// Whether the group has enough without it: what is lost or damaged may be made anew, empty.
+    pub(crate) may_be_made_anew: bool,
+}
+
+/// How a pool is made that is not there.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Make {
+    /// As that of a member of the first view.
+    Founder,
+    /// Empty, to be filled by the others.
+    Empty,
+}
+
+/// Another replica of a group.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Neighbour {
+    pub(crate) replica: u32,
+    pub(crate) addresses: DoorAddresses,
+}
+
+/// A node's word on a replica that it has.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplicaWord {
+    pub(crate) group: u64,
+    pub(crate) replica: u32,
+    /// Its pool is there.
+    pub(crate) is_made: bool,
+    /// Why it is not as it should be, in a sentence.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Registrar {
+    pub(super) fn hear_node(&self, question: &Value) -> Result<Value> {
+        let refused =
+            |error| Error::invalid(format!("the words of a node cannot be read: {error}"));
+        let told: NodeRecord = serde_json::from_value(question["node"].clone()).map_err(refused)?;
+        let replicas = serde_json::from_value(question["replicas"].clone()).map_err(refused)?;
+        let mut inner = self.lock();
+        if let Some(cluster) = question["cluster"].as_u64()
+            && cluster != inner.registry.cluster
+        {
+            return Err(Error::invalid(format!(
+                "node {} belongs to cluster {cluster:016x}, and this controller's is {:016x}",
+                told.name, inner.registry.cluster
+            )));
+        }
+        let name = told.name.clone();
+        let free = question["free"].as_u64().unwrap_or(0);
+        let heard = Heard { at: Instant::now(), id: told.id, free, replicas };
+        inner.register(told)?;
+        inner.heard.insert(name.clone(), heard);
+        self.progress(&mut inner)?;
+        let orders = self.orders(&inner, &name)?;
+        Ok(json!({ "ok": true, "cluster": inner.registry.cluster, "orders": orders }))
+    }
+
+    /// What a node is to have.
+    fn orders(&self, inner: &Inner, node: &str) -> Result<Vec<Order>> {
+        let mut orders = Vec::new();
+        for (spec, seat) in inner.registry.seats_of(node) {
+            let settings = spec.settings()?;
+            let others = spec.seats.iter().filter(|it| it.replica != seat.replica);
+            let is_made = spec.state == GroupState::Made;
+            let is_founder = seat.is_founder && spec.state == GroupState::Making;
+            orders.push(Order {
+                group: settings.group.get(),
+                name: spec.name.clone(),
+                replica: seat.replica,
+                settings: spec.settings_json().clone(),
+                addresses: seat.addresses,
+                peers: others
+                    .map(|it| Neighbour { replica: it.replica, addresses: it.addresses })
+                    .collect(),
+                make: if is_founder { Make::Founder } else { Make::Empty },
+                runs: is_made && !seat.is_released,
+                is_released: seat.is_released,
+                may_be_made_anew: self.is_enough_without(settings.group, seat)?,
+            });
+        }
+        Ok(orders)
+    }
+
+    fn is_enough_without(&self, group: GroupId, seat: &Seat) -> Result<bool> {
+        let status = self.group_status(group)?;
+        Ok(status.is_some_and(|it| crate::control::is_enough_without(&it, seat.replica)))
+    }
+
+    /// Does what the nodes' words make possible.
+    fn progress(&self, inner: &mut Inner) -> Result<()> {
+        let names: Vec<String> = inner.registry.groups().map(|spec| spec.name.clone()).collect();
+        for name in names {
+            let Some(spec) = inner.registry.spec(&name) else { continue };
+            if spec.state == GroupState::Making && inner.has_all_founders(spec)? {
+                self.found(inner, &name)?;
+            }
+            self.forget_released(inner, &name)?;
+        }
+        Ok(())
+    }
+
+    /// The record is stored before the state says so: a controller that ends in between finds the
+    /// record, and begins with that.
+    fn found(&self, inner: &mut Inner, name: &str) -> Result<()> {
+        let Some(mut spec) = inner.registry.spec(name).cloned() else { return Ok(()) };
+        let record = record_of(inner.registry.store(), founding_record(&spec.settings()?))?;
+        spec.state = GroupState::Made;
+        let doors = spec.doors();
+        inner.registry.put_group(spec)?;
+        self.names.insert(record.1.complete.group, name);
+        self.driver.watch(Watched { record, doors });
+        Ok(())
+    }
+
+    /// A replica whose files are removed has no seat any more.
+    fn forget_released(&self, inner: &mut Inner, name: &str) -> Result<()> {
+        let Some(spec) = inner.registry.spec(name) else { return Ok(()) };
+        let group = spec.group()?;
+        let is_gone = |seat: &Seat| {
+            let heard = inner.heard.get(&seat.node).filter(|heard| heard.is_here());
+            seat.is_released && heard.is_some_and(|it| it.word(group, seat.replica).is_none())
+        };
+        let gone: Vec<u32> =
+            spec.seats.iter().filter(|seat| is_gone(seat)).map(|seat| seat.replica).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let mut spec = spec.clone();
+        spec.seats.retain(|seat| !gone.contains(&seat.replica));
+        inner.registry.put_group(spec)?;
+        gone.iter().for_each(|replica| self.driver.set_door(group, ReplicaId(*replica), None));
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn has_all_founders(&self, spec: &GroupSpec) -> Result<bool> {
+        let group = spec.group()?;
+        let is_made = |seat: &Seat| {
+            let word = self.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
+            word.is_some_and(|word| word.is_made)
+        };
+        Ok(spec.seats.iter().filter(|seat| seat.is_founder).all(is_made))
+    }
+
+    /// Takes a node in, or takes it as the one that is known.
+    fn register(&mut self, mut told: NodeRecord) -> Result<()> {
+        told.check()?;
+        for (door, address) in told.addresses.each() {
+            trust::check(&format!("{door}.reached_at of node {}", told.name), address)?;
+        }
+        self.check_addresses(&told)?;
+        let Some(known) = self.registry.node(&told.name) else {
+            return self.registry.put_node(told);
+        };
+        told.is_draining = known.is_draining;
+        if *known == told {
+            return Ok(());
+        }
+        let heard = self.heard.get(&told.name);
+        if known.id != told.id && heard.is_some_and(|it| it.id == known.id && it.is_here()) {
+            return Err(Error::invalid(format!(
+                "node {} has data {:016x}, and another with data {:016x} has that name and is \
+                 here: give one of them another name",
+                told.name, told.id, known.id
+            )));
+        }
+        let seat = self.registry.seats_of(&told.name).next();
+        if let Some((spec, seat)) = seat.filter(|_| known.addresses != told.addresses) {
+            let all = seat.addresses.each().into_iter().zip(told.addresses.each());
+            let other = all.into_iter().find(|(before, now)| before != now);
+            let ((door, before), (_, now)) = other.unwrap_or((
+                ("clients", seat.addresses.clients),
+                ("clients", told.addresses.clients),
+            ));
+            return Err(Error::invalid(format!(
+                "node {}: {door}.reached_at is {now}, and the others reach its replica {} of \
+                 group {} at {before}: keep that address, or `gabion node drain {}` first",
+                told.name, seat.replica, spec.name, told.name
+            )));
+        }
+        self.registry.put_node(told)
+    }
+
+    /// No two nodes are reached at one address.
+    fn check_addresses(&self, told: &NodeRecord) -> Result<()> {
+        let others = self.registry.nodes().filter(|node| node.name != told.name);
+        for other in others {
+            for (door, address) in told.addresses.each() {
+                let taken = other.addresses.each().into_iter().find(|(_, it)| *it == address);
+                if let Some((theirs, _)) = taken {
+                    return Err(Error::invalid(format!(
+                        "node {}: {door}.reached_at is {address}, which is {theirs}.reached_at \
+                         of node {}",
+                        told.name, other.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}

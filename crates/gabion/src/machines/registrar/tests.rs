@@ -1,0 +1,215 @@
+//! Nodes and operators as lines, over a store in memory; the groups' replicas do not run.
+
+use super::*;
+use crate::control::driver::{Driver, Setup};
+use crate::machines::config::DoorAddresses;
+use gabion_base::units::GIB;
+use gabion_control::store::MemoryStore;
+use gabion_control::{Epoch, Patience};
+
+/// A registrar, and the driver that its groups are looked after by.
+struct Rig {
+    registrar: Registrar,
+    store: SharedStore,
+    _driver: Driver,
+}
+
+/// A free port of this machine, on which nobody listens: no replica runs here.
+fn door(last: u8, port: u16) -> std::net::SocketAddr {
+    ([127, 77, 0, last], port).into()
+}
+
+fn record(name: &str, last: u8) -> NodeRecord {
+    let addresses =
+        DoorAddresses { clients: door(last, 1), members: door(last, 2), targets: door(last, 3) };
+    NodeRecord::new(name.to_owned(), u64::from(last), addresses, GIB, format!("rack-{name}"))
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::on(SharedStore::new(Box::new(MemoryStore::default())))
+    }
+
+    fn on(store: SharedStore) -> Self {
+        let epoch = Epoch { number: 1, id: 1 };
+        let setup = Setup { patience: Patience::default(), epoch };
+        let driver = Driver::start(&setup, Vec::new(), Box::new(store.clone()), |_, _| {}).unwrap();
+        let registry = Registry::open(store.clone(), 7).unwrap();
+        let registrar = Registrar::new(registry, driver.handle(), Names::default());
+        Self { registrar, store, _driver: driver }
+    }
+
+    fn ask(&self, question: &Value) -> Value {
+        self.registrar.answer(&question.to_string())
+    }
+
+    fn refusal(&self, question: &Value) -> String {
+        let answer = self.ask(question);
+        assert_eq!(answer["ok"], false, "{answer}");
+        answer["error"].as_str().unwrap().to_owned()
+    }
+
+    /// A node says what it is and has. Returns its orders.
+    fn hear(&self, node: &NodeRecord, has: &[(u64, u32)]) -> Result<Vec<Order>> {
+        let word = |(group, replica): &(u64, u32)| ReplicaWord {
+            group: *group,
+            replica: *replica,
+            is_made: true,
+            trouble: None,
+        };
+        let words: Vec<ReplicaWord> = has.iter().map(word).collect();
+        let question = json!({ "do": "node", "node": node, "free": 100 * GIB, "replicas": words });
+        let answer = wire::accepted(self.ask(&question))?;
+        Ok(serde_json::from_value(answer["orders"].clone()).unwrap())
+    }
+
+    fn create(&self) -> u64 {
+        let question = json!({ "do": "create", "name": "g", "nodes": ["a", "b", "c"] });
+        let answer = wire::accepted(self.ask(&question)).unwrap();
+        answer["group"].as_u64().unwrap()
+    }
+}
+
+#[test]
+fn founders_run_once_all_pools_are_there_and_a_pool_that_is_lost_later_is_made_empty() {
+    let rig = Rig::new();
+    let nodes = [record("a", 2), record("b", 3), record("c", 4)];
+    nodes.iter().for_each(|node| assert_eq!(rig.hear(node, &[]).unwrap(), []));
+    let group = rig.create();
+    let order = rig.hear(&nodes[0], &[]).unwrap().remove(0);
+    assert_eq!((order.group, order.replica, order.make), (group, 1, Make::Founder));
+    assert_eq!((order.runs, order.peers.len()), (false, 2));
+    rig.hear(&nodes[0], &[(group, 1)]).unwrap();
+    assert!(!rig.hear(&nodes[1], &[(group, 2)]).unwrap()[0].runs, "the third is missing");
+    let order = rig.hear(&nodes[2], &[(group, 3)]).unwrap().remove(0);
+    assert_eq!((order.runs, order.make), (true, Make::Empty));
+    // Lost now.
+    let order = rig.hear(&nodes[0], &[]).unwrap().remove(0);
+    assert_eq!((order.runs, order.make), (true, Make::Empty));
+    assert!(!order.may_be_made_anew, "nobody has reported");
+    // A controller that comes later knows it all.
+    let later = Rig::on(rig.store.clone());
+    assert!(later.hear(&nodes[1], &[(group, 2)]).unwrap()[0].runs);
+    let groups = later.ask(&json!({ "do": "groups" }))["groups"].take();
+    assert_eq!((&groups[0]["name"], &groups[0]["state"]), (&json!("g"), &json!("made")));
+}
+
+#[test]
+fn a_second_node_of_a_name_is_refused_and_one_with_a_new_disk_is_not() {
+    let rig = Rig::new();
+    let a = record("a", 2);
+    rig.hear(&a, &[]).unwrap();
+    let mut other = record("a", 2);
+    other.id = 99;
+    let error = rig.hear(&other, &[]).unwrap_err().to_string();
+    assert!(error.contains("has that name and is here"), "{error}");
+    // It was heard by a controller that is gone: nobody is here now.
+    let later = Rig::on(rig.store.clone());
+    later.hear(&other, &[]).unwrap();
+    let error = later.hear(&a, &[]).unwrap_err().to_string();
+    assert!(error.contains("0000000000000063"), "{error}");
+}
+
+#[test]
+fn an_address_belongs_to_one_node_and_stays_while_it_holds_something() {
+    let rig = Rig::new();
+    let nodes = [record("a", 2), record("b", 3), record("c", 4)];
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let mut same = record("d", 5);
+    same.addresses.targets = door(2, 1);
+    let error = rig.hear(&same, &[]).unwrap_err().to_string();
+    let expected =
+        "node d: targets.reached_at is 127.77.0.2:1, which is clients.reached_at of node a";
+    assert_eq!(error, expected);
+    let mut beyond = record("d", 5);
+    beyond.addresses.members = ([10, 0, 0, 1], 2).into();
+    let error = rig.hear(&beyond, &[]).unwrap_err().to_string();
+    assert!(error.contains("members.reached_at of node d is 10.0.0.1:2"), "{error}");
+    rig.create();
+    let mut moved = record("a", 2);
+    moved.addresses.members = door(2, 9);
+    let error = rig.hear(&moved, &[]).unwrap_err().to_string();
+    assert!(error.contains("reach its replica 1 of group g at 127.77.0.2:2"), "{error}");
+    let mut free = record("d", 5);
+    rig.hear(&free, &[]).unwrap();
+    free.addresses.members = door(5, 9);
+    rig.hear(&free, &[]).unwrap();
+}
+
+/// docs/faults.md: P36
+#[test]
+fn a_group_that_cannot_be_is_refused_with_what_is_wrong() {
+    let rig = Rig::new();
+    let mut small = record("s", 9);
+    small.pool_size = 128 << 20;
+    let mut near = record("n", 8);
+    near.failure_domain = "rack-a".to_owned();
+    let nodes = [record("a", 2), record("b", 3), record("c", 4), near, small];
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let with = |more: Value| {
+        let mut question = json!({ "do": "create", "name": "g", "nodes": ["a", "b"] });
+        question.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        question
+    };
+    for (more, part) in [
+        (json!({"name": "7"}), "a group's name is \"7\""),
+        (json!({"nodes": ["a"]}), "a group of 1 nodes: 2 to 16 are possible"),
+        (json!({"nodes": ["a", "x"]}), "node \"x\" has not registered; known are a, b, c, n, s"),
+        (json!({"nodes": ["a", "a"]}), "node a is named twice"),
+        (json!({"nodes": ["a", "n"]}), "nodes a and n share the failure domain rack-a"),
+        (json!({"nodes": ["a", "s"]}), "--pool-size 128MiB is too small"),
+        (
+            json!({"spares": ["s"]}),
+            "node s has pool_size 128MiB, and the pools of the group have 1GiB",
+        ),
+        (json!({"min_replicas": 3}), "--min-replicas 3: the group has 2"),
+        (json!({"min_replicas": 0}), "--min-replicas 0"),
+        (json!({"memtable_size": 1}), "--memtable-size is 1"),
+        (json!({"compression": "zip"}), "`compression` is \"zip\", which is no codec"),
+        (json!({"nodes": "a"}), "`nodes` is \"a\", names are expected"),
+    ] {
+        let refusal = rig.refusal(&with(more));
+        assert!(refusal.contains(part), "{refusal}");
+    }
+    let both = with(json!({"nodes": ["a", "n"], "share_domains": true}));
+    wire::accepted(rig.ask(&both)).unwrap();
+    assert!(rig.refusal(&with(json!({}))).contains("there is a group \"g\" already"));
+    let other = with(json!({"name": "h"}));
+    assert!(rig.refusal(&other).contains("node a holds replica 1 of group g"));
+    for (question, part) in [
+        (json!({"do": "status", "group": "x"}), "there is no group \"x\", but g"),
+        (json!({"do": "status"}), "is being made"),
+        (json!({"do": "drain", "node": "a"}), "the group is being made"),
+        (json!({"do": "dance"}), "`do` is \"dance\", which is unknown"),
+        (json!({"do": "node", "node": {}, "replicas": []}), "the words of a node cannot be read"),
+    ] {
+        let refusal = rig.refusal(&question);
+        assert!(refusal.contains(part), "{refusal}");
+    }
+    assert!(rig.registrar.answer("x")["error"].as_str().unwrap().contains("no JSON"));
+}
+
+#[test]
+fn a_group_that_is_given_up_goes_from_its_nodes_and_leaves_its_name() {
+    let rig = Rig::new();
+    let nodes = [record("a", 2), record("b", 3), record("c", 4)];
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let group = rig.create();
+    rig.hear(&nodes[0], &[(group, 1)]).unwrap();
+    wire::accepted(rig.ask(&json!({ "do": "abandon", "group": "g" }))).unwrap();
+    let order = rig.hear(&nodes[0], &[(group, 1)]).unwrap().remove(0);
+    assert!(order.is_released && !order.runs);
+    for node in &nodes {
+        rig.hear(node, &[]).unwrap();
+        assert_eq!(rig.hear(node, &[]).unwrap(), []);
+    }
+    assert_eq!(rig.ask(&json!({ "do": "groups" }))["groups"], json!([]));
+    let again = rig.create();
+    assert_ne!(again, group);
+    // Made: it may hold data.
+    for (replica, node) in (1..).zip(&nodes) {
+        rig.hear(node, &[(again, replica)]).unwrap();
+    }
+    let refusal = rig.refusal(&json!({ "do": "abandon", "group": "g" }));
+    assert!(refusal.contains("is made, and may hold data"), "{refusal}");
+}
