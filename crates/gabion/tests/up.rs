@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 mod db;
 #[path = "up/failover.rs"]
 mod failover;
+#[path = "support/logged.rs"]
+mod logged;
 #[path = "up/ncl.rs"]
 mod ncl;
 #[path = "up/ring.rs"]

@@ -1,81 +1,19 @@
 //! A group that loses a member serves without it, loses nothing that was acknowledged, and is whole
 //! again by itself.
 
-use super::{PATIENCE, Place, Up, kill, said};
+use super::logged::Logged;
+use super::{PATIENCE, Place, Up, kill, logged, said};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A client that writes one key after the other through one replica's door, and logs what was
-/// acknowledged. After an error it goes on with the next, on a new connection.
-struct Logged {
-    acknowledged: Arc<Mutex<Vec<u64>>>,
-    is_to_end: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+/// A client of the third replica's door.
+fn client_of(place: &Place) -> Logged {
+    Logged::start(([127, 0, 0, 1], place.port + 2).into())
 }
 
-impl Logged {
-    fn start(port: u16) -> Self {
-        let acknowledged = Arc::<Mutex<Vec<u64>>>::default();
-        let is_to_end = Arc::<AtomicBool>::default();
-        let (log, ends) = (acknowledged.clone(), is_to_end.clone());
-        let thread = std::thread::spawn(move || {
-            let mut next = 0;
-            while !ends.load(Ordering::SeqCst) {
-                write_on(port, &log, &ends, &mut next);
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        });
-        Self { acknowledged, is_to_end, thread: Some(thread) }
-    }
-
-    fn count(&self) -> usize {
-        self.acknowledged.lock().unwrap().len()
-    }
-
-    /// Waits until writes are acknowledged that were not begun when it is called.
-    fn goes_on(&self) {
-        let (begun, before) = (Instant::now(), self.count());
-        while self.count() < before + 20 {
-            assert!(begun.elapsed() < PATIENCE, "nothing is written any more");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn end(mut self) -> Vec<u64> {
-        self.is_to_end.store(true, Ordering::SeqCst);
-        self.thread.take().unwrap().join().unwrap();
-        self.acknowledged.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Logged {
-    fn drop(&mut self) {
-        self.is_to_end.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Writes until the first error, some hundreds a second.
-fn write_on(port: u16, log: &Mutex<Vec<u64>>, ends: &AtomicBool, next: &mut u64) {
-    let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else { return };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut replies = BufReader::new(stream.try_clone().unwrap());
-    let mut stream = stream;
-    while !ends.load(Ordering::SeqCst) {
-        *next += 1;
-        let set = format!("SET logged-{next} {next}\r\n");
-        let mut reply = String::new();
-        let sent = stream.write_all(set.as_bytes());
-        if sent.is_err() || replies.read_line(&mut reply).is_err() || reply != "+OK\r\n" {
-            return;
-        }
-        log.lock().unwrap().push(*next);
-        std::thread::sleep(Duration::from_millis(2));
-    }
+/// Every write that was acknowledged is there.
+fn has_all(place: &Place, door: u16, acknowledged: &[u64]) {
+    logged::has_all(([127, 0, 0, 1], place.port + door).into(), acknowledged);
 }
 
 impl Place {
@@ -106,15 +44,6 @@ impl Place {
     }
 }
 
-/// Every write that was acknowledged is there.
-fn has_all(place: &Place, door: u16, acknowledged: &[u64]) {
-    for number in acknowledged {
-        let reply = place.resp(door, &format!("GET logged-{number}"));
-        let expected = format!("${}\r\n{number}\r\n", number.to_string().len());
-        assert_eq!(reply, expected, "{number} of {}", acknowledged.len());
-    }
-}
-
 fn heard(up: &Up) -> String {
     up.heard.borrow().join("\n")
 }
@@ -124,7 +53,7 @@ fn heard(up: &Up) -> String {
 fn a_head_that_hangs_is_done_without_and_nothing_is_lost() {
     let place = Place::new("head");
     let up = place.up(&[]);
-    let client = Logged::start(place.port + 2);
+    let client = client_of(&place);
     client.goes_on();
     assert_eq!(place.writer(), 1);
     // One that is stopped is not restarted: whatever goes on now goes on without it.
@@ -163,7 +92,7 @@ fn a_head_that_hangs_is_done_without_and_nothing_is_lost() {
 fn a_head_that_was_killed_comes_back_whole() {
     let place = Place::new("killed-head");
     let up = place.up(&[]);
-    let client = Logged::start(place.port + 2);
+    let client = client_of(&place);
     client.goes_on();
     let pids = place.pids();
     kill(pids[0], "-9");
@@ -191,7 +120,7 @@ fn a_head_that_was_killed_comes_back_whole() {
 fn a_replica_whose_directory_is_gone_is_made_anew_and_filled_while_the_others_serve() {
     let place = Place::new("wiped");
     let up = place.up(&[]);
-    let client = Logged::start(place.port + 2);
+    let client = client_of(&place);
     client.goes_on();
     let head = place.writer();
     std::fs::remove_dir_all(place.data.join(format!("replica-{head}"))).unwrap();

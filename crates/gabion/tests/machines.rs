@@ -1,0 +1,450 @@
+//! A controller and nodes as processes of their own, on addresses of 127.0.0.0/8 as machines have
+//! theirs: what an operator types, and what clients see through the loss of each.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test with real processes: it waits, and fails where it stands"
+)]
+
+#[path = "support/logged.rs"]
+mod logged;
+
+use logged::{Logged, has_all};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const GABION: &str = env!("CARGO_BIN_EXE_gabion");
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A controller, nodes, and their directory; all are gone at the end.
+struct Machines {
+    dir: PathBuf,
+    /// The second and third number of all addresses: those of this test alone.
+    net: (u8, u8),
+    running: BTreeMap<String, Child>,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.running.values_mut().for_each(|child| drop(child.kill()));
+        self.running.values_mut().for_each(|child| drop(child.wait()));
+        if std::thread::panicking() {
+            self.say_logs();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Machines {
+    /// Starts a controller and these nodes. `test` is another number in each test.
+    fn new(test: u8, nodes: &[&str]) -> Self {
+        let pid = std::process::id();
+        let dir = std::env::temp_dir().join(format!("gabion-machines-{pid}-{test}"));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let net = (32 + (pid % 192) as u8, test);
+        let mut machines = Self { dir, net, running: BTreeMap::new() };
+        let text = format!(
+            "data = \"{}\"\nlisten = \"{}\"\n",
+            machines.dir.join("control-data").display(),
+            machines.controller()
+        );
+        machines.write("controller.toml", &text);
+        machines.start("controller");
+        nodes.iter().for_each(|node| machines.add(node));
+        machines.wait("all nodes are here", |machines| {
+            let listed = machines.json(&["node", "list"])["nodes"].take();
+            let listed = listed.as_array().cloned().unwrap_or_default();
+            listed.iter().filter(|node| node["here"] == true).count() == nodes.len()
+        });
+        machines
+    }
+
+    fn controller(&self) -> SocketAddr {
+        ([127, self.net.0, self.net.1, 1], 7400).into()
+    }
+
+    /// Where a node's clients come; nodes have one letter.
+    fn clients(&self, node: &str) -> SocketAddr {
+        ([127, self.net.0, self.net.1, node.as_bytes()[0]], 6379).into()
+    }
+
+    fn data(&self, node: &str) -> PathBuf {
+        self.dir.join(format!("data-{node}"))
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.join(name), text).unwrap();
+    }
+
+    /// Starts a node with a configuration of its own.
+    fn add(&mut self, node: &str) {
+        self.write(&format!("{node}.toml"), &self.node_file(node, node));
+        self.start(node);
+    }
+
+    /// The file of a node; its data may be another's.
+    fn node_file(&self, node: &str, data: &str) -> String {
+        let ip = self.clients(node).ip();
+        format!(
+            "name = \"{node}\"\ndata = \"{}\"\ncontrollers = [\"{}\"]\npool_size = \"256MiB\"\n\
+             clients.listen = \"{ip}:6379\"\nmembers.listen = \"{ip}:6479\"\n\
+             targets.listen = \"{ip}:6579\"\n",
+            self.data(data).display(),
+            self.controller()
+        )
+    }
+
+    fn start(&mut self, name: &str) {
+        let command = if name == "controller" { "controller" } else { "node" };
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("{name}.log")))
+            .unwrap();
+        let child = Command::new(GABION)
+            .arg(command)
+            .arg("--config")
+            .arg(self.dir.join(format!("{name}.toml")))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.running.insert(name.to_owned(), child);
+    }
+
+    /// `kill -9`, and waits until the process is gone.
+    fn kill(&mut self, name: &str) {
+        let mut child = self.running.remove(name).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// The same for a node that a controller looks after, until that has left it out.
+    fn lose(&mut self, node: &str) {
+        self.kill(node);
+        self.wait("a lost node is left out", |machines| {
+            let full = machines.full();
+            !full.is_empty() && !full.iter().any(|it| it == node)
+        });
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn say_logs(&self) {
+        for entry in std::fs::read_dir(&self.dir).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if let Some(name) = name.strip_suffix(".log") {
+                eprintln!("── {name}\n{}", self.log(name));
+            }
+        }
+    }
+
+    /// A command that asks the controller.
+    fn run(&self, words: &[&str]) -> Output {
+        Command::new(GABION)
+            .args(words)
+            .args(["--controller", &self.controller().to_string()])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn succeeds(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        said(&output)
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", said(&output));
+        said(&output)
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let output = self.run(&[words, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    fn group(&self) -> Value {
+        self.json(&["status"])["group"].clone()
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !is_so(self) {
+            assert!(begun.elapsed() < PATIENCE, "{what}: {:#}", self.group());
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The nodes whose replicas are full members and well, in a view that is carried out.
+    fn full(&self) -> Vec<String> {
+        let group = self.group();
+        let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+        let is_full = |it: &&Value| it["state"] == "full" && it["lost"] == false;
+        let full = replicas.iter().filter(is_full).filter(|_| group["complete"] == true);
+        let mut full: Vec<String> =
+            full.map(|it| it["node"].as_str().unwrap_or("?").to_owned()).collect();
+        full.sort();
+        full
+    }
+
+    fn is_whole(&self, nodes: &[&str]) {
+        self.wait("the group is whole", |machines| machines.full() == nodes);
+    }
+
+    fn create(&self) {
+        let told = self.succeeds(&["group", "create", "g", "--nodes", "a,b,c"]);
+        assert!(told.ends_with("group g takes writes\n"), "{told}");
+        self.is_whole(&["a", "b", "c"]);
+    }
+
+    /// The node whose replica takes writes.
+    fn writer(&self) -> String {
+        let group = self.group();
+        let mut seats = group["seats"].as_array().unwrap().iter();
+        let seat = seats.find(|seat| seat["replica"] == group["writer"]);
+        seat.unwrap()["node"].as_str().unwrap().to_owned()
+    }
+
+    fn verify(&self) {
+        self.succeeds(&["verify"]);
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// docs/faults.md: R1
+#[test]
+fn a_group_of_three_nodes_loses_one_and_its_controller_and_nothing_that_was_acknowledged() {
+    let mut machines = Machines::new(1, &["a", "b", "c"]);
+    machines.create();
+    assert_eq!(machines.writer(), "a");
+    let client = Logged::start(machines.clients("b"));
+    client.goes_on();
+
+    // The machine of the one that takes writes.
+    machines.kill("a");
+    client.goes_on();
+    machines.wait("a is left out", |machines| machines.full() == ["b", "c"]);
+    assert_eq!(machines.writer(), "b");
+    let listed = machines.json(&["group", "list"]);
+    machines.start("a");
+    machines.is_whole(&["a", "b", "c"]);
+    assert_eq!(listed["groups"][0]["name"], "g");
+
+    // Without a controller the data path goes on, and nobody can ask.
+    machines.kill("controller");
+    client.goes_on();
+    let refused = machines.refused(&["status"]);
+    let expected = format!("no controller answers on {}", machines.controller());
+    assert!(refused.contains(&expected), "{refused}");
+    machines.start("controller");
+    machines.is_whole(&["a", "b", "c"]);
+    machines.succeeds(&["failover", "c"]);
+    assert_eq!(machines.writer(), "c");
+    client.goes_on();
+    machines.lose("c");
+    client.goes_on();
+    machines.start("c");
+    machines.is_whole(&["a", "b", "c"]);
+
+    let acknowledged = client.end();
+    ["a", "b", "c"].iter().for_each(|node| has_all(machines.clients(node), &acknowledged));
+    machines.verify();
+    let events = machines.succeeds(&["events"]);
+    for part in ["without replica 1 (replica 1: silent for", "told to have replica 3 take writes"] {
+        assert!(events.contains(part), "{events}");
+    }
+}
+
+/// docs/faults.md: R8
+#[test]
+fn nodes_that_start_while_no_controller_is_there_serve_what_they_hold() {
+    let mut machines = Machines::new(2, &["a", "b", "c"]);
+    machines.create();
+    let client = Logged::start(machines.clients("b"));
+    client.goes_on();
+    machines.kill("controller");
+    ["a", "b", "c"].iter().for_each(|node| machines.kill(node));
+    ["c", "b", "a"].iter().for_each(|node| machines.start(node));
+    client.goes_on();
+    assert!(machines.log("a").contains("no controller answers on"), "{}", machines.log("a"));
+    machines.start("controller");
+    machines.is_whole(&["a", "b", "c"]);
+    let acknowledged = client.end();
+    has_all(machines.clients("a"), &acknowledged);
+    machines.verify();
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_disk_that_is_empty_or_older_is_filled_and_one_of_another_node_is_refused() {
+    let mut machines = Machines::new(3, &["a", "b", "c"]);
+    machines.create();
+    let client = Logged::start(machines.clients("a"));
+    client.goes_on();
+
+    // An empty disk in the place of one that is lost.
+    machines.lose("b");
+    client.goes_on();
+    std::fs::remove_dir_all(machines.data("b")).unwrap();
+    machines.start("b");
+    machines.is_whole(&["a", "b", "c"]);
+
+    // A copy of the disk from before, after the others went on.
+    machines.lose("c");
+    let copy = machines.dir.join("copy");
+    let copied = Command::new("cp").arg("-a").arg(machines.data("c")).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    machines.start("c");
+    machines.is_whole(&["a", "b", "c"]);
+    client.goes_on();
+    machines.lose("c");
+    std::fs::remove_dir_all(machines.data("c")).unwrap();
+    std::fs::rename(&copy, machines.data("c")).unwrap();
+    machines.start("c");
+    machines.is_whole(&["a", "b", "c"]);
+
+    // Another node's.
+    machines.kill("b");
+    machines.kill("c");
+    machines.write("b.toml", &machines.node_file("b", "c"));
+    machines.start("b");
+    let ended = machines.running.get_mut("b").unwrap().wait().unwrap();
+    assert_eq!(ended.code(), Some(2));
+    let log = machines.log("b");
+    assert!(log.contains("belongs to node c, and name is b: it is another node's disk"), "{log}");
+    machines.write("b.toml", &machines.node_file("b", "b"));
+    let [theirs, ours] = ["c", "b"].map(|node| {
+        let mut list = std::fs::read_dir(machines.data(node)).unwrap().flatten();
+        let group = list.find(|it| it.file_name().to_string_lossy().starts_with("group-")).unwrap();
+        group.path()
+    });
+    let away = machines.dir.join("away");
+    std::fs::rename(&ours, &away).unwrap();
+    let copied = Command::new("cp").arg("-a").arg(&theirs).arg(&ours).status().unwrap();
+    assert!(copied.success());
+    machines.start("b");
+    assert_eq!(machines.running.get_mut("b").unwrap().wait().unwrap().code(), Some(2));
+    assert!(machines.log("b").contains("was made by node"), "{}", machines.log("b"));
+    std::fs::remove_dir_all(&ours).unwrap();
+    std::fs::rename(&away, &ours).unwrap();
+    machines.start("b");
+    machines.start("c");
+    machines.is_whole(&["a", "b", "c"]);
+
+    let acknowledged = client.end();
+    has_all(machines.clients("a"), &acknowledged);
+    machines.verify();
+}
+
+#[test]
+fn members_come_and_go_by_the_names_of_their_nodes_and_a_drained_node_holds_nothing() {
+    let mut machines = Machines::new(4, &["a", "b", "c"]);
+    machines.create();
+    let client = Logged::start(machines.clients("b"));
+    client.goes_on();
+    let refused = machines.refused(&["node", "drain", "a"]);
+    assert!(refused.contains("group g has no spare that is well"), "{refused}");
+    machines.succeeds(&["node", "drain", "a", "--cancel"]);
+    machines.add("d");
+    machines.wait("d is here", |machines| machines.succeeds(&["node", "list"]).contains("d: here"));
+
+    // The others learn of the newcomer by the view alone.
+    machines.succeeds(&["group", "add", "d"]);
+    machines.is_whole(&["a", "b", "c", "d"]);
+    machines.succeeds(&["failover", "d"]);
+    client.goes_on();
+    let refused = machines.refused(&["group", "add", "d"]);
+    assert!(refused.contains("replica 4 is a member already"), "{refused}");
+    machines.succeeds(&["group", "remove", "a"]);
+    machines.is_whole(&["b", "c", "d"]);
+    let told = machines.succeeds(&["node", "drain", "a"]);
+    assert!(told.ends_with("node a holds no replica\n"), "{told}");
+    let left = std::fs::read_dir(machines.data("a")).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(left.iter().all(|name| !name.starts_with("group-")), "{left:?}");
+    let refused = machines.refused(&["group", "add", "a"]);
+    assert!(refused.contains("`gabion node drain a --cancel` ends that"), "{refused}");
+
+    // A free node takes over from one that is drained, which took writes.
+    machines.succeeds(&["node", "drain", "a", "--cancel"]);
+    machines.succeeds(&["node", "drain", "d"]);
+    machines.is_whole(&["a", "b", "c"]);
+    client.goes_on();
+    let acknowledged = client.end();
+    has_all(machines.clients("a"), &acknowledged);
+    machines.verify();
+
+    // The processes of before, too, know where the newcomers are.
+    machines.lose("b");
+    machines.start("b");
+    machines.is_whole(&["a", "b", "c"]);
+    has_all(machines.clients("b"), &acknowledged);
+}
+
+/// docs/faults.md: P36
+#[test]
+fn files_are_checked_and_what_cannot_be_is_refused_in_one_line_before_anything_is_made() {
+    let mut machines = Machines::new(5, &["a"]);
+    let check = |command: &str, file: &str| {
+        let path = machines.dir.join(file);
+        let output =
+            Command::new(GABION).args([command, "--check", "--config"]).arg(path).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, told) = check("controller", "controller.toml");
+    assert!(code == Some(0) && told.contains("controller.toml: fine"), "{told}");
+    let (code, told) = check("node", "a.toml");
+    assert!(code == Some(0) && told.contains("a.toml: fine; node a"), "{told}");
+    let file = machines.node_file("e", "e");
+    for (from, to, part) in [
+        ("pool_size", "poolsize", "e.toml: line 4: unknown field `poolsize`"),
+        ("clients.listen = \"127", "clients.listen = \"10", "there are no certificates yet"),
+        ("256MiB", "1MiB", "pool_size is 1MiB, the limits are 256MiB and 8TiB"),
+        ("256MiB", "8TiB", "free, and pool_size is 8.0 TiB"),
+    ] {
+        machines.write("e.toml", &file.replace(from, to));
+        let (code, told) = check("node", "e.toml");
+        assert!(code == Some(2) && told.contains(part) && told.lines().count() == 1, "{told}");
+    }
+    let taken = machines.node_file("e", "e");
+    let taken =
+        taken.replace(&machines.clients("e").to_string(), &machines.clients("a").to_string());
+    let _held = std::net::TcpListener::bind(machines.clients("a")).unwrap();
+    machines.write("e.toml", &taken);
+    machines.start("e");
+    assert_eq!(machines.running.get_mut("e").unwrap().wait().unwrap().code(), Some(2));
+    let log = machines.log("e");
+    assert!(log.contains("clients.listen is") && log.contains("cannot be listened on"), "{log}");
+    for (words, part) in [
+        (
+            &["group", "create", "g", "--nodes", "a,x"][..],
+            "node \"x\" has not registered; known are a",
+        ),
+        (&["status"], "there is no group yet"),
+        (&["group", "list", "--group"], "--group"),
+        (&["status", "--port", "7000"], "--port"),
+    ] {
+        let told = machines.refused(words);
+        assert!(told.contains(part), "{told}");
+    }
+}
