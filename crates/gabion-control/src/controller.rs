@@ -285,7 +285,8 @@ impl Controller {
         let since = replica.accused.filter(|(before, _)| Some(*before) == named);
         replica.accused = since.or_else(|| named.map(|named| (named, now.now_ms)));
         replica.detector.hear(report.probe, now.now_ms);
-        replica.unheard.hear(&report, now.now_ms);
+        let (config, incarnation) = (report.config(), report.member.incarnation);
+        replica.unheard.hear(config, &report.unheard, incarnation, now.now_ms);
         let is_later = report.epoch.number > epoch.number;
         let is_other = report.epoch.number == epoch.number && report.epoch.id != epoch.id;
         group.is_set_back |= (is_later || is_other) && report.epoch != Epoch::default();
@@ -664,7 +665,7 @@ impl Group {
     /// Members that have failed, and how.
     fn verdicts(&self, patience: &Patience, now_ms: u64) -> Vec<(ReplicaId, Verdict)> {
         let members = self.record.newest().members.iter();
-        let all: Vec<(ReplicaId, Verdict)> = members
+        let mut all: Vec<(ReplicaId, Verdict)> = members
             .filter_map(|member| {
                 let replica = self.replicas.get(&member.replica)?;
                 let verdict = replica.detector.verdict(patience, now_ms);
@@ -672,7 +673,6 @@ impl Group {
                 Some((member.replica, if is_other { Verdict::OtherDisk } else { verdict }))
             })
             .collect();
-        let mut all = all;
         let is_settled =
             |id: &ReplicaId| self.replicas.get(id).is_some_and(|it| it.unheard.is_settled(now_ms));
         let is_well = |id: &ReplicaId| all.contains(&(*id, Verdict::Well)) && is_settled(id);

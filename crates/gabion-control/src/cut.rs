@@ -9,7 +9,6 @@
 //! without: each end sees the other out. One member goes at a time, as its links may be all that is
 //! cut. It comes back to be filled, and is full only once nobody misses it and it misses nobody.
 
-use crate::controller::Report;
 use crate::detector::Patience;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,13 +31,17 @@ pub(crate) struct Unheard {
 impl Unheard {
     /// A report came. One of another configuration than the last begins anew: its members were just
     /// connected.
-    pub(crate) fn hear(&mut self, report: &Report, now_ms: u64) {
-        let (config, unheard) = (report.config(), &report.unheard);
+    pub(crate) fn hear(
+        &mut self,
+        config: ConfigNumber,
+        unheard: &[ReplicaId],
+        incarnation: u64,
+        now_ms: u64,
+    ) {
         self.missed.retain(|id, (since, _)| *since == config && unheard.contains(id));
         for id in unheard {
             self.missed.entry(*id).or_insert((config, now_ms));
         }
-        let incarnation = report.member.incarnation;
         if self.begun.is_none_or(|(before, _)| before != incarnation) {
             self.begun = Some((incarnation, now_ms));
         }

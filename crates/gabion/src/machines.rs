@@ -15,7 +15,8 @@
 //! - [`config`]: `controller.toml` and `node.toml`. [`trust`]: which addresses may be used.
 //! - [`controller`]: the process; [`registrar`]: its answers; [`registry`]: what it remembers.
 //! - [`node`]: the process; [`hosted`]: a replica that it holds.
-//! - [`wire`]: questions and answers. [`commands`]: the commands that ask.
+//! - [`wire`]: questions and answers. [`commands`]: the commands that ask. [`shown`]: those that a
+//!   group of `up` stands for.
 
 pub(crate) mod commands;
 mod config;
@@ -24,6 +25,7 @@ pub(crate) mod hosted;
 pub(crate) mod node;
 mod registrar;
 mod registry;
+pub(crate) mod shown;
 mod trust;
 mod wire;
 

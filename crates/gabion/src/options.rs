@@ -89,6 +89,10 @@ pub(crate) struct UpOptions {
     /// with a unit, as 90s, 10m or 2h. A lost disk is replaced at once
     #[arg(long, value_name = "TIME", value_parser = parse_ms, default_value = "10m")]
     pub(crate) replace_after: u64,
+    /// Print the files and commands of a controller and nodes that this group stands for, and start
+    /// nothing
+    #[arg(long)]
+    pub(crate) show_commands: bool,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
     #[command(flatten)]

@@ -16,6 +16,7 @@ use crate::child::{self, Death, Replica, Stopped};
 use crate::cluster::{self, Lock, Settings};
 use crate::control::driver::spawn;
 use crate::control::{self, Control, Opened};
+use crate::machines::shown;
 use crate::options::{PORT_DEFAULT, UpOptions};
 use crate::screen::{self, Row, Screen};
 use crate::signals;
@@ -44,6 +45,9 @@ const WAITING_LINE_EVERY: Duration = Duration::from_secs(10);
 const START_DEATHS_MAX: u32 = 3;
 
 pub(crate) fn run(options: &UpOptions) -> Result<u8> {
+    if options.show_commands {
+        return show_commands(options);
+    }
     let (events, inbox) = channel();
     let told = events.clone();
     signals::watch(move |signal| told.send(Event::Stop(signal)).is_ok())?;
@@ -59,6 +63,24 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     let outcome = group.run();
     let stopped = group.stop();
     outcome.and_then(|code| stopped.code(code))
+}
+
+/// `--show-commands`: of the data, or of the data that would be made.
+fn show_commands(options: &UpOptions) -> Result<u8> {
+    let data = cluster::data_dir(&options.data)?;
+    let settings = match cluster::load(&data)? {
+        Some(mut settings) => {
+            settings.check_fixed(&options.fixed, &data)?;
+            settings.port = options.port.unwrap_or(settings.port);
+            settings
+        }
+        None => new_settings(options, &data)?,
+    };
+    let spares = options.spare.unwrap_or(settings.spares);
+    let settings = Settings { spares, ..settings };
+    let (process, after) = (&options.process, options.replace_after);
+    screen::put(&shown::text(&settings, process, after, &data, &program())?);
+    Ok(0)
 }
 
 /// The events that the supervisor waits for.
@@ -444,8 +466,8 @@ impl Group {
         };
         let stopped = child::stop_all(self.replicas.iter_mut().collect(), told, |left| {
             screen.say(&format!(
-                "still writing out the log of replica {left}; Ctrl-C again stops at once, as a crash \
-                 would"
+                "still writing out the log of replica {left}; Ctrl-C again stops at once, as a \
+                 crash would"
             ));
         });
         let how = if matches!(stopped, Stopped::Cleanly) { "stopped" } else { "killed" };

@@ -316,14 +316,14 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
         )));
     }
     let text = std::fs::read_to_string(path).map_err(|e| failed(path, "cannot be read", e))?;
-    parse(&text).map_err(|error| error.within(path.display().to_string()))
+    from_text(&text).map_err(|error| error.within(path.display().to_string()))
 }
 
 /// Reads a file's text.
 ///
 /// # Errors
 /// Invalid input in one line, with the number of the file's.
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T> {
+pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let said: Vec<&str> = error.message().lines().map(str::trim).collect();
         let said = said.join("; ");
@@ -418,7 +418,7 @@ targets.listen = "127.0.0.2:6579"
 "#;
 
     fn node(text: &str) -> Result<NodeConfig> {
-        parse::<NodeConfig>(text).and_then(|config| config.check().map(|()| config))
+        from_text::<NodeConfig>(text).and_then(|config| config.check().map(|()| config))
     }
 
     #[test]
@@ -476,18 +476,19 @@ targets.listen = "127.0.0.2:6579"
     #[test]
     fn a_controller_is_read_with_what_it_leaves_out() {
         let text = "data = \"/c\"\nlisten = \"127.0.0.1:7400\"\n";
-        let config: ControllerConfig = parse(text).unwrap();
+        let config: ControllerConfig = from_text(text).unwrap();
         config.check().unwrap();
         assert_eq!(config.replace_after, 600_000);
-        let config: ControllerConfig = parse(&format!("{text}replace_after = \"90s\"")).unwrap();
+        let config: ControllerConfig =
+            from_text(&format!("{text}replace_after = \"90s\"")).unwrap();
         assert_eq!(config.replace_after, 90_000);
         for (more, part) in
             [("store = 1", "unknown field `store`"), ("replace_after = \"1d\"", "`d`")]
         {
-            let error = parse::<ControllerConfig>(&format!("{text}{more}")).unwrap_err();
+            let error = from_text::<ControllerConfig>(&format!("{text}{more}")).unwrap_err();
             assert!(error.message().contains(part), "{error}");
         }
-        let open: ControllerConfig = parse(&text.replace("127.0.0.1", "0.0.0.0")).unwrap();
+        let open: ControllerConfig = from_text(&text.replace("127.0.0.1", "0.0.0.0")).unwrap();
         assert!(open.check().unwrap_err().message().contains("listen is 0.0.0.0:7400"));
     }
 

@@ -1,6 +1,6 @@
 //! The registry: which nodes there are, which groups, and which node holds which replica. It lies
-//! in the controller's store beside the records of the groups, under names of its own, each replaced
-//! by compare-and-set.
+//! in the controller's store beside the records of the groups, under names of its own, each
+//! replaced by compare-and-set.
 //!
 //! ```text
 //!   registry/cluster       a random number: nodes keep to the registry that they joined
@@ -358,7 +358,6 @@ mod tests {
         GroupSpec { settings: found.settings.clone(), ..spec() }
     }
 
-    /// docs/faults.md: R9
     #[test]
     fn of_two_controllers_the_second_to_write_learns_what_the_first_wrote() {
         let mut first = Registry::open(MemoryStore::default(), 7).unwrap();

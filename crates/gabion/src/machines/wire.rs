@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Longest question in bytes.
 pub(crate) const QUESTION_LEN_MAX: u64 = 64 << 10;
-/// Longest answer in bytes: the events of a group, or the orders of a node.
-const ANSWER_LEN_MAX: u64 = 1 << 20;
+/// Longest answer in bytes: the list of all groups is the longest.
+const ANSWER_LEN_MAX: u64 = 16 << 20;
 /// How long a controller may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 

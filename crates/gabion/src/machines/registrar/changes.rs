@@ -259,7 +259,8 @@ impl Registrar {
         let Some(found) = found else {
             return Err(Error::invalid(format!(
                 "group {} has no spare that is well, and there is no other node that is here, \
-                 holds nothing, has a pool of {} and shares no failure domain with its nodes: start one",
+                 holds nothing, has a pool of {} and shares no failure domain with its nodes: \
+                 start one",
                 spec.name,
                 exact_size(settings.pool_len)
             )));
