@@ -127,6 +127,7 @@ impl Places {
         LastSegment {
             is_large: large * LARGE_PART >= passed && passed >= len / PASSED_PART,
             is_whole: self.begin <= start && !self.has_gap,
+            memtable_log: end - self.begin.min(end),
         }
     }
 
@@ -155,6 +156,8 @@ pub struct LastSegment {
     pub is_large: bool,
     /// The MemTable has it from its beginning.
     pub is_whole: bool,
+    /// Bytes of the log since the MemTable began.
+    pub memtable_log: u64,
 }
 
 #[cfg(test)]
@@ -220,11 +223,11 @@ mod tests {
     #[test]
     fn the_last_segment_counts_as_far_as_it_is_of_the_memtable() {
         let last = filled(1_000, 5).last_segment(1_600, LAYOUT);
-        assert_eq!(last, LastSegment { is_large: true, is_whole: true });
+        assert_eq!(last, LastSegment { is_large: true, is_whole: true, memtable_log: 600 });
         let last = filled(1_400, 3).last_segment(1_700, LAYOUT);
-        assert_eq!(last, LastSegment { is_large: true, is_whole: false });
+        assert_eq!(last, LastSegment { is_large: true, is_whole: false, memtable_log: 300 });
         let last = filled(1_000, 1).last_segment(1_900, LAYOUT);
-        assert_eq!(last, LastSegment { is_large: false, is_whole: true });
+        assert_eq!(last, LastSegment { is_large: false, is_whole: true, memtable_log: 900 });
         let last = filled(1_000, 10).last_segment(2_050, LAYOUT);
         assert!(!last.is_large, "it has hardly begun");
     }

@@ -56,14 +56,14 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
             _ => 0,
         },
         loads: 0,
-        keeps_in_log: false,
+        kept_segments: 0,
         segment_len: Options::default().segment_len,
         counters: true,
         ..of_seed
     };
     let stays = [Mutant::GapsKept, Mutant::KeptSegmentsTrimmed];
     if stays.contains(&mutant) {
-        options.keep_in_log();
+        options.keep_in_log(1);
     }
     options
 }

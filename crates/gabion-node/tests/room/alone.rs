@@ -4,7 +4,7 @@ use crate::no_space::start;
 use crate::replica::Replica;
 use gabion_base::FileKind;
 use gabion_base::units::{KIB, MIB};
-use gabion_engine::{JobKind, TreeConfig};
+use gabion_engine::{JobKind, Keyspace, TreeConfig};
 use gabion_node::AckLevel;
 
 /// Segments that the log has on the device.
@@ -186,4 +186,30 @@ fn lens_of_memtables(memtable_len: u64, segment_len: u64) -> Vec<u64> {
 fn memtables_that_cover_no_segment_are_as_long_as_without_large_values() {
     let lens = lens_of_memtables(32 * KIB, 64 * KIB);
     assert!(lens[1..].iter().all(|len| (30 * KIB..42 * KIB).contains(len)), "{lens:?}");
+}
+
+/// A MemTable seals with the end of a segment, and all segments stay.
+#[test]
+fn a_memtable_whose_values_stay_in_the_log_spans_as_many_segments_as_it_can_have_whole() {
+    let segment = 64 * KIB;
+    for segments in [1, 2, 4] {
+        let memtable_len = segments * segment;
+        let tree = TreeConfig { memtable_len, large_values: 100, ..TreeConfig::default() };
+        let mut replica = Replica::start(256 * MIB, tree, segment);
+        for key in 0..8 * memtable_len / 600 {
+            let key = format!("key {key}");
+            replica.node.put(Keyspace::User, key.as_bytes(), &[7; 500]).unwrap();
+            replica.node.end_turn().unwrap();
+            replica.pass(0);
+            replica.work();
+        }
+        let flushed = replica.node.tree().flushed();
+        let log = flushed.frontier.only().get();
+        assert_eq!(log % segment, 0, "MemTables of {segments} segments");
+        assert_eq!(log / segment, segments * flushed.memtable.get());
+        let referenced = replica.node.tree().version().referenced().keys();
+        let kept = referenced.filter(|file| file.kind == FileKind::LogSegment).count() as u64;
+        assert_eq!(kept, log / segment, "MemTables of {segments} segments");
+        assert!(flushed.memtable.get() >= 5, "{flushed:?}");
+    }
 }

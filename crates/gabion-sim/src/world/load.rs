@@ -74,7 +74,7 @@ impl World {
         let client = &mut self.clients[i];
         let Some(process) = &mut self.machines[client.at].process else { return };
         self.next_value += 1;
-        let long = if self.options.keeps_in_log { LONG_VALUE } else { 0 };
+        let long = if self.options.kept_segments > 0 { LONG_VALUE } else { 0 };
         let value = Some(self.next_value << 20 | long);
         // One write in four expires, soon: keys are then read, deleted and written anew around that
         // time.

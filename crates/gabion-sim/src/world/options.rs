@@ -108,9 +108,9 @@ pub struct Options {
     pub tree: Option<TreeConfig>,
     /// Values of so many bytes, or more, lie apart from a tree of the usual shape; 0: none does.
     pub large_values: u32,
-    /// Large values stay in the log's segments: a MemTable of the usual tree is as long as one, and
-    /// writers write no counters.
-    pub keeps_in_log: bool,
+    /// Large values stay in the log: a MemTable of the usual tree is as long as so many segments,
+    /// and writers write no counters. 0: none does.
+    pub kept_segments: u64,
     /// How these are packed.
     pub value_compression: Compression,
     /// As [`NodeOptions::collection_bytes_per_s`]: a rate that no operator may ask for, as time
@@ -192,8 +192,10 @@ impl Options {
         if [1, 4, 7, 8].contains(&(seed % 11)) {
             options.large_values = 64 + 100 * (seed % 3) as u32;
         }
-        if [15, 19].contains(&(seed % 22)) {
-            options.keep_in_log();
+        match seed % 22 {
+            15 => options.keep_in_log(1),
+            19 => options.keep_in_log(1 + seed / 22 % 3),
+            _ => {}
         }
         if seed % 3 == 1 {
             // Less than slow scans need.
@@ -202,9 +204,9 @@ impl Options {
         options
     }
 
-    /// Has large values stay in the log.
-    pub const fn keep_in_log(&mut self) {
-        (self.large_values, self.keeps_in_log, self.counters) = (64, true, false);
+    /// Has large values stay in the log, of MemTables that are as long as so many segments.
+    pub const fn keep_in_log(&mut self, segments: u64) {
+        (self.large_values, self.kept_segments, self.counters) = (64, segments, false);
         // Values live for a while, and edits take little of the log.
         (self.segment_len, self.keys) = (64 * 1024, 200);
     }
@@ -252,7 +254,7 @@ impl Default for Options {
             foreign_targets: None,
             tree: None,
             large_values: 0,
-            keeps_in_log: false,
+            kept_segments: 0,
             value_compression: Compression::None,
             collection_bytes_per_s: None,
             segment_len: 256 * 1024,
@@ -282,14 +284,15 @@ pub enum Targets {
 /// A group whose trees grow deep with little data.
 pub(super) fn group(seed: u64, options: &Options) -> GroupConfig {
     let sst = SstOptions { compression: options.compression, ..SstOptions::default() };
+    let keeps = options.kept_segments > 0;
     let is_mixed = options.compression == Compression::Lz4 && seed % 8 == 1;
     let tree = options.tree.clone().unwrap_or_else(|| TreeConfig {
         sst,
         bottom_compression: is_mixed.then_some(Compression::ZSTD),
-        memtable_len: if options.keeps_in_log { options.segment_len } else { 19 * 1024 },
-        l0_trigger: if options.keeps_in_log { 4 } else { 2 + (seed % 3) as u32 },
+        memtable_len: if keeps { options.kept_segments * options.segment_len } else { 19 * 1024 },
+        l0_trigger: if keeps { 4 } else { 2 + (seed % 3) as u32 },
         sst_len: 64 * 1024,
-        level1_len: if options.keeps_in_log { 1 << 20 } else { 256 * 1024 },
+        level1_len: if keeps { 1 << 20 } else { 256 * 1024 },
         large_values: options.large_values,
         value_compression: options.value_compression,
         ..TreeConfig::default()

@@ -281,7 +281,7 @@ fn a_crash_at_any_step_of_a_copy_ends_with_the_same_state() {
 /// A group in which large values stay in the log.
 fn kept_options(seed: u64, replicas: u32) -> Options {
     let mut options = Options { replicas, loads: 0, ..options(seed) };
-    options.keep_in_log();
+    options.keep_in_log(1);
     options
 }
 

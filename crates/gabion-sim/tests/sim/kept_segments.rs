@@ -23,7 +23,7 @@ fn options(seed: u64) -> Options {
         steps: 9_000,
         ..Options::of_seed(seed)
     };
-    options.keep_in_log();
+    options.keep_in_log(1 + seed / 2 % 3);
     options
 }
 

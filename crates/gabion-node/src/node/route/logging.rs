@@ -160,19 +160,34 @@ impl Node {
         }
     }
 
-    /// Completes the active MemTable where it is full, or where its segment is and values are to
-    /// stay there. One whose values are to stay may be a quarter longer, up to the segment's end.
+    /// Completes the active MemTable where it is full; one whose values are to stay where its
+    /// segment is, if it would be too long at the end of the next.
     pub(in crate::node) fn seal_if_due(&mut self) {
-        let last = self.tree.last_segment(self.log.end());
-        let usual = self.tree.config().memtable_len;
-        let is_near = self.covers_segments() && self.log.segment_rest() <= usual / 4;
-        let limit = match last.is_some_and(|last| last.is_large && last.is_whole && is_near) {
-            true => longest_memtable(usual),
-            false => usual,
-        };
-        if self.ends_segment() || self.tree.needs_seal_over(limit) {
+        if self.ends_last_segment() || self.tree.needs_seal_over(self.memtable_limit()) {
             self.append_seal();
         }
+    }
+
+    /// Bytes of the active MemTable at which it is full. One whose values are to stay may be a
+    /// quarter longer, up to the segment's end.
+    fn memtable_limit(&self) -> u64 {
+        let usual = self.tree.config().memtable_len;
+        let last = self.tree.last_segment(self.log.end());
+        let is_near = self.covers_segments() && self.log.segment_rest() <= usual / 4;
+        match last.is_some_and(|last| last.is_large && last.is_whole && is_near) {
+            true => longest_memtable(usual),
+            false => usual,
+        }
+    }
+
+    /// Whether the segment that ends is the last one that the active MemTable can have whole: at
+    /// the end of the next one it would be too long, if that fills it as the log did up to here.
+    fn ends_last_segment(&self) -> bool {
+        let Some(last) = self.tree.last_segment(self.log.end()) else { return false };
+        let next = self.log.segment_rest() + self.log.config().segment_len;
+        let (log, memory) = (last.memtable_log.max(1), self.tree.active_len());
+        let then = u128::from(memory) * u128::from(log + next) / u128::from(log);
+        self.ends_segment() && then > u128::from(longest_memtable(self.tree.config().memtable_len))
     }
 
     /// Whether a MemTable can have a segment from its beginning to its end: else none keeps values.
@@ -180,7 +195,7 @@ impl Node {
         longest_memtable(self.tree.config().memtable_len) >= self.log.config().segment_len
     }
 
-    /// Whether a seal is to fill the log's segment, of which little is left.
+    /// Whether a seal would fill the log's segment, of which little is left.
     fn ends_segment(&self) -> bool {
         let len = self.log.config().segment_len;
         // The next turn is most likely as long as the last: it is to begin in this segment or the
