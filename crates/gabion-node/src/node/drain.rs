@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::units::{BLOCK_LEN, SLOT_LEN};
-use gabion_base::{Error, Failed, FileId, LogPosition, Result, Term};
+use gabion_base::{Error, Failed, FileId, LogKind, LogPosition, Result, Term};
 use gabion_log::{Drain, Log};
 use gabion_pool::{FilePlacement, Pool};
 
@@ -232,6 +232,10 @@ impl Draining {
         if let (Some((first, ..)), Some((last, ..))) = (writes.first(), writes.last()) {
             files.begin_order(pool, SegmentOrder::Drain, first.file..=last.file);
         }
+        // A shared log that lost records gets them again, with the bytes that the segment had.
+        let is_private = log.config().kind == LogKind::Private;
+        let is_kept = writes.iter().any(|(place, ..)| files.is_referenced(place.file));
+        assert!(!(is_private && is_kept), "a segment that keeps values is written again");
         self.in_flight = true;
         self.written_bytes += writes.iter().map(|(_, _, data)| data.len() as u64).sum::<u64>();
         let end = ends.last().copied().unwrap_or(log.drained_end());
@@ -422,7 +426,7 @@ mod tests {
     use gabion_base::units::KIB;
     use gabion_base::{ErrorKind, SequenceNumber};
     use gabion_engine::{FileMeta, FileReference};
-    use gabion_log::{Anchor, LogConfig, LogKind, RecordFlags, RecordKind, Stamp};
+    use gabion_log::{Anchor, LogConfig, RecordFlags, RecordKind, Stamp};
     use gabion_media::AlignedBuf;
 
     const SEGMENT_LEN: u64 = 256 * KIB;

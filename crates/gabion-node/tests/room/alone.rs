@@ -2,8 +2,8 @@
 
 use crate::no_space::start;
 use crate::replica::Replica;
-use gabion_base::FileKind;
 use gabion_base::units::{KIB, MIB};
+use gabion_base::{FileId, FileKind};
 use gabion_engine::{JobKind, Keyspace, TreeConfig};
 use gabion_node::AckLevel;
 
@@ -196,13 +196,7 @@ fn a_memtable_whose_values_stay_in_the_log_spans_as_many_segments_as_it_can_have
         let memtable_len = segments * segment;
         let tree = TreeConfig { memtable_len, large_values: 100, ..TreeConfig::default() };
         let mut replica = Replica::start(256 * MIB, tree, segment);
-        for key in 0..8 * memtable_len / 600 {
-            let key = format!("key {key}");
-            replica.node.put(Keyspace::User, key.as_bytes(), &[7; 500]).unwrap();
-            replica.node.end_turn().unwrap();
-            replica.pass(0);
-            replica.work();
-        }
+        fill(&mut replica, 0..8 * memtable_len as u32 / 600);
         let flushed = replica.node.tree().flushed();
         let log = flushed.frontier.only().get();
         assert_eq!(log % segment, 0, "MemTables of {segments} segments");
@@ -211,5 +205,53 @@ fn a_memtable_whose_values_stay_in_the_log_spans_as_many_segments_as_it_can_have
         let kept = referenced.filter(|file| file.kind == FileKind::LogSegment).count() as u64;
         assert_eq!(kept, log / segment, "MemTables of {segments} segments");
         assert!(flushed.memtable.get() >= 5, "{flushed:?}");
+    }
+}
+
+/// The bytes of a segment, as they lie on the device.
+fn bytes_of(replica: &Replica, segment: FileId) -> Vec<u8> {
+    let len = replica.node.config().segment_len as usize;
+    replica.disk.peek(replica.offset_of(segment), len)
+}
+
+/// A bit of each kept segment flips, in a record and in the first header of the segment. Pointers
+/// lead there, so the log must not go on in one, whatever a start finds in it.
+///
+/// docs/faults.md: E4, E12
+#[test]
+fn a_segment_that_keeps_values_is_never_written_again_though_it_rots() {
+    let segment_len = 64 * KIB;
+    let tree =
+        TreeConfig { memtable_len: 2 * segment_len, large_values: 100, ..TreeConfig::default() };
+    let mut replica = Replica::start(256 * MIB, tree, segment_len);
+    fill(&mut replica, 0..1_000);
+    let mut bit = 0;
+    for round in 1..4 {
+        let referenced = replica.node.tree().version().referenced().keys().copied();
+        let kept: Vec<FileId> = referenced.collect();
+        assert!(kept.len() as u32 >= 4 * round, "{kept:?}");
+        for segment in &kept {
+            let at = replica.offset_of(*segment) + [2, 5_000][bit % 2];
+            replica.disk.flip_bit(at, (bit % 8) as u8);
+            bit += 1;
+        }
+        let rotten: Vec<Vec<u8>> = kept.iter().map(|file| bytes_of(&replica, *file)).collect();
+        replica = replica.restart(0);
+        fill(&mut replica, 1_000 * round..1_000 * (round + 1));
+        let is_same = |(file, bytes): (&FileId, &Vec<u8>)| bytes_of(&replica, *file) == *bytes;
+        let referenced = replica.node.tree().version().referenced();
+        let mut here = kept.iter().zip(&rotten).filter(|(file, _)| referenced.contains_key(file));
+        assert!(here.all(is_same), "round {round}: a kept segment was written");
+    }
+}
+
+/// Puts large values, and does whatever follows.
+fn fill(replica: &mut Replica, keys: core::ops::Range<u32>) {
+    for key in keys {
+        let key = format!("key {key}");
+        replica.node.put(Keyspace::User, key.as_bytes(), &[7; 500]).unwrap();
+        replica.node.end_turn().unwrap();
+        replica.pass(0);
+        replica.work();
     }
 }

@@ -11,7 +11,7 @@ fn options(seed: u64) -> Options {
     let faults = match seed % 3 {
         0 => Faults { kill: 1_500, kill_all: 4_000, power: 2_000, ..Faults::default() },
         1 => Faults { absences: 800, moves: 1_500, link: 2_000, ..Faults::default() },
-        _ => Faults { rot: 400, ..Faults::default() },
+        _ => Faults { rot: 400, log_rot: 700, ..Faults::default() },
     };
     let each = seed % 4 == 3;
     let mut options = Options {
