@@ -28,6 +28,8 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         // A log that is cut leaves its bytes where others have a gap.
         Mutant::GapsKept => Faults { absences: 200, ..of_seed.faults },
         Mutant::CutNotKept => Faults { absences: 200, ..of_seed.faults },
+        // Power goes between an edit and the flush of what it names.
+        Mutant::KeptInRing => Faults { power: 600, ..of_seed.faults },
         _ => of_seed.faults,
     };
     let mut options = Options {
@@ -52,7 +54,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         large_values: match mutant {
             Mutant::ValuesFreedUnderReader => 64,
             Mutant::CollectedOverNewer => 100,
-            Mutant::GapsKept | Mutant::KeptSegmentsTrimmed => 64,
+            Mutant::GapsKept | Mutant::KeptSegmentsTrimmed | Mutant::KeptInRing => 64,
             _ => 0,
         },
         loads: 0,
@@ -61,7 +63,7 @@ fn options(seed: u64, mutant: Mutant, is_planted: bool) -> Options {
         counters: true,
         ..of_seed
     };
-    let stays = [Mutant::GapsKept, Mutant::KeptSegmentsTrimmed];
+    let stays = [Mutant::GapsKept, Mutant::KeptSegmentsTrimmed, Mutant::KeptInRing];
     if stays.contains(&mutant) {
         options.keep_in_log(1);
     }
@@ -128,6 +130,14 @@ fn a_segment_with_a_gap_that_keeps_values_is_caught() {
 fn a_segment_that_goes_with_the_log_though_files_reference_it_is_caught() {
     let ways = ["scan: ", "read of key", "has no place", "in no slot"];
     is_caught(Mutant::KeptSegmentsTrimmed, &ways);
+}
+
+/// docs/faults.md: H3
+#[test]
+fn a_pointer_whose_value_is_only_in_the_ring_is_caught() {
+    let at_once = ["has no place here", "damage at a mark", "scan: ", "read of key"];
+    let ways = [&at_once[..], &["keeps values, which a power cut took"]].concat();
+    is_caught(Mutant::KeptInRing, &ways);
 }
 
 /// docs/faults.md: E12

@@ -23,7 +23,8 @@ impl Node {
         let (len, reserve) = (self.config.ring_len, 2 * self.config.segment_len);
         let tables = self.options.sealed_max as u64 + 1;
         let has_room = len - reserve >= tables * self.tree.config().memtable_len;
-        RingRules { len, reserve, drains_late: self.view.log_is_private() && has_room }
+        let stays = self.view.log_is_private() && has_room;
+        RingRules { len, reserve, drains_late: stays || self.has(Mutant::KeptInRing) }
     }
 
     /// Whether writes wait for room in the ring.
@@ -46,7 +47,10 @@ impl Node {
             ack: self.config.ack,
             term: self.state.term(),
             begin: self.state.trimmed.position,
-            edits: self.apply.wants_durable().unwrap_or_default(),
+            edits: match self.has(Mutant::KeptInRing) {
+                true => LogPosition::ZERO,
+                false => self.apply.wants_durable().unwrap_or_default(),
+            },
             repair: self.log_repair.end(),
             is_stopping: self.is_stopping(),
         };

@@ -24,6 +24,9 @@ pub enum Mutant {
     GapsKept,
     /// A segment goes when the log begins behind it, though files reference it.
     KeptSegmentsTrimmed,
+    /// The log stays in the ring as in a group of one, and an edit that leaves values in the log is
+    /// applied though only the ring has them here.
+    KeptInRing,
     /// The number of an edit is not the one after the last.
     GapInEdits,
     /// Two records that arrive together are applied the second one first.
@@ -119,6 +122,7 @@ impl super::Node {
             Mutant::ReadUnderWayNotWaitedFor,
             Mutant::ValuesFreedUnderReader,
             Mutant::KeptSegmentsTrimmed,
+            Mutant::KeptInRing,
             Mutant::EditBeforeFiles,
             Mutant::SegmentsKept,
             Mutant::OldStateOverwritten,

@@ -103,7 +103,11 @@ impl World {
                 self.outcome.power_cuts += 1;
                 self.outcome.power_cuts_amid_others += u64::from(!are_whole);
             }
+            let had_state = self.node(index).is_some_and(|node| !node.state().is_being_filled());
             self.kill(index, true);
+            if had_state {
+                self.check_segments_after_cut(index);
+            }
         }
     }
 }

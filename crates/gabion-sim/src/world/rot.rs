@@ -1,8 +1,11 @@
 //! Bits that flip in files on a disk, and the required consequences.
 
 use super::World;
+use super::options::Faults;
 use gabion_base::{Error, FileId, FileKind, crc};
-use gabion_node::{CompactionMode, RepairState};
+use gabion_engine::FileMeta;
+use gabion_node::{CompactionMode, RepairState, open};
+use gabion_pool::{FilePlacement, Geometry};
 
 /// Steps until a file is repaired, at most, when a whole copy is there: pauses included.
 const REPAIR_STEPS: u64 = 20_000;
@@ -47,12 +50,7 @@ impl World {
         let mut live = node.tree().version().described();
         let Some(meta) = live.find(|meta| meta.id == file) else { return false };
         let Some(placement) = node.file_map().get(file) else { return false };
-        let geometry = node.pool().region();
-        let mut bytes = Vec::new();
-        for (offset, len) in gabion_pool::extents(geometry, &placement, 0, placement.len) {
-            bytes.extend(self.machines[index].disk.peek(offset, len as usize));
-        }
-        crc::crc32c(&bytes) == meta.checksum
+        self.checksum_of(index, node.pool().region(), &placement) == meta.checksum
     }
 
     /// Flips a bit of one of a replica's files that all members have whole.
@@ -135,6 +133,44 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The segments that keep values of the tree that a power cut has left are whole, as their bytes
+    /// are flushed before the edit that says so: what only the ring had is gone. `index` is a
+    /// replica that has just lost its power, and had a whole state.
+    pub(super) fn check_segments_after_cut(&mut self, index: usize) {
+        let Faults { rot, log_rot, lost, .. } = self.options.faults;
+        if self.options.kept_segments == 0 || rot + log_rot + lost > 0 || self.outcome.rotten > 0 {
+            return;
+        }
+        let disk = &self.machines[index].disk;
+        let handle = disk.handle();
+        // A pool that cannot be read is told by the start.
+        let Ok(pool) = disk.block_on(&handle, open::read_pool(&handle)) else { return };
+        let is_whole = |meta: &FileMeta| {
+            let placement = pool.pool().placement(meta.id);
+            placement.is_some_and(|placement| {
+                self.checksum_of(index, pool.pool().region(), &placement) == meta.checksum
+            })
+        };
+        let mut files = pool.tree().version().described();
+        let bad = files.find(|meta| meta.id.kind == FileKind::LogSegment && !is_whole(meta));
+        if let Some(bad) = bad.map(|meta| meta.id) {
+            let what = format!(
+                "replica {}: {bad} keeps values, which a power cut took: they were not durable",
+                index + 1
+            );
+            self.violation.get_or_insert(what);
+        }
+    }
+
+    /// The checksum of what lies in a file's slots.
+    fn checksum_of(&self, index: usize, region: &Geometry, placement: &FilePlacement) -> u32 {
+        let disk = &self.machines[index].disk;
+        let extents = gabion_pool::extents(region, placement, 0, placement.len);
+        extents.fold(crc::crc32c(&[]), |sum, (offset, len)| {
+            crc::append(sum, &disk.peek(offset, len as usize))
+        })
     }
 
     fn check_whole(&self, index: usize) -> Result<(), String> {
