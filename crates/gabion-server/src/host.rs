@@ -216,6 +216,7 @@ impl Host for ServerHost {
             ("gabion-ack", config.ack.as_str().into()),
             (settings::BLOCK_CACHE_BYTES, settings.block_cache_bytes.to_string()),
             (settings::BOTTOM_COMPRESSION, bottom),
+            (settings::COLLECTION_RATE, settings.collection_rate.to_string()),
             (settings::COMPRESSION, upper.to_string()),
             ("gabion-compaction", config.compaction.as_str().into()),
             (settings::COMPACTIONS_MAX, settings.compactions_max.to_string()),
@@ -229,6 +230,7 @@ impl Host for ServerHost {
             (settings::READER_AGE_MS, settings.readers.age_ms_max.to_string()),
             (settings::READER_STATES, settings.readers.states_max.to_string()),
             (settings::REBUILD_RATE, settings.rebuild_rate.to_string()),
+            (settings::VALUE_COMPRESSION, settings.value_codec.to_string()),
         ];
         let fixed = settings::FIXED.into_iter().map(|(name, value)| (name, value.to_owned()));
         options.into_iter().chain(fixed).map(|(name, value)| (name.to_owned(), value)).collect()

@@ -5,13 +5,14 @@ use crate::commands::{NotSet, SLOWLOG_ENTRIES_MAX, SlowlogLimits};
 use bytes::Bytes;
 use gabion_base::Result as BaseResult;
 use gabion_base::number::{parse_i64, parse_u64};
-use gabion_engine::{Codecs, PinBudget, WriteLimits};
+use gabion_engine::{Codecs, Compression, PinBudget, WriteLimits};
 use gabion_host::RunOptions;
 use gabion_host::cache::SharedCache;
 use gabion_node::{Node, NodeOptions};
 
 pub(crate) const BLOCK_CACHE_BYTES: &str = "gabion-block-cache-bytes";
 pub(crate) const BOTTOM_COMPRESSION: &str = "gabion-bottom-compression";
+pub(crate) const COLLECTION_RATE: &str = "gabion-collection-rate";
 pub(crate) const COMPACTIONS_MAX: &str = "gabion-compactions-max";
 pub(crate) const COMPRESSION: &str = "gabion-compression";
 pub(crate) const L0_SLOWDOWN: &str = "gabion-l0-slowdown";
@@ -22,6 +23,7 @@ pub(crate) const OPEN_FILES_BYTES: &str = "gabion-open-files-bytes";
 pub(crate) const READER_AGE_MS: &str = "gabion-reader-age-ms";
 pub(crate) const READER_STATES: &str = "gabion-reader-states";
 pub(crate) const REBUILD_RATE: &str = "gabion-rebuild-rate";
+pub(crate) const VALUE_COMPRESSION: &str = "gabion-value-compression";
 
 pub(crate) const CLIENTS_MAX: &str = "maxclients";
 pub(crate) const SLOWLOG_LEN: &str = "slowlog-max-len";
@@ -71,10 +73,11 @@ pub(crate) const FIXED: [(&str, &str); 37] = [
 ];
 
 /// Those that CONFIG SET takes.
-const SETTABLE: [&str; 17] = [
+const SETTABLE: [&str; 19] = [
     BLOCK_CACHE_BYTES,
     BOTTOM_COMPRESSION,
     CLIENTS_MAX,
+    COLLECTION_RATE,
     COMPACTIONS_MAX,
     COMPRESSION,
     L0_SLOWDOWN,
@@ -89,6 +92,7 @@ const SETTABLE: [&str; 17] = [
     SLOWLOG_SLOWER_THAN,
     TCP_KEEPALIVE,
     TIMEOUT,
+    VALUE_COMPRESSION,
 ];
 const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
 const NO_SECONDS: &str = "argument must be between 0 and 2147483647 inclusive";
@@ -106,6 +110,7 @@ const NO_RUNS: &str =
     "gabion-l0-trigger, gabion-l0-slowdown and gabion-l0-stop must not descend, from 1 to 1000";
 const NO_RATE: &str = "argument must be 0 or a memory value of at least 1mb";
 const _: () = assert!(NodeOptions::REBUILD_RATE_MIN == 1 << 20, "NO_RATE says so");
+const _: () = assert!(NodeOptions::COLLECTION_RATE_MIN == 1 << 20, "NO_RATE says so");
 /// The codec of the bottom when it is that of all levels.
 pub(crate) const SAME: &str = "same";
 
@@ -147,6 +152,10 @@ pub(crate) struct Settings {
     pub(crate) limits: WriteLimits,
     /// Bytes a second that are fetched while this replica is being filled and clients write.
     pub(crate) rebuild_rate: u64,
+    /// How large values are packed that are written from now on.
+    pub(crate) value_codec: Compression,
+    /// Bytes a second of large values that compactions copy out of files with garbage.
+    pub(crate) collection_rate: u64,
     /// What counts for connections.
     pub(crate) door: DoorSettings,
 }
@@ -162,6 +171,8 @@ impl Settings {
             codecs: node.tree().config().codecs(),
             limits: node.tree().config().write_limits(),
             rebuild_rate: node.rebuild_rate(),
+            value_codec: node.tree().config().value_compression,
+            collection_rate: node.collection_rate(),
             door,
         }
     }
@@ -209,6 +220,7 @@ impl Settings {
         };
         match name {
             COMPRESSION => self.codecs.upper = codec()?,
+            VALUE_COMPRESSION => self.value_codec = codec()?,
             BOTTOM_COMPRESSION => {
                 self.codecs.bottom = if value == SAME.as_bytes() { None } else { Some(codec()?) };
             }
@@ -240,6 +252,11 @@ impl Settings {
                 let rate =
                     memory(value).filter(|rate| NodeOptions::check_rebuild_rate(*rate).is_ok());
                 self.rebuild_rate = rate.ok_or(NO_RATE)?;
+            }
+            COLLECTION_RATE => {
+                let rate =
+                    memory(value).filter(|rate| NodeOptions::check_collection_rate(*rate).is_ok());
+                self.collection_rate = rate.ok_or(NO_RATE)?;
             }
             READER_AGE_MS => self.readers.age_ms_max = integer?,
             READER_STATES => self.readers.states_max = integer? as usize,
@@ -287,6 +304,10 @@ impl Settings {
         }
         node.set_pin_budget(self.readers);
         node.set_rebuild_rate(self.rebuild_rate).map_err(|_| refused(REBUILD_RATE, NO_RATE))?;
+        node.set_collection_rate(self.collection_rate)
+            .map_err(|_| refused(COLLECTION_RATE, NO_RATE))?;
+        node.set_value_compression(Some(self.value_codec))
+            .map_err(|_| refused(VALUE_COMPRESSION, NO_CODEC))?;
         Ok(())
     }
 }
@@ -319,7 +340,6 @@ fn memory(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gabion_engine::Compression;
 
     const BEFORE: Settings = Settings {
         block_cache_bytes: 64,
@@ -329,6 +349,8 @@ mod tests {
         codecs: Codecs { upper: Compression::None, bottom: None },
         limits: WriteLimits { memtable_len: 7, l0_trigger: 8, l0_slowdown: 9, l0_stop: 10 },
         rebuild_rate: 13,
+        value_codec: Compression::None,
+        collection_rate: 14,
         door: DoorSettings {
             clients_max: 100,
             timeout_s: 0,
@@ -377,6 +399,8 @@ mod tests {
             codecs(Compression::None, Some(Compression::None))
         );
         assert_eq!(with(&[(BOTTOM_COMPRESSION, SAME)]), Ok(BEFORE));
+        let set = with(&[(VALUE_COMPRESSION, "zstd:9")]);
+        assert_eq!(set, Ok(Settings { value_codec: zstd, ..BEFORE }));
         let all = [(MEMTABLE_BYTES, "1mb"), (L0_TRIGGER, "2"), (L0_SLOWDOWN, "3"), (L0_STOP, "4")];
         let limits =
             WriteLimits { memtable_len: 1 << 20, l0_trigger: 2, l0_slowdown: 3, l0_stop: 4 };
@@ -408,12 +432,20 @@ mod tests {
         {
             assert_eq!(with(&[(option, text)]), refused(option, NO_CODEC), "{text}");
         }
+        for text in [SAME, "zstd:0", "lz4:1", ""] {
+            let wanted = refused(VALUE_COMPRESSION, NO_CODEC);
+            assert_eq!(with(&[(VALUE_COMPRESSION, text)]), wanted, "{text}");
+        }
         for text in ["1048575", "1k", "-1", "fast"] {
             assert_eq!(with(&[(REBUILD_RATE, text)]), refused(REBUILD_RATE, NO_RATE), "{text}");
+            let wanted = refused(COLLECTION_RATE, NO_RATE);
+            assert_eq!(with(&[(COLLECTION_RATE, text)]), wanted, "{text}");
         }
         for (text, rate) in [("0", 0), ("1mb", 1 << 20), ("300m", 300_000_000)] {
             let wanted = Settings { rebuild_rate: rate, ..BEFORE };
             assert_eq!(with(&[(REBUILD_RATE, text)]), Ok(wanted), "{text}");
+            let wanted = Settings { collection_rate: rate, ..BEFORE };
+            assert_eq!(with(&[(COLLECTION_RATE, text)]), Ok(wanted), "{text}");
         }
         for text in ["0", "65", "18446744073709551615"] {
             assert_eq!(with(&[(COMPACTIONS_MAX, text)]), refused(COMPACTIONS_MAX, NO_COUNT));

@@ -16,7 +16,14 @@ fn one_replica_of_a_process_is_opened_again_while_another_goes_on_answering() {
     rig.fill(&mut first);
     assert_eq!(rig.text(&mut first, &["SET", "key", "of the first"]), "+OK\r\n");
     assert_eq!(rig.insist(&mut second, &["SET", "key", "of the second"]), "+OK\r\n");
-    assert_eq!(rig.text(&mut first, &["CONFIG", "SET", "gabion-compactions-max", "3"]), "+OK\r\n");
+    let set = [
+        ("gabion-compactions-max", "3"),
+        ("gabion-value-compression", "zstd:4"),
+        ("gabion-collection-rate", "2097152"),
+    ];
+    for (option, value) in set {
+        assert_eq!(rig.text(&mut first, &["CONFIG", "SET", option, value]), "+OK\r\n");
+    }
     let size = rig.text(&mut first, &["DBSIZE"]);
     // It comes in the turn in which the first closes.
     second.send(&["GET", "key"]);
@@ -35,8 +42,10 @@ fn one_replica_of_a_process_is_opened_again_while_another_goes_on_answering() {
         assert_eq!(text(&rig.receive(client)), "$12\r\nof the first\r\n");
     }
     assert_eq!(rig.text(&mut first, &["DBSIZE"]), size);
-    let settings = rig.text(&mut first, &["CONFIG", "GET", "gabion-compactions-max"]);
-    assert!(settings.ends_with("$1\r\n3\r\n"), "what was set stays: {settings}");
+    for (option, value) in set {
+        let now = rig.text(&mut first, &["CONFIG", "GET", option]);
+        assert!(now.ends_with(&format!("\r\n{value}\r\n")), "what was set stays: {now}");
+    }
     // And again, with what was written since.
     assert_eq!(rig.insist(&mut first, &["SET", "key", "again"]), "+OK\r\n");
     rig.reopen(0);
