@@ -185,6 +185,7 @@ fn what_a_store_says_of_its_memory_is_what_it_took_of_the_allocator() {
     let left = NOW.load(Ordering::Relaxed) - before;
     assert!(left < 64 << 10, "{left} bytes are not given back");
     long_writes_stay_within_what_is_said();
+    places_of_large_values_count();
 }
 
 /// A MemTable is full when a record was applied: twice 15 MiB here, for as many as are sealed
@@ -211,4 +212,33 @@ fn long_writes_stay_within_what_is_said() {
         store.within_bounds("after a long write");
     }
     let _ = store.compare("after long writes");
+}
+
+/// The log's places of large values count with their MemTable: the shorter these are, the more.
+fn places_of_large_values_count() {
+    let dir = Dir(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("db-memory-large"));
+    let _ = std::fs::remove_dir_all(&dir.0);
+    let mib = MIB as u64;
+    let memtable_len = 12 * mib;
+    let tree = TreeConfig { memtable_len, large_values: 64, ..TreeConfig::default() };
+    let (segment_len, ring_len) = (4 * mib, 64 * mib);
+    let run = RunOptions { block_cache_len: 0, ..RunOptions::default() };
+    let options =
+        Options { pool_len: 1 << 30, segment_len, ring_len, tree, run, ..Options::default() };
+    drop(Db::create(&dir.0, &options).unwrap());
+    let before = NOW.load(Ordering::Relaxed);
+    let store = Counted { db: Db::open(&dir.0, &options).unwrap(), before };
+    // 32 bytes of places for each 168 bytes that are charged.
+    store.put(0..60_000);
+    let active = store.compare("a MemTable of large values")("memtable_active");
+    assert!(active > 60_000 * 100, "{active}");
+    store.put(60_000..400_000);
+    let _ = store.compare("large values");
+    // Without a cache: what iterators read ahead goes with them.
+    let mut iter = store.db.iter(..);
+    assert!(iter.by_ref().take(1_000).all(|entry| entry.unwrap().1.len() == 100));
+    let _ = store.compare("values were read ahead");
+    drop(iter);
+    assert!(store.db.stats().values.segments > 2, "{:?}", store.db.stats().values);
+    let _ = store.compare("iterated over");
 }

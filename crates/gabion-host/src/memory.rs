@@ -14,6 +14,8 @@
 
 use gabion_base::units::{RECORD_LEN_MAX, RECORD_OPS_MAX, SLOT_LEN, TRANSFER_LEN_MAX};
 use gabion_engine::memtable::ENTRY_OVERHEAD;
+use gabion_engine::pointer::LARGE_VALUES_MIN;
+use gabion_engine::{Compression, TreeConfig};
 use gabion_media::BufferMeter;
 use gabion_node::{GroupConfig, Node, NodeMemory};
 
@@ -53,6 +55,8 @@ const FILE_DESCRIBED_LEN: u64 = 1024;
 const SLOT_DESCRIBED_LEN: u64 = 64 + SLOT_LEN / 4096;
 /// A MemTable takes memory in chunks of so many bytes, for entries, leaves and links each.
 const MEMTABLE_SLACK_LEN: u64 = 3 << 20;
+/// Bytes of a large value's place in the log, in a list that doubles.
+const PLACE_LEN: u64 = 2 * 16;
 /// Bytes of a record's place in the log, one for each 4 KiB of the ring, in a queue that doubles.
 const MARK_LEN: u64 = 128;
 
@@ -63,7 +67,7 @@ impl Memory {
         let NodeMemory { tree, pool, log } = node.memory();
         let config = node.config();
         let tree_config = node.tree().config();
-        let memtable_max = memtable_max(tree_config.memtable_len, config);
+        let memtable_max = memtable_max(node.memtable_len_max(), config, tree_config);
         // A write is let in below `sealed_max`; what was in its turn may complete one MemTable, and
         // it another. Others than the head follow what the head does, and keep each until the edit
         // of its flush has come and is applied.
@@ -109,8 +113,19 @@ impl Memory {
 /// The most bytes of a MemTable. It is judged when a record was applied, of which there may be the
 /// longest; of what is charged for entries it takes a quarter more at worst, as the ends of chunks
 /// stay empty (tests of both are the engine's).
-fn memtable_max(memtable_len: u64, config: &GroupConfig) -> u64 {
+fn memtable_max(memtable_len: u64, config: &GroupConfig, tree: &TreeConfig) -> u64 {
     let record_max = config.segment_len.min(RECORD_LEN_MAX as u64);
     let charged_max = memtable_len + record_max + (RECORD_OPS_MAX * ENTRY_OVERHEAD) as u64;
-    charged_max / 4 * 5 + MEMTABLE_SLACK_LEN
+    charged_max / 4 * 5 + places_max(charged_max, tree) + MEMTABLE_SLACK_LEN
+}
+
+/// The most bytes of the places of a MemTable's large values in the log.
+fn places_max(charged: u64, tree: &TreeConfig) -> u64 {
+    let shortest = match (tree.large_values, tree.value_compression) {
+        (0, _) => return 0,
+        (from, Compression::None) => from.max(LARGE_VALUES_MIN),
+        // One that is packed counts by what it was.
+        _ => LARGE_VALUES_MIN,
+    };
+    charged / (u64::from(shortest) + ENTRY_OVERHEAD as u64) * PLACE_LEN
 }

@@ -190,6 +190,16 @@ impl Node {
         self.ends_segment() && then > u128::from(longest_memtable(self.tree.config().memtable_len))
     }
 
+    /// Bytes at which a MemTable is full, at most, when a record was applied.
+    #[must_use]
+    pub fn memtable_len_max(&self) -> u64 {
+        let config = self.tree.config();
+        match config.large_values > 0 && self.covers_segments() {
+            true => longest_memtable(config.memtable_len),
+            false => config.memtable_len,
+        }
+    }
+
     /// Whether a MemTable can have a segment from its beginning to its end: else none keeps values.
     fn covers_segments(&self) -> bool {
         longest_memtable(self.tree.config().memtable_len) >= self.log.config().segment_len
