@@ -135,8 +135,8 @@ impl World {
         Ok(())
     }
 
-    /// The segments that keep values of the tree that a power cut has left are whole, as their bytes
-    /// are flushed before the edit that says so: what only the ring had is gone. `index` is a
+    /// The segments that keep values of the tree that a power cut has left are whole: their bytes
+    /// are flushed before the edit that says so, and what only the ring had is gone. `index` is a
     /// replica that has just lost its power, and had a whole state.
     pub(super) fn check_segments_after_cut(&mut self, index: usize) {
         let Faults { rot, log_rot, lost, .. } = self.options.faults;
@@ -156,10 +156,7 @@ impl World {
         let mut files = pool.tree().version().described();
         let bad = files.find(|meta| meta.id.kind == FileKind::LogSegment && !is_whole(meta));
         if let Some(bad) = bad.map(|meta| meta.id) {
-            let what = format!(
-                "replica {}: {bad} keeps values, which a power cut took: they were not durable",
-                index + 1
-            );
+            let what = format!("replica {}: {bad} keeps values, which a power cut took", index + 1);
             self.violation.get_or_insert(what);
         }
     }
