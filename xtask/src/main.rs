@@ -21,6 +21,7 @@
 //!                           of its own; every answer is checked; needs root
 //! cargo xtask ncl [KILLS]   redis-server and sqlite3 under the interposer, killed KILLS times
 //!                           (default 6); call scripts with and without it
+//! cargo xtask etcd          the controller's store on a real etcd, killed and stopped
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
@@ -32,8 +33,10 @@
 mod bench;
 mod clients;
 mod cluster;
+mod etcd;
 mod failovers;
 mod faults;
+mod golang;
 mod kills;
 mod ncl;
 mod porcupine;
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
             Ok(kills) if kills > 0 => ncl::check(kills),
             _ => Err(format!("'{kills}' is not a number of kills")),
         },
+        ["etcd"] => etcd::check(),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {
@@ -97,7 +101,7 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+                  ncl [KILLS]|etcd|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

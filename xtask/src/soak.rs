@@ -65,6 +65,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "redis",
         "redis-suites",
         "clients",
+        "etcd",
         "guest",
         FAILOVERS,
         "chain, 25000 seeds",

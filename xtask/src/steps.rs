@@ -1,7 +1,8 @@
 //! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
 use crate::{
-    clients, failovers, faults, kills, ncl, porcupine, ratchet, redis, rooms, shipping, suites,
+    clients, etcd, failovers, faults, kills, ncl, porcupine, ratchet, redis, rooms, shipping,
+    suites,
 };
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -108,6 +109,7 @@ pub(crate) fn ci() -> Step {
     kills::check_all()?;
     failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
+    etcd::check()?;
     ncl::check(ncl::KILLS)?;
     guest()
 }
