@@ -161,6 +161,10 @@ pub struct Status {
     pub acknowledged: Number,
     /// The ap-map as this instance knows it.
     pub map: ApMap,
+    /// Copies that were made in the place of lost ones since it runs.
+    pub replaced: u64,
+    /// Peers that the registry has.
+    pub registered: usize,
 }
 
 /// Files and records, once there are some.
@@ -205,6 +209,7 @@ pub struct Application<S: Images> {
     pub(crate) acknowledged: Number,
     pub(crate) unacknowledged: VecDeque<usize>,
     pub(crate) unacknowledged_bytes: usize,
+    pub(crate) replaced: u64,
     /// Since when fewer than f+1 copies count.
     pub(crate) short_since_ms: Option<u64>,
     pub(crate) out: VecDeque<Output>,
@@ -248,6 +253,7 @@ impl<S: Images> Application<S> {
             acknowledged: Number::ZERO,
             unacknowledged: VecDeque::new(),
             unacknowledged_bytes: 0,
+            replaced: 0,
             short_since_ms: Some(now_ms),
             out: VecDeque::new(),
             options,

@@ -316,6 +316,10 @@ impl<S: Images> Application<S> {
 
     /// The store has this map, which this instance wrote.
     fn adopt(&mut self, map: ApMap) {
+        if self.phase == Phase::Running {
+            let is_new = |member: &&Member| !self.map.members.contains(member);
+            self.replaced += map.members.iter().filter(is_new).count() as u64;
+        }
         (self.map, self.map_differs) = (map, false);
         match self.phase {
             Phase::Claiming => self.phase = Phase::Recovering,

@@ -7,9 +7,9 @@
 use crate::command::Label;
 use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces};
 use crate::log::{Effect, Log, Need, Record};
-use crate::names::{Change, FileEntry, Names};
+use crate::names::{Change, FileEntry, NameEdit, Names};
 use crate::number::{FileNumber, Number};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -250,6 +250,12 @@ impl<S: Images> Files<S> {
     /// Makes a change of the table, which is a record of it.
     fn change(&mut self, log: &mut Log, change: &Change, effect: Effect) -> Result<Number> {
         self.names.apply(change)?;
+        self.note(log, &change.encode(), effect)
+    }
+
+    /// Frames of changes that were made go into the table's file, as one record if it can hold
+    /// them.
+    fn note(&mut self, log: &mut Log, frames: &[u8], effect: Effect) -> Result<Number> {
         let mut file = self.active();
         let len = self.files.get(&file).map_or(0, |found| found.len);
         // The least cost of a table is known once it is encoded, so that is asked rarely.
@@ -260,7 +266,7 @@ impl<S: Images> Files<S> {
             self.issue_truncate(log, file, 0);
             self.write_all(log, file, 0, &table, effect)
         } else {
-            self.write_all(log, file, len, &change.encode(), effect)
+            self.write_all(log, file, len, frames, effect)
         }
     }
 
@@ -295,6 +301,40 @@ impl<S: Images> Files<S> {
         if let Some(file) = target {
             self.forget_if_unused(log, file)?;
         }
+        Ok(log.issued())
+    }
+
+    /// Changes of names, all or none: they are one record.
+    pub(crate) fn edit(&mut self, log: &mut Log, edits: &[NameEdit]) -> Result<Number> {
+        let (mut table, mut frames) = (self.names.clone(), Vec::new());
+        let mut touched = BTreeSet::new();
+        for edit in edits {
+            let (NameEdit::Set { path, .. } | NameEdit::Remove { path }) = edit;
+            let before = table.get(path);
+            let link = match edit {
+                NameEdit::Set { file, .. } if before == Some(*file) => continue,
+                NameEdit::Set { file, path } => {
+                    Some(Change::Link { file: *file, path: path.clone() })
+                }
+                NameEdit::Remove { .. } => None,
+            };
+            let unlink = before.map(|_| Change::Unlink { path: path.clone() });
+            for change in unlink.into_iter().chain(link) {
+                table.apply(&change)?;
+                frames.extend(change.encode());
+            }
+            touched.extend(before);
+        }
+        let limit = self.sizes.record_max;
+        if frames.len() > limit {
+            let len = frames.len();
+            return Err(Error::limit(format!("changes of names: {len} bytes, limit {limit}")));
+        }
+        if !frames.is_empty() {
+            self.names = table;
+            self.note(log, &frames, Effect::None)?;
+        }
+        touched.into_iter().try_for_each(|file| self.forget_if_unused(log, file))?;
         Ok(log.issued())
     }
 

@@ -39,7 +39,7 @@ mod turn;
 pub use application::{Application, OnLoss, Options, Status};
 pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
 pub use files::{Image, Images, InMemory, Sizes, Stat};
-pub use names::Metadata;
+pub use names::{Metadata, NameEdit};
 pub use number::{FileNumber, Number};
 #[cfg(feature = "planted")]
 pub use planted::Mutant;

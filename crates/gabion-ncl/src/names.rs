@@ -7,12 +7,13 @@
 //!   frame     body length u32 | CRC32C of the body u32 | body
 //!   body      kind u8 | fields by kind; the first frame is a table
 //!     0 table   generation u64 | next file u64 | files varint, each:
-//!               file u64, links u32, mode u32, modified i64, parts varint, bytes u64 each
+//!               file u64, links u32, metadata, parts varint, bytes u64 each
 //!               | names varint, each: path prefixed, file u64
-//!     1 create  file u64, mode u32, modified i64, bytes of part 0 u64, path prefixed
+//!     1 create  file u64, metadata, bytes of part 0 u64, path prefixed
 //!     2 link    file u64, path prefixed        3 rename  from prefixed, to prefixed
-//!     4 unlink  path prefixed                  5 meta    file u64, mode u32, modified i64
+//!     4 unlink  path prefixed                  5 meta    file u64, metadata
 //!     6 grow    file u64, bytes of part u64    7 forget  file u64
+//!   metadata  mode u32, user u32, group u32, modified i64
 //! ```
 //!
 //! A table that has become long goes into the other file whole, with the next generation, and later
@@ -39,6 +40,10 @@ const WHAT: &str = "table of names";
 pub struct Metadata {
     /// Type and permissions, as `st_mode`.
     pub mode: u32,
+    /// The user that owns it.
+    pub user: u32,
+    /// The group that owns it.
+    pub group: u32,
     /// Time of modification that was set, in ns since 1970.
     pub modified_ns: i64,
 }
@@ -113,6 +118,23 @@ pub enum Change {
     Forget {
         /// The file.
         file: FileNumber,
+    },
+}
+
+/// A change of one name, out of several that are made together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NameEdit {
+    /// The name is this file's from now on, and no other's.
+    Set {
+        /// The name.
+        path: String,
+        /// The file.
+        file: FileNumber,
+    },
+    /// The name is nobody's, as it may be already.
+    Remove {
+        /// The name.
+        path: String,
     },
 }
 
@@ -414,11 +436,14 @@ fn check_path(path: &str) -> Result<()> {
 
 fn put_metadata(out: &mut Vec<u8>, metadata: Metadata) {
     out.put_u32(metadata.mode);
+    out.put_u32(metadata.user);
+    out.put_u32(metadata.group);
     out.put_u64(metadata.modified_ns as u64);
 }
 
 fn metadata(reader: &mut Reader<'_>) -> Result<Metadata> {
-    Ok(Metadata { mode: reader.u32()?, modified_ns: reader.u64()? as i64 })
+    let (mode, user, group) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    Ok(Metadata { mode, user, group, modified_ns: reader.u64()? as i64 })
 }
 
 fn path(reader: &mut Reader<'_>) -> Result<String> {
@@ -459,12 +484,13 @@ mod tests {
     use alloc::vec;
 
     fn create(file: u64, path: &str) -> Change {
-        let metadata = Metadata { mode: 0o100_644, modified_ns: -1 };
+        let metadata = Metadata { mode: 0o100_644, user: 5, group: 6, modified_ns: -1 };
         Change::Create { file: FileNumber(file), metadata, bytes: 4096, path: path.to_string() }
     }
 
     fn changes() -> Vec<Change> {
-        let (file, metadata) = (FileNumber(2), Metadata { mode: 1, modified_ns: 2 });
+        let (file, metadata) =
+            (FileNumber(2), Metadata { mode: 1, modified_ns: 2, ..Metadata::default() });
         vec![
             create(2, "a"),
             create(3, "b"),

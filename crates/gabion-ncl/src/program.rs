@@ -4,8 +4,9 @@ use crate::application::{Application, OnLoss, Phase, State, Status};
 use crate::files::{Files, Images, Stat};
 use crate::link::Stage;
 use crate::log::{Log, Record};
-use crate::names::{Change as NameChange, Metadata};
+use crate::names::{Change as NameChange, Metadata, NameEdit};
 use crate::number::{FileNumber, Number};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -234,6 +235,15 @@ impl<S: Images> Application<S> {
         self.change(|files, log| files.rename(log, &NameChange::Unlink { path }))
     }
 
+    /// Several changes of names in one step: all of them survive, or none.
+    ///
+    /// # Errors
+    /// Not found for a file that does not exist; limit exceeded for changes that are no one record;
+    /// unavailable without room.
+    pub fn edit_names(&mut self, edits: &[NameEdit]) -> Result<Number> {
+        self.change(|files, log| files.edit(log, edits))
+    }
+
     /// Its status, for operators.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -254,6 +264,8 @@ impl<S: Images> Application<S> {
             issued: self.issued(),
             acknowledged: self.acknowledged,
             map: self.map.clone(),
+            replaced: self.replaced,
+            registered: self.registry.as_ref().map_or(0, BTreeMap::len),
         }
     }
 }

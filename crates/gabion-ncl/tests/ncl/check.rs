@@ -1,7 +1,7 @@
 //! The checker: a plain model of files, the history of operations, and the comparison of recovered
 //! files with both.
 
-use gabion_ncl::{Application, FileNumber, InMemory, Metadata, Number};
+use gabion_ncl::{Application, FileNumber, InMemory, Metadata, NameEdit, Number};
 use std::collections::BTreeMap;
 
 /// An operation of a program.
@@ -13,6 +13,7 @@ pub(crate) enum Operation {
     Rename(String, String),
     Link(FileNumber, String),
     Unlink(String),
+    Names(Vec<NameEdit>),
     Metadata(FileNumber, Metadata),
 }
 
@@ -48,6 +49,18 @@ impl Model {
             }
             Operation::Link(file, path) => drop(self.names.insert(path.clone(), *file)),
             Operation::Unlink(path) => drop(self.names.remove(path)),
+            Operation::Names(edits) => {
+                for edit in edits {
+                    match edit {
+                        NameEdit::Set { path, file } => {
+                            self.names.insert(path.clone(), *file);
+                        }
+                        NameEdit::Remove { path } => {
+                            self.names.remove(path);
+                        }
+                    }
+                }
+            }
             Operation::Metadata(file, metadata) => {
                 self.files.get_mut(file).expect("the file is there").1 = *metadata;
             }

@@ -3,7 +3,7 @@
 use crate::check::{History, Issued, Model, Operation};
 use crate::peers::Random;
 use gabion_base::{ErrorKind, Result};
-use gabion_ncl::{Application, FileNumber, InMemory, Metadata, Number};
+use gabion_ncl::{Application, FileNumber, InMemory, Metadata, NameEdit, Number};
 
 /// A program over one instance.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +57,11 @@ impl Program {
 
     fn choose(&self, random: &mut Random) -> Operation {
         let path = format!("dir/{}", random.below(8));
-        let metadata =
-            Metadata { mode: random.below(512) as u32, modified_ns: random.below(9) as i64 };
+        let metadata = Metadata {
+            mode: random.below(512) as u32,
+            user: random.below(9) as u32,
+            ..Metadata::default()
+        };
         let create = Operation::Create(FileNumber(0), path.clone(), metadata);
         let (Some(file), Some(name)) = (self.any_file(random), self.any_name(random)) else {
             return create;
@@ -76,6 +79,14 @@ impl Program {
             1 => Operation::Rename(name, path),
             2 if !self.model.names.contains_key(&path) => Operation::Link(file, path),
             3 if random.once_in(2) => Operation::Unlink(name),
+            3 => {
+                // Two files change their names, and a third name goes, in one step.
+                let other = self.any_file(random).unwrap_or(file);
+                let set = |path, file| NameEdit::Set { path, file };
+                let edits = vec![set(name, other), set(path, file)];
+                let gone = self.any_name(random).map(|path| NameEdit::Remove { path });
+                Operation::Names(edits.into_iter().chain(gone).collect())
+            }
             4 => Operation::Metadata(file, metadata),
             5 => Operation::Truncate(file, random.below(len.max(1) + 1)),
             6 => Operation::Truncate(file, random.below(30_000)),
@@ -104,6 +115,7 @@ impl Program {
             Operation::Rename(from, to) => application.rename(from, to)?,
             Operation::Link(file, path) => application.link(*file, path)?,
             Operation::Unlink(path) => application.unlink(path)?,
+            Operation::Names(edits) => application.edit_names(edits)?,
             Operation::Metadata(file, metadata) => application.set_metadata(*file, *metadata)?,
         };
         Ok(Some(operation))
