@@ -12,7 +12,8 @@
 //!
 //! - [`Controller`]: the machine; its text is the protocol. [`Command`]: an operator's wish.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
-//! - [`store`]: where, and the contract of every store. [`wire`]: the messages in bytes.
+//! - [`store`]: where, and the contract of every store; [`store_wire`]: for other processes.
+//! - [`wire`]: the messages in bytes.
 //!
 //! The data path needs no controller: members go on in their view while it is away.
 #![no_std]
@@ -30,6 +31,7 @@ pub mod plan;
 mod planted;
 pub mod record;
 pub mod store;
+pub mod store_wire;
 #[cfg(test)]
 mod tests;
 pub mod wire;
