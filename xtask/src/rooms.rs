@@ -34,6 +34,17 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     // orders to the kernel.
     ("gabion-proc", &[]),
     ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
+    (
+        "gabion-ncl-driver",
+        &[
+            "gabion-base",
+            "gabion-media",
+            "gabion-control",
+            "gabion-ncl",
+            "gabion-fabric",
+            "gabion-mirror",
+        ],
+    ),
     // Both ends of what processes of an interposed program share; the interposer is loaded into
     // programs of others, so neither knows anything of Gabion's.
     ("gabion-mirror", &[]),
@@ -115,6 +126,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-engine",
             "gabion-replication",
             "gabion-control",
+            "gabion-ncl",
+            "gabion-ncl-driver",
             "gabion-node",
             "gabion-resp",
             "gabion-proc",

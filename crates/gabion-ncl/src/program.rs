@@ -244,6 +244,12 @@ impl<S: Images> Application<S> {
         self.change(|files, log| files.edit(log, edits))
     }
 
+    /// Copies that count now, and those that are wanted.
+    #[must_use]
+    pub fn copies(&self) -> (usize, usize) {
+        (self.counted().count(), 2 * self.options.f + 1)
+    }
+
     /// Its status, for operators.
     #[must_use]
     pub fn status(&self) -> Status {

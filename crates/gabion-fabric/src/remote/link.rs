@@ -196,6 +196,12 @@ impl PeerLink {
         self.connection.outstanding()
     }
 
+    /// Whether bytes wait for the socket.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.connection.is_waiting()
+    }
+
     /// Why it is broken, if it is known to be.
     #[must_use]
     pub const fn error(&self) -> Option<&Error> {

@@ -1,0 +1,228 @@
+//! One peer: its connection, the regions of it that are mapped here, and replies in the order of
+//! the commands.
+//!
+//! ```text
+//!   commands ─┬─ chain into mapped regions ─► done at once ──────┐
+//!             └─ all else ─► socket ─► reply ─┬──────────────────┴─► slots ─► the core, in order
+//!                                             └─ Lent: the region is mapped first
+//! ```
+//!
+//! Where memory is shared every region is mapped before the core hears that it was lent. So all
+//! chains go the one way, and none overtakes another.
+
+use gabion_base::{Error, Result, Term};
+use gabion_fabric::remote::{PeerLink, SharedRegion, write_chain};
+use gabion_media::remote::{
+    ClientId, Notice, Refusal, RefusalReason, RegionId, Reply, Request, RequestNumber,
+};
+use gabion_ncl::{ChainPart, Command};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Who asks: for each request the same.
+pub(crate) struct Client {
+    pub(crate) owner: String,
+    pub(crate) client: ClientId,
+    pub(crate) token: Vec<u8>,
+}
+
+/// What a reply over the socket is for.
+enum Wire {
+    /// The command of this slot.
+    Command(u64),
+    /// A region to be lent, in this term.
+    Lend(u64, Term),
+    /// The mapping of a region that was lent, and the reply that waits for it.
+    Map(u64, RegionId, Reply),
+}
+
+/// A peer that is connected to.
+pub(crate) struct Link {
+    peer: PeerLink,
+    shares_memory: bool,
+    regions: BTreeMap<RegionId, SharedRegion>,
+    /// Replies of commands, in their order; the first is that of the slot `first`.
+    slots: VecDeque<Option<Reply>>,
+    first: u64,
+    wire: VecDeque<Wire>,
+    /// Requests of `wire` that were handed to the socket.
+    sent: usize,
+    /// Whether the socket is watched for room to send.
+    pub(crate) is_watched: bool,
+}
+
+impl Link {
+    pub(crate) fn new(peer: PeerLink, may_share: bool) -> Self {
+        Self {
+            shares_memory: may_share && peer.shares_memory(),
+            peer,
+            regions: BTreeMap::new(),
+            slots: VecDeque::new(),
+            first: 0,
+            wire: VecDeque::new(),
+            sent: 0,
+            is_watched: false,
+        }
+    }
+
+    pub(crate) const fn connection(&self) -> &PeerLink {
+        &self.peer
+    }
+
+    pub(crate) const fn shares_memory(&self) -> bool {
+        self.shares_memory
+    }
+
+    /// Whether requests wait to be sent.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.sent < self.wire.len()
+    }
+
+    /// Whether all that wait are the first ones: no reply is under way that would take them along.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// Carries out a command, or submits it. A reply comes back if it is the next one.
+    pub(crate) fn send(
+        &mut self,
+        from: &Client,
+        term: Term,
+        command: &Command,
+    ) -> Result<Option<Reply>> {
+        if let Command::Write { chain } = command
+            && self.shares_memory
+        {
+            let reply = self.write(chain)?;
+            if self.slots.is_empty() {
+                self.first += 1;
+                return Ok(Some(reply));
+            }
+            self.slots.push_back(Some(reply));
+            return Ok(None);
+        }
+        if let Command::Free { regions } = command {
+            regions.iter().for_each(|region| drop(self.regions.remove(region)));
+        }
+        let peer = &mut self.peer;
+        let (owner, client, token) = (&from.owner, from.client, &from.token);
+        let number =
+            command.with_request(owner, term, client, token, |request| peer.submit(&request))?;
+        self.submitted(number)?;
+        let slot = self.first + self.slots.len() as u64;
+        self.slots.push_back(None);
+        self.wire.push_back(match command {
+            Command::Lend { .. } if self.shares_memory => Wire::Lend(slot, term),
+            _ => Wire::Command(slot),
+        });
+        Ok(None)
+    }
+
+    fn submitted(&self, number: Option<RequestNumber>) -> Result<()> {
+        match number {
+            Some(_) => Ok(()),
+            None => Err(Error::limit(format!(
+                "peer {}: {} requests are outstanding, and no more are taken",
+                self.peer.peer(),
+                self.wire.len()
+            ))),
+        }
+    }
+
+    /// Writes a chain into mapped regions. One that was taken away refuses it.
+    fn write(&self, chain: &[Option<ChainPart>; 3]) -> Result<Reply> {
+        let mut parts = [const { None }; 3];
+        for (place, part) in parts.iter_mut().zip(chain.iter().flatten()) {
+            let region = self.regions.get(&part.region);
+            let region = region.ok_or_else(|| {
+                Error::corruption(format!("region {} is not mapped", part.region))
+            })?;
+            *place = Some((region, part.offset, &part.data[..]));
+        }
+        let written = match parts {
+            [Some(data), Some(cell), None] => write_chain(&[data, cell]),
+            [Some(cell), None, None] => write_chain(&[cell]),
+            [Some(data), Some(more), Some(cell)] => write_chain(&[data, more, cell]),
+            _ => return Err(Error::corruption("a chain without parts")),
+        };
+        let refused = |part: &ChainPart| {
+            Reply::Refused(Refusal::new(RefusalReason::Revoked, part.region.0, 0))
+        };
+        match (written, chain) {
+            (Ok(()), _) => Ok(Reply::Written),
+            (Err(error), [Some(part), ..]) if error.kind() == gabion_base::ErrorKind::Fenced => {
+                Ok(refused(part))
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Hands to the socket what was submitted.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.peer.flush()?;
+        self.sent = self.wire.len();
+        Ok(())
+    }
+
+    /// Sends once and receives once; [`Self::poll_reply`] is next, also after an error.
+    pub(crate) fn progress(&mut self) -> Result<()> {
+        let moved = self.peer.progress();
+        self.sent = self.wire.len();
+        let taken = self.take();
+        moved.and(taken)
+    }
+
+    fn take(&mut self) -> Result<()> {
+        while let Some(completed) = self.peer.poll_completed() {
+            let unasked = || Error::corruption("a reply to nothing");
+            let wire = self.wire.pop_front().ok_or_else(unasked)?;
+            self.sent = self.sent.saturating_sub(1);
+            match (wire, completed.reply) {
+                (Wire::Lend(slot, term), reply @ Reply::Lent { region, key, .. }) => {
+                    let number = self.peer.submit(&Request::Map { region, key, term })?;
+                    self.submitted(number)?;
+                    self.wire.push_back(Wire::Map(slot, region, reply));
+                }
+                (Wire::Command(slot) | Wire::Lend(slot, _), reply) => self.fill(slot, reply)?,
+                (Wire::Map(slot, region, lent), mapped @ Reply::Mapped { .. }) => {
+                    let shared = self.peer.take_mapped(region, &mapped)?;
+                    self.regions.insert(region, shared);
+                    self.fill(slot, lent)?;
+                }
+                (Wire::Map(slot, ..), refused @ Reply::Refused(_)) => {
+                    if matches!(&refused, Reply::Refused(refusal)
+                        if refusal.reason == RefusalReason::NotShared)
+                    {
+                        self.shares_memory = false;
+                        return Err(Error::unsupported(format!(
+                            "peer {}: it shares no memory",
+                            self.peer.peer()
+                        )));
+                    }
+                    self.fill(slot, refused)?;
+                }
+                (Wire::Map(..), _) => return Err(Error::corruption("a region was not mapped")),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, slot: u64, reply: Reply) -> Result<()> {
+        let place = slot.checked_sub(self.first).and_then(|at| self.slots.get_mut(at as usize));
+        let place = place.ok_or_else(|| Error::corruption("a reply to no command"))?;
+        *place = Some(reply);
+        Ok(())
+    }
+
+    /// The reply to the oldest command, if it is there.
+    pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
+        if !matches!(self.slots.front(), Some(Some(_))) {
+            return None;
+        }
+        self.first += 1;
+        self.slots.pop_front().flatten()
+    }
+
+    pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
+        self.peer.poll_notice()
+    }
+}

@@ -1,0 +1,552 @@
+//! The files of an application: an instance that runs, for all threads of a program.
+
+use crate::link::Client;
+use crate::report::{FileReport, InstanceReport, report_name};
+use crate::turn::{Attempt, Job, State, readiness, refused};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_control::{Store, Swapped, Version};
+use gabion_media::remote::ClientId;
+use gabion_ncl::{
+    Application, FileNumber, InMemory, Metadata, NameEdit, Number, Options, Stat, Status,
+};
+use rustix::event::{Timespec, epoll};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest sleep of a thread that takes turns: time is told to the core that often.
+const TURN_MAX: Duration = Duration::from_millis(20);
+/// How long the own thread leaves the sockets to those who wait, after one did.
+const STANDS_BACK: Duration = Duration::from_millis(10);
+/// How often an instance tells the store of itself, if something changed.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Lengths alone are told less often.
+const LENGTHS_EVERY: Duration = Duration::from_secs(10);
+/// A longer write is made in pieces of so many bytes, each of which waits for room.
+const PIECE_LEN: usize = 1 << 20;
+
+/// What an instance needs beside the core's options.
+#[derive(Clone, Debug)]
+pub struct LogsOptions {
+    /// Names and limits.
+    pub core: Options,
+    /// What peers ask for; empty for nothing.
+    pub token: Vec<u8>,
+    /// How long a peer may take to be connected to, and over a reply, in ms.
+    pub timeout_ms: u64,
+}
+
+impl LogsOptions {
+    /// The defaults of [`Options::new`], for an application of this name; 2 s for a reply.
+    #[must_use]
+    pub fn new(owner: &str) -> Self {
+        Self { core: Options::new(owner, random()), token: Vec::new(), timeout_ms: 2_000 }
+    }
+}
+
+/// What happened to the copies of an instance since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times at which copies were missing.
+    pub losses: u64,
+    /// Copies that were made in the place of lost ones.
+    pub replaced: u64,
+    /// How long the last such time was, in ms.
+    pub last_loss_ms: u64,
+    /// Connected peers that share their memory.
+    pub shared: usize,
+    /// Connected peers.
+    pub connected: usize,
+}
+
+/// A number that nobody else has.
+fn random() -> u64 {
+    use rustix::rand::{GetRandomFlags, getrandom};
+    let mut bytes = [0; 8];
+    while getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {}
+    u64::from_le_bytes(bytes)
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Something happened that may be waited for.
+    changed: Condvar,
+    /// Held by whoever takes the turns of the sockets.
+    turns: Mutex<()>,
+    epoll: Arc<OwnedFd>,
+    started: Instant,
+    waiting: AtomicUsize,
+    /// When somebody last waited, in µs since the start.
+    waited_us: AtomicU64,
+    instance: u64,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+/// The files of an application, as long as this lives. All calls may be made by any thread.
+pub struct Logs {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Logs {
+    /// Begins to recover the application's files. [`Self::wait_until_ready`] is next.
+    ///
+    /// # Errors
+    /// Invalid input for options that cannot be; I/O when the system refuses threads.
+    pub fn start(options: LogsOptions, store: Box<dyn Store + Send>) -> Result<Self> {
+        let LogsOptions { core, token, timeout_ms } = options;
+        if timeout_ms == 0 {
+            return Err(Error::invalid("the time for a reply: 0 ms; 1 or more is valid"));
+        }
+        let (owner, instance) = (core.owner.clone(), core.instance);
+        let client = Client { owner: owner.clone(), client: ClientId(random()), token };
+        let (jobs, work) = channel();
+        let (epoll, started) = (readiness()?, Instant::now());
+        let core = Application::new(core, InMemory, 0)?;
+        let around = (Arc::clone(&epoll), started);
+        let mut state = State::new(core, client, timeout_ms, around, jobs);
+        state.drive();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            turns: Mutex::new(()),
+            epoll,
+            started,
+            waiting: AtomicUsize::new(0),
+            waited_us: AtomicU64::new(0),
+            instance,
+        });
+        let mut logs = Self { shared: Arc::clone(&shared), threads: Vec::new() };
+        let of_store = Arc::clone(&shared);
+        let name = report_name(&owner);
+        logs.spawn("gabion-ncl-store", move || of_store.answer(store, &work, &name))?;
+        logs.spawn("gabion-ncl-logs", move || shared.run())?;
+        Ok(logs)
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        let failed = |e| Error::with_source(ErrorKind::Io, format!("thread {name}"), e);
+        self.threads.push(thread.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Waits until the files are there.
+    ///
+    /// # Errors
+    /// Fenced once a newer instance runs; unavailable by the options' `on_loss`.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        let ready = self.shared.wait(|state| Ok(state.core.is_ready()?.then_some(())));
+        ready.map_err(|error| {
+            let Ok(state) = self.shared.lock() else { return error };
+            let status = state.core.status();
+            let reasons = state.losses.reasons.iter();
+            let reasons: Vec<String> =
+                reasons.map(|(peer, why)| format!("{peer}: {why}")).collect();
+            let (count, wanted) = (status.registered, status.wanted);
+            let mut text = format!("{error}; {count} peers are registered");
+            if status.map.members.is_empty() {
+                text += &format!(", a new application takes {wanted}");
+            }
+            if !reasons.is_empty() {
+                text += &format!("; {}", reasons.join("; "));
+            }
+            Error::new(error.kind(), text)
+        })
+    }
+
+    /// Makes a change once there is room for its records.
+    fn change<T>(
+        &self,
+        change: impl Fn(&mut Application<InMemory>) -> Result<T>,
+    ) -> Result<(T, Number)> {
+        self.shared.wait(|state| {
+            state.handle_time();
+            if !state.core.is_ready()? || !state.core.has_room() {
+                return Ok(None);
+            }
+            let changed = change(&mut state.core)?;
+            let number = state.core.issued();
+            state.drive();
+            Ok(Some((changed, number)))
+        })
+    }
+
+    /// Waits until a record and all before it are acknowledged.
+    ///
+    /// # Durability
+    /// They survive the loss of any f peers at a time, and of this machine.
+    ///
+    /// # Errors
+    /// Fenced once a newer instance runs; unavailable by the options' `on_loss`. Then nobody knows
+    /// whether the record will be there.
+    pub fn wait_for(&self, number: Number) -> Result<()> {
+        self.shared.wait(|state| Ok(state.core.check(number)?.then_some(())))
+    }
+
+    /// Waits until all records so far are acknowledged.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn sync(&self) -> Result<()> {
+        let number = self.shared.lock()?.core.issued();
+        self.wait_for(number)
+    }
+
+    /// A new file. It ends with its last name.
+    ///
+    /// # Errors
+    /// Invalid input where the name is taken or no name; as [`Self::wait_for`].
+    pub fn create(&self, path: &str, metadata: Metadata) -> Result<FileNumber> {
+        let (file, number) = self.change(|core| core.create(path, metadata))?;
+        self.wait_for(number).map(|()| file)
+    }
+
+    /// Bytes at an offset, or zero bytes. They are acknowledged after [`Self::wait_for`] this
+    /// number.
+    ///
+    /// # Errors
+    /// Limit exceeded for a file that is too long; not found; as [`Self::wait_for`].
+    pub fn write(&self, file: FileNumber, offset: u64, data: &[u8]) -> Result<Number> {
+        let mut last = Number::ZERO;
+        let mut at = offset;
+        for piece in data.chunks(PIECE_LEN) {
+            last = self.change(|core| core.write(file, at, piece))?.0;
+            at += piece.len() as u64;
+        }
+        Ok(last)
+    }
+
+    /// Bytes at the end.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn append(&self, file: FileNumber, data: &[u8]) -> Result<Number> {
+        Ok(self.change(|core| core.append(file, data))?.0)
+    }
+
+    /// Another length.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn truncate(&self, file: FileNumber, len: u64) -> Result<Number> {
+        Ok(self.change(|core| core.truncate(file, len))?.0)
+    }
+
+    /// Other metadata, acknowledged when this returns.
+    ///
+    /// # Errors
+    /// Not found; as [`Self::wait_for`].
+    pub fn set_metadata(&self, file: FileNumber, metadata: Metadata) -> Result<()> {
+        let (_, number) = self.change(|core| core.set_metadata(file, metadata))?;
+        self.wait_for(number)
+    }
+
+    /// Several changes of names, all or none, acknowledged when this returns.
+    ///
+    /// # Errors
+    /// Not found for a file that does not exist; as [`Self::wait_for`].
+    pub fn edit_names(&self, edits: &[NameEdit]) -> Result<()> {
+        let (_, number) = self.change(|core| core.edit_names(edits))?;
+        self.wait_for(number)
+    }
+
+    /// Another name; a file that has it loses it. Acknowledged when this returns.
+    ///
+    /// # Errors
+    /// Not found; as [`Self::wait_for`].
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (_, number) = self.change(|core| core.rename(from, to))?;
+        self.wait_for(number)
+    }
+
+    /// A name less, acknowledged when this returns.
+    ///
+    /// # Errors
+    /// Not found; as [`Self::wait_for`].
+    pub fn unlink(&self, path: &str) -> Result<()> {
+        let (_, number) = self.change(|core| core.unlink(path))?;
+        self.wait_for(number)
+    }
+
+    /// The file of a name.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until_ready`].
+    pub fn find(&self, path: &str) -> Result<Option<FileNumber>> {
+        self.shared.lock()?.core.find(path)
+    }
+
+    /// The names that begin with a text, in their order.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until_ready`].
+    pub fn list(&self, prefix: &str) -> Result<Vec<(String, FileNumber)>> {
+        self.shared.lock()?.core.list(prefix)
+    }
+
+    /// What is known of a file.
+    ///
+    /// # Errors
+    /// Not found; as [`Self::wait_until_ready`].
+    pub fn stat(&self, file: FileNumber) -> Result<Stat> {
+        self.shared.lock()?.core.stat(file)
+    }
+
+    /// Bytes of a file, from this process's mirror. Returns how many there are before its end.
+    ///
+    /// # Errors
+    /// Not found; as [`Self::wait_until_ready`].
+    pub fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.shared.lock()?.core.read(file, offset, into)
+    }
+
+    /// What it does, for operators.
+    ///
+    /// # Errors
+    /// I/O after a panic.
+    pub fn status(&self) -> Result<(Status, Counts)> {
+        let state = self.shared.lock()?;
+        let status = state.core.status();
+        let (shared, connected) = state.connected();
+        let (losses, last_loss_ms) = (state.losses.count, state.losses.last_ms);
+        let counts = Counts { losses, replaced: status.replaced, last_loss_ms, shared, connected };
+        Ok((status, counts))
+    }
+}
+
+impl Drop for Logs {
+    /// Ends the instance, and tells the store, so that the next one need not wait. Records that are
+    /// not acknowledged may be lost.
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.shared.lock() {
+            state.close();
+        }
+        self.shared.changed.notify_all();
+        // A panic of a thread was printed there.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> Result<Guard<'_>> {
+        let panicked = |_| Error::io("near-compute logs: a thread panicked, nothing more is done");
+        self.state.lock().map_err(panicked)
+    }
+
+    /// Whatever the core wanted to be connected to, each by a thread of its own.
+    fn after(self: &Arc<Self>, state: &mut State) {
+        for attempt in state.to_connect.drain(..) {
+            let shared = Arc::clone(self);
+            let body = move || shared.connect(&attempt);
+            // Without a thread the peer is late, and is lost.
+            drop(std::thread::Builder::new().name("gabion-ncl-connect".into()).spawn(body));
+        }
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    fn connect(self: &Arc<Self>, attempt: &Attempt) {
+        let made = attempt.run();
+        if let Ok(mut state) = self.lock() {
+            state.connected_to(attempt, made);
+            state.flush(true);
+            self.after(&mut state);
+        }
+    }
+
+    /// Calls `ask` until it has something, with turns of the sockets between.
+    fn wait<T>(
+        self: &Arc<Self>,
+        mut ask: impl FnMut(&mut State) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let mut state = self.lock()?;
+        if let Some(found) = ask(&mut state)? {
+            if !state.to_connect.is_empty() {
+                self.after(&mut state);
+            }
+            return Ok(found);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let found = self.wait_in_turns(state, &mut ask);
+        self.waited_us.store(self.started.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        // Another one that waits takes the turns from here on.
+        self.changed.notify_all();
+        found
+    }
+
+    fn wait_in_turns<'a, T>(
+        self: &'a Arc<Self>,
+        mut state: Guard<'a>,
+        ask: &mut impl FnMut(&mut State) -> Result<Option<T>>,
+    ) -> Result<T> {
+        loop {
+            state.flush(true);
+            self.after(&mut state);
+            match self.turns.try_lock() {
+                Ok(turns) => {
+                    drop(state);
+                    self.take_turn()?;
+                    drop(turns);
+                    state = self.lock()?;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let panicked = |_| Error::io("near-compute logs: a thread panicked");
+                    state = self.changed.wait_timeout(state, TURN_MAX).map_err(panicked)?.0;
+                }
+                Err(TryLockError::Poisoned(_)) => {
+                    return Err(Error::io("near-compute logs: a thread panicked"));
+                }
+            }
+            if let Some(found) = ask(&mut state)? {
+                self.after(&mut state);
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Waits for the sockets once, and does what follows. The caller has the turns.
+    fn take_turn(self: &Arc<Self>) -> Result<()> {
+        let mut events = [const { MaybeUninit::uninit() }; 32];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: TURN_MAX.as_nanos() as _ };
+        let ready = match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => &mut [],
+            Err(error) => return Err(refused("readiness of sockets", error)),
+        };
+        let mut state = self.lock()?;
+        for event in ready.iter() {
+            let number = event.data.u64();
+            state.handle_ready(number);
+        }
+        state.handle_time();
+        state.flush(true);
+        self.after(&mut state);
+        Ok(())
+    }
+
+    /// The instance's own thread: turns while nobody waits, and reports.
+    fn run(self: &Arc<Self>) {
+        let mut reports = Reports::default();
+        loop {
+            let since = self.started.elapsed().as_micros() as u64;
+            let since = since.saturating_sub(self.waited_us.load(Ordering::Relaxed));
+            let is_wanted = self.waiting.load(Ordering::Relaxed) > 0;
+            if is_wanted || since < STANDS_BACK.as_micros() as u64 {
+                std::thread::sleep(STANDS_BACK);
+            }
+            let taken = match self.turns.try_lock() {
+                Ok(_turns) => self.take_turn(),
+                Err(_) => Ok(()),
+            };
+            let Ok(mut state) = self.lock() else { return };
+            if state.is_closed || taken.is_err() {
+                return;
+            }
+            if let Some(report) = reports.next(&state, self.instance) {
+                state.report(report);
+            }
+            state.handle_time();
+            self.after(&mut state);
+        }
+    }
+
+    /// The store's thread.
+    fn answer(
+        self: &Arc<Self>,
+        mut store: Box<dyn Store + Send>,
+        work: &Receiver<Job>,
+        report_name: &str,
+    ) {
+        let mut report_version = Version::NONE;
+        for job in work {
+            match job {
+                Job::Core(asker, operation) => {
+                    let reply = operation.run(&mut *store);
+                    let Ok(mut state) = self.lock() else { return };
+                    let now_ms = state.now_ms();
+                    state.core.handle_store(now_ms, asker, reply);
+                    state.drive();
+                    state.flush(true);
+                    self.after(&mut state);
+                }
+                Job::Report(bytes) => {
+                    // It is told again when something changes.
+                    match store.swap(report_name, report_version, &bytes) {
+                        Ok(Swapped::Stored(version)) => report_version = version,
+                        Ok(Swapped::Lost(found)) => {
+                            report_version = found.map_or(Version::NONE, |found| found.version);
+                            let again = store.swap(report_name, report_version, &bytes);
+                            if let Ok(Swapped::Stored(version)) = again {
+                                report_version = version;
+                            }
+                        }
+                        Err(_) => {}
+                    }
+                }
+                Job::Last(operation) => {
+                    // The lease ends by itself if nobody is told.
+                    operation.into_iter().for_each(|operation| {
+                        let _ = operation.run(&mut *store);
+                    });
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// When an instance tells of itself.
+#[derive(Default)]
+struct Reports {
+    told: Option<(InstanceReport, Instant)>,
+}
+
+impl Reports {
+    fn next(&mut self, state: &State, instance: u64) -> Option<Vec<u8>> {
+        if self.told.as_ref().is_some_and(|(_, at)| at.elapsed() < REPORT_EVERY) {
+            return None;
+        }
+        let files = state.core.list("").ok()?;
+        let files = files.into_iter().filter_map(|(name, file)| {
+            Some(FileReport { name, len: state.core.stat(file).ok()?.len })
+        });
+        let (status, (shared, _)) = (state.core.status(), state.connected());
+        let report = InstanceReport {
+            term: status.term,
+            instance,
+            process: std::process::id(),
+            copies: status.copies as u32,
+            wanted: status.wanted as u32,
+            shared: shared as u32,
+            losses: state.losses.count,
+            replaced: status.replaced,
+            last_loss_ms: state.losses.last_ms,
+            files: files.collect(),
+        };
+        let is_new = match &self.told {
+            None => true,
+            Some((told, at)) => {
+                !told.is_alike(&report) || (*told != report && at.elapsed() >= LENGTHS_EVERY)
+            }
+        };
+        if !is_new {
+            if let Some((_, at)) = &mut self.told
+                && at.elapsed() > LENGTHS_EVERY
+            {
+                *at = Instant::now();
+            }
+            return None;
+        }
+        let bytes = report.encode();
+        self.told = Some((report, Instant::now()));
+        Some(bytes)
+    }
+}

@@ -1,0 +1,370 @@
+//! Files at real peers: over sockets and in shared memory, in one process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test of a shell: it has sockets, threads and a clock"
+)]
+
+use gabion_base::{ErrorKind, Result};
+use gabion_control::store::MemoryStore;
+use gabion_control::{Store, Swapped, Version, Versioned};
+use gabion_fabric::remote::{PeerServer, ServerOptions};
+use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
+use gabion_ncl::map::PeerRecord;
+use gabion_ncl::{Metadata, OnLoss};
+use gabion_ncl_driver::address::PeerAddress;
+use gabion_ncl_driver::registry::Registrar;
+use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const APP: &str = "app";
+
+/// A store that all parties of a test share.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<MemoryStore>>);
+
+impl Store for Shared {
+    fn get(&mut self, name: &str) -> Result<Option<Versioned>> {
+        self.0.lock().unwrap().get(name)
+    }
+
+    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Versioned)>> {
+        self.0.lock().unwrap().list(prefix)
+    }
+
+    fn swap(&mut self, name: &str, expected: Version, value: &[u8]) -> Result<Swapped> {
+        self.0.lock().unwrap().swap(name, expected, value)
+    }
+}
+
+/// How programs reach the peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    SharedMemory,
+}
+
+struct Rig {
+    store: Shared,
+    way: Way,
+    dir: PathBuf,
+    peers: Vec<Option<(PeerServer, Registrar)>>,
+    runs: u32,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Rig {
+    fn new(way: Way, peers: usize) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("gabion-logs-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut rig = Self { store: Shared::default(), way, dir, peers: Vec::new(), runs: 0 };
+        for _ in 0..peers {
+            rig.peers.push(None);
+            rig.start(rig.peers.len() - 1);
+        }
+        rig
+    }
+
+    /// A run of a peer.
+    fn start(&mut self, index: usize) {
+        self.peers[index] = None;
+        self.runs += 1;
+        let (peer, incarnation) = (PeerId(index as u64 + 1), Incarnation(self.runs));
+        let (mut tcp, mut unix) = (None, None);
+        let path = self.dir.join(format!("peer-{index}-{}", self.runs));
+        match self.way {
+            Way::Tcp => tcp = Some(TcpListener::bind("127.0.0.1:0").unwrap()),
+            Way::SharedMemory => unix = Some(UnixListener::bind(&path).unwrap()),
+        }
+        let here = tcp.as_ref().map(|tcp| tcp.local_addr().unwrap());
+        let address = PeerAddress::here(here, unix.is_some().then_some(&path));
+        let config = PeerConfig::new(peer, incarnation, 64 * MIB);
+        let options = ServerOptions { config, tcp, unix, greeting_timeout_ms: 5_000 };
+        let server = PeerServer::start(options).unwrap();
+        let (store, renew) = (Box::new(self.store.clone()), Duration::from_secs(60));
+        let mut registrar = Registrar::new(store, (peer, incarnation), "", &address, renew);
+        registrar.register(64 * MIB).unwrap();
+        self.peers[index] = Some((server, registrar));
+    }
+
+    fn kill(&mut self, index: usize) {
+        self.peers[index] = None;
+    }
+
+    fn options(&self) -> LogsOptions {
+        let mut options = LogsOptions::new(APP);
+        options.core.takes_over = true;
+        options.core.cooling_ms = 100;
+        options
+    }
+
+    fn open(&self, options: LogsOptions) -> Logs {
+        let logs = Logs::start(options, Box::new(self.store.clone())).unwrap();
+        logs.wait_until_ready().unwrap();
+        logs
+    }
+}
+
+fn bytes(logs: &Logs, name: &str) -> Vec<u8> {
+    let file = logs.find(name).unwrap().expect("it is there");
+    let mut bytes = vec![0; logs.stat(file).unwrap().len as usize];
+    assert_eq!(logs.read(file, 0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_for_the_next_instance() {
+    for way in [Way::Tcp, Way::SharedMemory] {
+        let rig = Rig::new(way, 3);
+        let first = rig.open(rig.options());
+        let file = first.create("a.log", Metadata { mode: 0o600, ..Metadata::default() }).unwrap();
+        let mut expected = Vec::new();
+        for at in 0..2_000u32 {
+            let record = [at as u8; 100];
+            first.append(file, &record).unwrap();
+            expected.extend(record);
+            if at % 10 == 0 {
+                first.sync().unwrap();
+            }
+        }
+        // Past the first part of a file, so that further regions are lent.
+        first.write(file, 3 << 20, &[7; 5000]).unwrap();
+        expected.resize(3 << 20, 0);
+        expected.extend([7; 5000]);
+        first.sync().unwrap();
+        let (_, counts) = first.status().unwrap();
+        let shared = if way == Way::SharedMemory { 3 } else { 0 };
+        assert_eq!((counts.shared, counts.connected), (shared, 3), "{way:?}");
+        // Nothing is said to the store: as after a crash.
+        std::mem::forget(first);
+        let second = rig.open(rig.options());
+        assert!(bytes(&second, "a.log") == expected, "{way:?}: other bytes");
+        assert_eq!(second.stat(file).unwrap().entry.metadata.mode, 0o600);
+    }
+}
+
+/// docs/faults.md: N2
+#[test]
+fn a_lost_peer_is_replaced_under_load_and_nothing_is_lost() {
+    for way in [Way::Tcp, Way::SharedMemory] {
+        let mut rig = Rig::new(way, 4);
+        let logs = rig.open(rig.options());
+        let file = logs.create("a.log", Metadata::default()).unwrap();
+        let count = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in 0..u64::MAX {
+                    logs.append(file, &at.to_le_bytes()).unwrap();
+                    logs.sync().unwrap();
+                    if count.fetch_add(1, Ordering::Relaxed) == u64::MAX / 2 {
+                        return;
+                    }
+                }
+            });
+            for victim in 0..4 {
+                let before = count.load(Ordering::Relaxed);
+                until("it writes", || count.load(Ordering::Relaxed) > before + 100);
+                rig.kill(victim);
+                let is_whole = || {
+                    let (status, counts) = logs.status().unwrap();
+                    let gone = status.map.members.iter().all(|it| it.peer.0 != victim as u64 + 1);
+                    gone && status.copies == 3 && counts.connected == 3
+                };
+                until("it is replaced", is_whole);
+                rig.start(victim);
+            }
+            count.store(u64::MAX / 2, Ordering::Relaxed);
+        });
+        let (_, counts) = logs.status().unwrap();
+        println!("{way:?}: {counts:?}");
+        assert!(counts.replaced >= 3, "{counts:?}");
+        let expected = bytes(&logs, "a.log");
+        std::mem::forget(logs);
+        let next = rig.open(rig.options());
+        let found = bytes(&next, "a.log");
+        assert!(found == expected, "{way:?}: {} of {} bytes", found.len(), expected.len());
+        for (at, record) in found.chunks(8).enumerate() {
+            assert_eq!(record, (at as u64).to_le_bytes());
+        }
+    }
+}
+
+/// docs/faults.md: N7
+#[test]
+fn a_former_instance_cannot_write_once_there_is_another() {
+    for way in [Way::Tcp, Way::SharedMemory] {
+        let rig = Rig::new(way, 3);
+        let former = rig.open(rig.options());
+        let file = former.create("a.log", Metadata::default()).unwrap();
+        former.append(file, b"old").unwrap();
+        former.sync().unwrap();
+        let next = rig.open(rig.options());
+        let written = former.append(file, b"late").and_then(|number| former.wait_for(number));
+        let error = written.expect_err("it was replaced");
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{way:?}: {error}");
+        assert_eq!(former.append(file, b"x").unwrap_err().kind(), ErrorKind::Fenced);
+        next.append(file, b"new").unwrap();
+        next.sync().unwrap();
+        drop((former, next));
+        let last = rig.open(rig.options());
+        assert_eq!(bytes(&last, "a.log"), b"oldnew");
+    }
+}
+
+#[test]
+fn with_too_few_peers_calls_wait_and_then_say_how_many_there_are() {
+    let mut rig = Rig::new(Way::SharedMemory, 2);
+    let mut options = rig.options();
+    options.core.on_loss = OnLoss::FailAfter(300);
+    let logs = Logs::start(options.clone(), Box::new(rig.store.clone())).unwrap();
+    let error = logs.wait_until_ready().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("2 peers are registered"), "{error}");
+    assert!(error.to_string().contains("a new application takes 3"), "{error}");
+    drop(logs);
+    rig.peers.push(None);
+    rig.start(2);
+    let logs = rig.open(options.clone());
+    let file = logs.create("a.log", Metadata::default()).unwrap();
+    logs.append(file, b"kept").unwrap();
+    logs.sync().unwrap();
+    // One may be lost.
+    rig.kill(0);
+    logs.append(file, b", too").unwrap();
+    logs.sync().unwrap();
+    rig.kill(1);
+    let lost = logs.append(file, b"!").and_then(|number| logs.wait_for(number)).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Unavailable, "{lost}");
+    assert!(lost.to_string().contains("of 3 copies are within reach"), "{lost}");
+    drop(logs);
+    // The one that is left has all, but nobody can know that: nothing empty or shorter is shown.
+    let logs = Logs::start(options, Box::new(rig.store.clone())).unwrap();
+    let error = logs.wait_until_ready().unwrap_err();
+    assert!(error.to_string().contains("1 of 3 copies are within reach"), "{error}");
+    assert!(logs.list("").is_err());
+}
+
+/// docs/faults.md: N6
+#[test]
+fn regions_that_nobody_names_any_more_are_freed_by_their_peer() {
+    let mut rig = Rig::new(Way::Tcp, 4);
+    let logs = rig.open(rig.options());
+    logs.create("a.log", Metadata::default()).unwrap();
+    let used = |rig: &Rig, index: usize| {
+        let (server, _) = rig.peers[index].as_ref().unwrap();
+        server.with(|peer| peer.usage().regions).unwrap()
+    };
+    let free_leaks = |rig: &mut Rig, index: usize| {
+        let (server, registrar) = rig.peers[index].as_mut().unwrap();
+        registrar.free_leaks(server).unwrap()
+    };
+    let with: Vec<usize> = (0..4).filter(|index| used(&rig, *index) > 0).collect();
+    assert_eq!(with.len(), 3);
+    for index in &with {
+        assert_eq!(free_leaks(&mut rig, *index), 0, "peer {index} has what the map names");
+    }
+    // A peer says that it is to end: it is replaced, and has its regions for nothing.
+    let (server, _) = rig.peers[with[0]].as_ref().unwrap();
+    server.with(gabion_media::remote::Peer::drain).unwrap();
+    until("another has the copy", || {
+        (0..4).all(|index| index == with[0] || used(&rig, index) > 0)
+            && logs.status().unwrap().0.copies == 3
+    });
+    until("its regions are known to be nobody's", || free_leaks(&mut rig, with[0]) > 0);
+    assert_eq!(used(&rig, with[0]), 0);
+}
+
+#[test]
+fn many_threads_write_at_once() {
+    for way in [Way::Tcp, Way::SharedMemory] {
+        let rig = Rig::new(way, 3);
+        let logs = rig.open(rig.options());
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let logs = &logs;
+                scope.spawn(move || {
+                    let name = format!("{thread}.log");
+                    let file = logs.create(&name, Metadata::default()).unwrap();
+                    for at in 0..300u64 {
+                        let number = logs.append(file, &at.to_le_bytes()).unwrap();
+                        logs.wait_for(number).unwrap();
+                    }
+                });
+            }
+        });
+        std::mem::forget(logs);
+        let next = rig.open(rig.options());
+        for thread in 0..8 {
+            let expected: Vec<u8> = (0..300u64).flat_map(u64::to_le_bytes).collect();
+            assert!(bytes(&next, &format!("{thread}.log")) == expected, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_registers_again_is_one_record_and_an_earlier_run_of_it_is_told() {
+    let mut rig = Rig::new(Way::Tcp, 1);
+    let (_, mut former) = rig.peers[0].take().unwrap();
+    rig.start(0);
+    let mut store = rig.store.clone();
+    let listed = store.list("ncl/peers/").unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(PeerRecord::decode(&listed[0].1.value).unwrap().incarnation, Incarnation(2));
+    let error = former.withdraw().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    let (_, registrar) = rig.peers[0].as_mut().unwrap();
+    registrar.withdraw().unwrap();
+    let listed = store.list("ncl/peers/").unwrap();
+    let record = PeerRecord::decode(&listed[0].1.value).unwrap();
+    assert_eq!((record.free_bytes, record.address.as_str()), (0, ""));
+}
+
+#[test]
+fn the_interposers_store_has_names_of_any_bytes_and_exchanges_two() {
+    use gabion_mirror::files::{LogFiles, Metadata, NameChange};
+    let rig = Rig::new(Way::SharedMemory, 3);
+    let mut files = PeerFiles::new(Arc::new(rig.open(rig.options())));
+    assert_eq!(files.recover().unwrap(), []);
+    let metadata = Metadata { mode: 0o640, user: 3, group: 4 };
+    let one = files.create(b"a\xff", metadata).unwrap();
+    let two = files.create(b"b%", metadata).unwrap();
+    files.pwrite(one, 0, b"one").unwrap();
+    files.pwrite(two, 2, b"two").unwrap();
+    files.sync().unwrap();
+    let changes = [NameChange::Set(b"b%".to_vec(), one), NameChange::Set(b"a\xff".to_vec(), two)];
+    files.edit_names(&changes).unwrap();
+    files.truncate(one, 2).unwrap();
+    files.sync().unwrap();
+    let mut next = PeerFiles::new(Arc::new(rig.open(rig.options())));
+    let found = next.recover().unwrap();
+    let named = |name: &[u8]| found.iter().find(|it| it.names == [name.to_vec()]).unwrap();
+    assert_eq!((named(b"b%").file, named(b"b%").len), (one, 2));
+    assert_eq!((named(b"a\xff").file, named(b"a\xff").len), (two, 5));
+    assert_eq!(named(b"b%").metadata, metadata);
+    let mut read = [9; 5];
+    assert_eq!(next.read(two, 0, &mut read).unwrap(), 5);
+    assert_eq!(&read, b"\0\0two");
+    next.edit_names(&[NameChange::Remove(b"b%".to_vec())]).unwrap();
+    assert_eq!(next.recover().unwrap().len(), 1);
+}
