@@ -1,18 +1,24 @@
 //! `gabion ncl`: near-compute logs (docs/near-compute-logs.md).
 //!
+//! - [`controller`]: the store that peers and programs meet in.
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
-//! - [`status`]: what a peer holds and has done.
+//! - [`status`]: what a peer holds and has done; [`overview`]: all that a controller knows.
 //! - [`mod@run`]: a program under the interposer.
+//! - [`sockets`]: what these processes have in common.
 
+mod controller;
 mod identity;
+mod overview;
 mod peer;
 mod run;
+mod sockets;
 mod status;
 
 use clap::{Args, Subcommand};
 use gabion_base::Result;
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
+use gabion_ncl_driver::store::RemoteStore;
 use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -20,17 +26,40 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum NclCommand {
+    /// Keep what log peers and programs have to agree on: who has which memory of which program.
+    /// Without it writes go on; programs start, and peers are replaced, with it alone
+    Controller(ControllerOptions),
     /// Lend memory of this machine to logs of programs. SIGTERM drains: nothing more is lent, and
     /// it ends once all regions are given back
     Peer(PeerOptions),
-    /// Say what a peer holds and has done
+    /// Say what a peer holds and has done, or what a controller knows of peers and programs
     Status(StatusOptions),
     /// Run a program; files whose names match are mirrored, all others are as ever
     Run(RunOptions),
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ControllerOptions {
+    /// Where its store is; made if it is not there. It takes 68 MiB
+    #[arg(long, value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// TCP address for other machines [default: none]. Other than loopback it takes --token-file
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Unix socket for this machine [default: DIR/socket]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// A file with what peers and programs have to show: 1 to 1,024 bytes, a last line feed aside
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct PeerOptions {
+    /// The controller at which it registers: ADDR, a Unix socket, or the directory of one [default:
+    /// none, and nobody finds it]
+    #[arg(long, value_name = "PLACE", value_parser = parse_controller)]
+    pub(crate) controller: Option<LinkAddress>,
     /// Memory to lend at most, 1MiB or more
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: u64,
@@ -47,7 +76,8 @@ pub(crate) struct PeerOptions {
     /// The machine or rack that it fails together with. Told to whoever spreads copies
     #[arg(long, value_name = "NAME", default_value = "")]
     pub(crate) failure_domain: String,
-    /// A file with what clients have to show: 1 to 1,024 bytes, a last line feed aside
+    /// A file with what clients have to show, and what this peer shows to the controller: 1 to 1,024
+    /// bytes, a last line feed aside
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Regions at a time, 1 to 65536. Each takes an open file
@@ -87,10 +117,28 @@ pub(crate) struct RunOptions {
     /// directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Keep the bytes in a directory of this machine, where nothing is replicated and nothing is
-    /// synced to the disk: they survive the program, not the machine [default: log peers, which
-    /// this version cannot use for it]
-    #[arg(long, value_name = "DIR")]
+    /// Keep the bytes at log peers that are registered at this controller: ADDR, a Unix socket, or
+    /// the directory of one
+    #[arg(long, value_name = "PLACE", value_parser = parse_controller)]
+    pub(crate) controller: Option<LinkAddress>,
+    /// Losses of peers at a time that lose nothing, 1 to 7: 2N+1 peers have the bytes
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "controller",
+        value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub(crate) f: u8,
+    /// Seconds that calls wait while more than f peers are lost; then they fail with EIO, for ever,
+    /// and a start fails. 0: they wait until enough are back
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "controller")]
+    pub(crate) peer_timeout: u64,
+    /// A former run of the application is known to be dead: do not wait 3 s for its lease. One that
+    /// lives after all writes no more
+    #[arg(long, requires = "controller")]
+    pub(crate) take_over: bool,
+    /// A file with what controller and peers ask for
+    #[arg(long, value_name = "FILE", requires = "controller")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Instead of peers: keep the bytes in a directory of this machine, where nothing is replicated
+    /// and nothing is synced to the disk: they survive the program, not the machine
+    #[arg(long, value_name = "DIR", conflicts_with = "controller")]
     pub(crate) store: Option<PathBuf>,
     /// Each write waits until it is stored; else only syncs do, and writes of files opened with
     /// O_DSYNC
@@ -101,7 +149,7 @@ pub(crate) struct RunOptions {
     pub(crate) program: Vec<OsString>,
 }
 
-/// The way to find a peer: one of three.
+/// The way to find a peer or a controller: one of four.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct PeerPlace {
@@ -114,18 +162,41 @@ struct PeerPlace {
     /// The peer at this TCP address
     #[arg(long, value_name = "ADDR")]
     connect: Option<SocketAddr>,
+    /// Peers and programs of this controller: ADDR, a Unix socket, or the directory of one
+    #[arg(long, value_name = "PLACE", value_parser = parse_controller)]
+    controller: Option<LinkAddress>,
 }
 
 impl StatusOptions {
     fn address(&self) -> LinkAddress {
-        let PeerPlace { directory, socket, connect } = &self.place;
+        let PeerPlace { directory, socket, connect, .. } = &self.place;
         let path = directory.as_deref().map(default_socket).or_else(|| socket.clone());
         match (path, connect) {
             (Some(path), _) => LinkAddress::Unix(path),
             (None, Some(address)) => LinkAddress::Tcp(*address),
-            (None, None) => unreachable!("one of three is required"),
+            (None, None) => {
+                unreachable!("one of four is required, and a controller is none of a peer")
+            }
         }
     }
+}
+
+/// A controller's place: an address, a Unix socket or the directory that has one.
+fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(LinkAddress::Tcp(address));
+    }
+    let path = Path::new(text);
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Ok(LinkAddress::Unix(default_socket(path))),
+        Ok(_) => Ok(LinkAddress::Unix(path.to_owned())),
+        Err(_) => Err("no address as 127.0.0.1:7000, and no socket or directory either".into()),
+    }
+}
+
+/// The store of a controller. Nothing is asked yet.
+fn remote_store(controller: &LinkAddress, token: Option<&[u8]>) -> RemoteStore {
+    RemoteStore::new(controller.clone(), token.unwrap_or_default().to_vec())
 }
 
 fn default_socket(directory: &Path) -> PathBuf {
@@ -135,8 +206,12 @@ fn default_socket(directory: &Path) -> PathBuf {
 /// `mask` is the one that files of a program are made with.
 pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
     match command {
+        NclCommand::Controller(options) => controller::run(options),
         NclCommand::Peer(options) => peer::run(options),
-        NclCommand::Status(options) => status::run(options),
+        NclCommand::Status(options) => match &options.place.controller {
+            Some(controller) => overview::run(options, controller),
+            None => status::run(options),
+        },
         NclCommand::Run(options) => run::run(options, mask),
     }
 }

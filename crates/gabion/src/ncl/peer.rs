@@ -1,33 +1,32 @@
 //! `gabion ncl peer`: lends memory until it is told to end.
 
 use super::identity::Identity;
-use super::{PeerOptions, default_socket};
+use super::sockets::{SocketFile, check_listen, listen_tcp, read_token, say, signals};
+use super::{PeerOptions, default_socket, remote_store};
 use crate::cluster::failed;
-use crate::owned::{in_the_way, remove_socket};
 use crate::units::{count, size};
 use gabion_base::units::MIB;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::{PeerServer, ServerOptions};
 use gabion_media::remote::PeerConfig;
-use gabion_media::remote::message::{DOMAIN_LEN_MAX, TOKEN_LEN_MAX};
+use gabion_media::remote::message::DOMAIN_LEN_MAX;
+use gabion_ncl_driver::address::PeerAddress;
+use gabion_ncl_driver::registry::Registrar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::io::Write;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 const MEMORY_MIN: u64 = MIB;
 /// Open files beside those of regions: connections, sockets, the terminal.
 const OTHER_FILES: u64 = 512;
-/// Longest path of a Unix socket in bytes: the kernel's.
-const SOCKET_PATH_MAX: usize = 107;
 /// How long a client that connects may be silent.
 const GREETING_TIMEOUT_MS: u64 = 5_000;
+/// How often a peer looks after its place at the controller.
+const REGISTER_EVERY: Duration = Duration::from_secs(1);
+/// How often it registers though nothing has changed.
+const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// How often a peer that drains, or might have failed, is looked at.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -36,15 +35,11 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     let token = options.token_file.as_deref().map(read_token).transpose()?;
     raise_open_files(options.regions)?;
     let identity = Identity::begin(&options.directory)?;
-    let socket = SocketFile::listen(options)?;
-    let tcp = match options.listen {
-        Some(address) => Some(TcpListener::bind(address).map_err(|e| {
-            let message = format!("--listen {address}: cannot be listened on");
-            Error::with_source(ErrorKind::Io, message, e)
-        })?),
-        None => None,
-    };
+    let path = options.socket.clone().unwrap_or_else(|| default_socket(&options.directory));
+    let socket = SocketFile::listen(path)?;
+    let tcp = listen_tcp(options.listen)?;
     let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+    let registrar = registrar(options, &identity, token.as_deref(), (address, &socket.path));
     let mut config = PeerConfig::new(identity.id, identity.incarnation, options.memory);
     (config.regions_max, config.ready_bytes) = (options.regions, options.ready);
     config.failure_domain.clone_from(&options.failure_domain);
@@ -72,14 +67,57 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     if let Some(address) = address {
         say(&format!("  TCP {address}"));
     }
-    serve(&server, &signals, Duration::from_secs(options.drain_timeout))
+    let drain_timeout = Duration::from_secs(options.drain_timeout);
+    let (ends, ended) = channel();
+    std::thread::scope(|scope| {
+        if let Some(registrar) = registrar {
+            scope.spawn(|| keep_registered(&server, registrar, ended));
+        }
+        let served = serve(&server, &signals, drain_timeout);
+        drop(ends);
+        served
+    })
 }
 
-/// A line that a program which started this one may wait for.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // Nobody listens if it fails.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+/// The place of this peer at the controller, if it has one. Peers and controller have one token.
+fn registrar(
+    options: &PeerOptions,
+    identity: &Identity,
+    token: Option<&[u8]>,
+    (tcp, socket): (Option<SocketAddr>, &Path),
+) -> Option<Registrar> {
+    let store = remote_store(options.controller.as_ref()?, token);
+    let (peer, domain) = ((identity.id, identity.incarnation), &options.failure_domain);
+    let address = PeerAddress::here(tcp, Some(socket));
+    Some(Registrar::new(Box::new(store), peer, domain, &address, RENEW_EVERY))
+}
+
+/// Registers, says again what has changed, and frees what has leaked, until `ended`. Then nobody is
+/// to ask for this peer.
+fn keep_registered(server: &PeerServer, mut registrar: Registrar, ended: Receiver<()>) {
+    let mut said = None;
+    loop {
+        let done = server.with(|peer| peer.usage()).and_then(|usage| {
+            match usage.is_draining {
+                true => registrar.withdraw(),
+                false => registrar.register(usage.free_bytes()),
+            }?;
+            registrar.free_leaks(server)
+        });
+        let word = match done {
+            Ok(_) => "registered at the controller".to_owned(),
+            Err(error) => format!("not registered: {error}"),
+        };
+        if said.as_ref() != Some(&word) {
+            say(&format!("  {word}"));
+            said = Some(word);
+        }
+        if ended.recv_timeout(REGISTER_EVERY) != Err(RecvTimeoutError::Timeout) {
+            // Whoever asks for it meanwhile finds nobody.
+            let _ = registrar.withdraw();
+            return;
+        }
+    }
 }
 
 fn serve(server: &PeerServer, signals: &Receiver<()>, drain_timeout: Duration) -> Result<u8> {
@@ -113,21 +151,6 @@ fn serve(server: &PeerServer, signals: &Receiver<()>, drain_timeout: Duration) -
     Ok(0)
 }
 
-fn signals() -> Result<Receiver<()>> {
-    let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be waited for", e);
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-    let (told, tells) = channel();
-    let watch = move || {
-        for _ in signals.forever() {
-            if told.send(()).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("gabion-signals".into()).spawn(watch).map_err(failed)?;
-    Ok(tells)
-}
-
 fn check(options: &PeerOptions) -> Result<()> {
     if options.memory < MEMORY_MIN {
         return Err(Error::invalid(format!("--memory {}: 1MiB or more is valid", options.memory)));
@@ -147,15 +170,7 @@ fn check(options: &PeerOptions) -> Result<()> {
             options.failure_domain.len()
         )));
     }
-    match options.listen {
-        Some(address) if !address.ip().is_loopback() && options.token_file.is_none() => {
-            Err(Error::invalid(format!(
-                "--listen {address}: other machines reach it, so it takes --token-file; \
-                 without one only loopback is valid"
-            )))
-        }
-        _ => Ok(()),
-    }
+    check_listen(options.listen, options.token_file.is_some())
 }
 
 /// Bytes of memory of this machine, where the kernel tells.
@@ -164,22 +179,6 @@ fn machine_memory() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-/// The content of a file of `--token-file`.
-pub(super) fn read_token(path: &Path) -> Result<Vec<u8>> {
-    let mut token = std::fs::read(path).map_err(|e| failed(path, "cannot be read", e))?;
-    if token.last() == Some(&b'\n') {
-        token.pop();
-    }
-    if token.is_empty() || token.len() > TOKEN_LEN_MAX {
-        return Err(Error::invalid(format!(
-            "{}: a token of {} bytes, 1 to {TOKEN_LEN_MAX} are valid",
-            path.display(),
-            token.len()
-        )));
-    }
-    Ok(token)
 }
 
 /// Each region is an open file, and most shells allow a thousand.
@@ -198,38 +197,4 @@ fn raise_open_files(regions: u32) -> Result<()> {
         let message = format!("--regions {regions}: {needed} open files are refused");
         Error::with_source(ErrorKind::Io, message, std::io::Error::from(e))
     })
-}
-
-/// The Unix socket; its file is removed when this is dropped.
-struct SocketFile {
-    path: PathBuf,
-    listener: UnixListener,
-}
-
-impl SocketFile {
-    fn listen(options: &PeerOptions) -> Result<Self> {
-        let path = options.socket.clone().unwrap_or_else(|| default_socket(&options.directory));
-        let len = path.as_os_str().len();
-        if len > SOCKET_PATH_MAX {
-            return Err(Error::invalid(format!(
-                "{}: the path of a socket has {len} bytes, {SOCKET_PATH_MAX} or less are valid: \
-                 give a shorter one to --socket",
-                path.display()
-            )));
-        }
-        if !remove_socket(&path)? {
-            return Err(in_the_way(&path, "no socket, or one on which somebody listens"));
-        }
-        let listener =
-            UnixListener::bind(&path).map_err(|e| failed(&path, "cannot be listened on", e))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-            .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
-        Ok(Self { path, listener })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
 }

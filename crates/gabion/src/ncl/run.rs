@@ -8,11 +8,15 @@
 //!
 //! The interposer is a shared library that `build.rs` builds and this program carries.
 
-use super::RunOptions;
+use super::sockets::read_token;
+use super::{RunOptions, remote_store};
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Owner, Settings};
 use gabion_mirror::{program, start};
+use gabion_ncl::OnLoss;
+use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
 use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, WaitOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -33,6 +37,7 @@ fn failed(what: &str, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NotFound,
         std::io::ErrorKind::WouldBlock => ErrorKind::Busy,
+        std::io::ErrorKind::TimedOut => ErrorKind::Unavailable,
         std::io::ErrorKind::InvalidData => ErrorKind::Corruption,
         std::io::ErrorKind::InvalidInput | std::io::ErrorKind::Unsupported => {
             ErrorKind::InvalidInput
@@ -44,22 +49,13 @@ fn failed(what: &str, error: std::io::Error) -> Error {
 
 /// `mask` is the one that files of the program are made with.
 pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
-    let Some(store) = &options.store else {
-        return Err(Error::new(
-            ErrorKind::Unavailable,
-            "files are not kept at log peers yet: --store DIR keeps \
-             the bytes in a directory of this machine, not replicated and never synced to its \
-             disk: they survive the program, but not the machine",
-        ));
-    };
     let name = Path::new(&options.program[0]);
     let program = program::find(name).map_err(|error| failed("gabion ncl run", error))?;
     let default = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let application = options.app.clone().unwrap_or(default);
     let root = options.root.clone().unwrap_or_else(|| PathBuf::from("."));
     let place = Place::new()?;
-    let files = LocalFiles::open(store)
-        .map_err(|error| failed(&format!("store {}", store.display()), error))?;
+    let (files, logs, kept) = open(options, &application)?;
     let settings = Settings {
         application: application.clone(),
         root: root.clone(),
@@ -67,20 +63,67 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
         every_write: options.every_write,
         directory: place.0.clone(),
     };
-    let owner = Owner::start(settings, Box::new(files))
+    let owner = Owner::start(settings, files)
         .map_err(|error| failed(&format!("files below {}", root.display()), error))?;
     eprintln!(
-        "gabion ncl: {application}: files {} below {}; store {}, NOT REPLICATED: what is \
-         acknowledged survives the program, not this machine",
+        "gabion ncl: {application}: files {} below {}; {kept}",
         options.globs,
-        root.display(),
-        store.display()
+        root.display()
     );
     let ended = supervise(options, &program, &place, &owner, mask);
     let greeted = owner.greeted();
-    owner.stop().map_err(|error| failed("the store", error))?;
+    let stopped = owner.stop().map_err(|error| failed("the store", error));
+    // The lease is given back, so that the next run need not wait.
+    drop(logs);
+    stopped?;
     let code = ended?;
     if greeted { Ok(code) } else { Err(unseen(&program)) }
+}
+
+type Opened = (Box<dyn LogFiles>, Option<Arc<Logs>>, String);
+
+/// The store of the files, and how it keeps them, in words.
+fn open(options: &RunOptions, application: &str) -> Result<Opened> {
+    let Some(controller) = &options.controller else {
+        let Some(store) = &options.store else {
+            return Err(Error::invalid(
+                "where are the files kept? --controller PLACE keeps them at log peers; --store DIR \
+                 in a directory of this machine, not replicated and never synced to its disk: they \
+                 survive the program, but not the machine",
+            ));
+        };
+        let files = LocalFiles::open(store)
+            .map_err(|error| failed(&format!("store {}", store.display()), error))?;
+        let kept = format!(
+            "store {}, NOT REPLICATED: what is acknowledged survives the program, not this machine",
+            store.display()
+        );
+        return Ok((Box::new(files), None, kept));
+    };
+    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let mut settings = LogsOptions::new(application);
+    settings.core.f = options.f.into();
+    settings.core.takes_over = options.take_over;
+    settings.core.on_loss = match options.peer_timeout {
+        0 => OnLoss::Wait,
+        seconds => OnLoss::FailAfter(seconds.saturating_mul(1_000)),
+    };
+    let store = remote_store(controller, token.as_deref());
+    settings.token = token.unwrap_or_default();
+    let logs = Arc::new(Logs::start(settings, Box::new(store))?);
+    logs.wait_until_ready()?;
+    let (status, counts) = logs.status()?;
+    assert!(status.copies > usize::from(options.f), "files that are there have copies");
+    let elsewhere = counts.connected.saturating_sub(counts.shared) > usize::from(options.f);
+    let kept = format!(
+        "{} log peers, {} of them on this machine: what is acknowledged survives the loss of any \
+         {}, and {}",
+        counts.connected,
+        counts.shared,
+        options.f,
+        if elsewhere { "of this machine" } else { "of the program; NOT of this machine" }
+    );
+    Ok((Box::new(PeerFiles::new(Arc::clone(&logs))), Some(logs), kept))
 }
 
 fn unseen(program: &Path) -> Error {

@@ -2,7 +2,7 @@
 
 use super::StatusOptions;
 use super::identity::client_number;
-use super::peer::read_token;
+use super::sockets::read_token;
 use crate::screen;
 use crate::units::{count, size};
 use gabion_base::{Error, Result};

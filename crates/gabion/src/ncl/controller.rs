@@ -1,0 +1,38 @@
+//! `gabion ncl controller`: the store that log peers and programs meet in, served until it is told
+//! to end.
+//!
+//! It is an embedded store of Gabion's behind a socket. Nothing here decides anything: leases, maps
+//! and registrations are values that their holders compare and set.
+
+use super::sockets::{SocketFile, check_listen, listen_tcp, read_token, say, signals};
+use super::{ControllerOptions, default_socket};
+use crate::cluster::failed;
+use crate::control::store::DbStore;
+use gabion_base::Result;
+use gabion_ncl_driver::store::{StoreServer, StoreSockets};
+
+pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
+    check_listen(options.listen, options.token_file.is_some())?;
+    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let directory = &options.directory;
+    std::fs::create_dir_all(directory).map_err(|e| failed(directory, "cannot be made", e))?;
+    // It is locked from here on, so that the socket is nobody else's.
+    let store = DbStore::open(&directory.join("store"))?;
+    let path = options.socket.clone().unwrap_or_else(|| default_socket(directory));
+    let socket = SocketFile::listen(path)?;
+    let tcp = listen_tcp(options.listen)?;
+    let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+    let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;
+    let signals = signals()?;
+    let sockets = StoreSockets { tcp, unix: Some(unix), token };
+    let server = StoreServer::start(Box::new(store), sockets)?;
+    say(&format!("controller of near-compute logs: store {}", directory.display()));
+    say(&format!("  Unix socket {}", socket.path.display()));
+    if let Some(address) = address {
+        say(&format!("  TCP {address}"));
+    }
+    // The sender is gone once the thread of signals is, which is never.
+    let _ = signals.recv();
+    drop(server);
+    Ok(0)
+}

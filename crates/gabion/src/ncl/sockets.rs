@@ -1,0 +1,111 @@
+//! What processes of near-compute logs have in common: sockets, signals, tokens.
+
+use crate::cluster::failed;
+use crate::owned::{in_the_way, remove_socket};
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_media::remote::message::TOKEN_LEN_MAX;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+
+/// Longest path of a Unix socket in bytes: the kernel's.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A line that a program which started this one may wait for.
+pub(super) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens if it fails.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// SIGINT and SIGTERM, one message each.
+pub(super) fn signals() -> Result<Receiver<()>> {
+    let failed = |e| Error::with_source(ErrorKind::Io, "signals cannot be waited for", e);
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let (told, tells) = channel();
+    let watch = move || {
+        for _ in signals.forever() {
+            if told.send(()).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("gabion-signals".into()).spawn(watch).map_err(failed)?;
+    Ok(tells)
+}
+
+/// The content of a file of `--token-file`.
+pub(super) fn read_token(path: &Path) -> Result<Vec<u8>> {
+    let mut token = std::fs::read(path).map_err(|e| failed(path, "cannot be read", e))?;
+    if token.last() == Some(&b'\n') {
+        token.pop();
+    }
+    if token.is_empty() || token.len() > TOKEN_LEN_MAX {
+        return Err(Error::invalid(format!(
+            "{}: a token of {} bytes, 1 to {TOKEN_LEN_MAX} are valid",
+            path.display(),
+            token.len()
+        )));
+    }
+    Ok(token)
+}
+
+/// A TCP socket. Other machines reach it unless it is loopback, so it takes a token then.
+pub(super) fn listen_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
+    let listen = |address| {
+        TcpListener::bind(address).map_err(|e| {
+            let message = format!("--listen {address}: cannot be listened on");
+            Error::with_source(ErrorKind::Io, message, e)
+        })
+    };
+    address.map(listen).transpose()
+}
+
+/// Whether an address may be listened on without a token.
+pub(super) fn check_listen(address: Option<SocketAddr>, has_token: bool) -> Result<()> {
+    match address {
+        Some(address) if !address.ip().is_loopback() && !has_token => Err(Error::invalid(format!(
+            "--listen {address}: other machines reach it, so it takes --token-file; without one \
+             only loopback is valid"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The Unix socket; its file is removed when this is dropped.
+pub(super) struct SocketFile {
+    pub(super) path: PathBuf,
+    pub(super) listener: UnixListener,
+}
+
+impl SocketFile {
+    pub(super) fn listen(path: PathBuf) -> Result<Self> {
+        let len = path.as_os_str().len();
+        if len > SOCKET_PATH_MAX {
+            return Err(Error::invalid(format!(
+                "{}: the path of a socket has {len} bytes, {SOCKET_PATH_MAX} or less are valid: \
+                 give a shorter one to --socket",
+                path.display()
+            )));
+        }
+        if !remove_socket(&path)? {
+            return Err(in_the_way(&path, "no socket, or one on which somebody listens"));
+        }
+        let listener =
+            UnixListener::bind(&path).map_err(|e| failed(&path, "cannot be listened on", e))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+            .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
+        Ok(Self { path, listener })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
