@@ -33,6 +33,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     // The kernel's data on a process, on Gabion's and on those that it is measured beside, and
     // orders to the kernel.
     ("gabion-proc", &[]),
+    ("gabion-tls", &["gabion-base"]),
     ("gabion-fabric", &["gabion-base", "gabion-media", "gabion-proc"]),
     (
         "gabion-ncl-driver",
@@ -101,6 +102,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-proc",
             "gabion-fabric",
             "gabion-host",
+            "gabion-tls",
         ],
     ),
     (
@@ -132,6 +134,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-resp",
             "gabion-proc",
             "gabion-mirror",
+            "gabion-tls",
             "gabion-fabric",
             "gabion-host",
             "gabion-db",

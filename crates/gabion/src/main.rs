@@ -22,6 +22,7 @@
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
+//! - [`ca`]: `gabion ca`, certificates.
 //! - [`ncl`]: `gabion ncl`, near-compute logs.
 //! - [`mod@bench`]: the replicas that `gabion bench` measures.
 //!
@@ -36,6 +37,7 @@
 
 mod at_rest;
 mod bench;
+mod ca;
 mod child;
 mod client;
 mod cluster;
@@ -95,6 +97,7 @@ fn run(command: Command, mask: Mode) -> Result<u8> {
         Command::Verify(options) => verify::run(&options),
         Command::Db(options) => db::run(&options),
         Command::Bench(command) => bench::run(&command),
+        Command::Ca(command) => ca::run(&command),
         Command::Ncl(command) => ncl::run(&command, mask),
         Command::Destroy(options) => destroy::run(&options),
         Command::Server(options) => server::run(&options),

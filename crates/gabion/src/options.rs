@@ -51,6 +51,9 @@ pub(crate) enum Command {
     Failover(FailoverOptions),
     /// Look into the pool of one replica while nothing runs on it, copy it, or use it as a store.
     Db(DbOptions),
+    /// A private authority: certificates of nodes, controllers and clients.
+    #[command(subcommand)]
+    Ca(crate::ca::CaCommand),
     /// Near-compute logs: lend memory to logs of programs.
     #[command(subcommand)]
     Ncl(crate::ncl::NclCommand),
