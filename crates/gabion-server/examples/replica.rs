@@ -10,7 +10,8 @@ use gabion_engine::TreeConfig;
 use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_server::{
-    BackendChoice, ExitReason, Home, PeerAddress, ServerConfig, create_replica, exit_code, run,
+    BackendChoice, ExitReason, Home, PeerAddress, SecurityConfig, ServerConfig, create_replica,
+    exit_code, run,
 };
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ fn try_main() -> Result<ExitReason> {
         open_files_bytes: OPEN_FILES_LEN,
         client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: 0,
+        security: SecurityConfig::default(),
         node: NodeOptions::default(),
     })
 }

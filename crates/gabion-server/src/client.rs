@@ -13,16 +13,15 @@
 //! would wait for each other.
 
 use crate::commands::{Session, Work, held_by_nobody};
+use crate::stream::Stream;
 use bytes::BytesMut;
 use gabion_base::Frontier;
 use gabion_base::units::VALUE_LEN_MAX;
 use gabion_resp::limits::{ELEMENTS_MAX, HEADER_LEN_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Input, Protocol, Reply};
-use mio::net::TcpStream;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io;
 use std::rc::{Rc, Weak};
 
 /// Requests of one connection that may be under way.
@@ -202,7 +201,7 @@ impl Presence {
 
 /// One connection.
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) session: Session,
     /// Tells this connection from others that had its place.
     pub(crate) serial: u64,
@@ -261,7 +260,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// `sums` are over all connections.
-    pub(crate) fn new(stream: TcpStream, session: Session, serial: u64, sums: &Sums) -> Self {
+    pub(crate) fn new(stream: Stream, session: Session, serial: u64, sums: &Sums) -> Self {
         Self {
             stream,
             session,
@@ -380,7 +379,7 @@ impl Client {
     /// Tells the client that nothing more comes, so that it ends too; until then what it sends is
     /// thrown away. Returns whether there is anything to wait for.
     pub(crate) fn linger(&mut self) -> bool {
-        self.is_lingering = self.is_discarding() && self.stream.shutdown(Shutdown::Write).is_ok();
+        self.is_lingering = self.is_discarding() && self.stream.shutdown_write().is_ok();
         self.is_lingering
     }
 
@@ -414,7 +413,10 @@ impl Client {
 
     /// Whether everything that was asked is answered and sent.
     pub(crate) fn is_done(&self) -> bool {
-        self.slots.is_empty() && self.held.is_none() && self.output.is_empty()
+        self.slots.is_empty()
+            && self.held.is_none()
+            && self.output.is_empty()
+            && !self.stream.has_pending()
     }
 
     /// A place for a reply that comes later, to a request whose words take `words` bytes until
@@ -548,6 +550,8 @@ impl Client {
                 result => break result,
             }
         };
+        // What a handshake has for a socket that takes nothing now.
+        self.can_write &= !self.stream.has_pending();
         match result {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
@@ -556,7 +560,8 @@ impl Client {
                     false => self.input.append(&scratch[..count], shared),
                 }
                 // A short read has emptied the socket, but the end may lie behind it.
-                self.can_read = count == scratch.len() || self.is_read_closed;
+                self.can_read =
+                    count == scratch.len() || self.is_read_closed || self.stream.is_ended();
                 Ok(Some(count))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -635,6 +640,7 @@ impl Client {
             if rest.is_empty() {
                 self.output = Vec::new();
                 self.sent = 0;
+                self.can_write = self.stream.send_pending()?;
                 return Ok(count);
             }
             match self.stream.write(rest) {

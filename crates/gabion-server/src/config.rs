@@ -5,6 +5,7 @@ use gabion_fabric::BackendChoice;
 use gabion_host::RunOptions;
 use gabion_node::NodeOptions;
 use gabion_replication::Addresses;
+use gabion_tls::ServerFiles;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -69,9 +70,28 @@ pub struct ServerConfig {
     /// files and warm the cache stand back behind those that answer clients and members; the one
     /// that flushes by half as many.
     pub jobs_nice: u8,
+    /// Who may connect and do what.
+    pub security: SecurityConfig,
     /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to
     /// [`RunOptions::COMPACTIONS_MAX`].
     pub node: NodeOptions,
+}
+
+/// Who may connect to the door for clients, and what they may do (docs/security.md).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityConfig {
+    /// A second door for clients, where all is encrypted. None unless it is asked for.
+    pub tls: Option<TlsDoor>,
+}
+
+/// A door for clients where all is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsDoor {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its certificate, and whose it takes. The files are looked at once a second, and new
+    /// connections begin with what is there.
+    pub files: ServerFiles,
 }
 
 /// Why a process that ran ended.

@@ -14,10 +14,11 @@ use crate::run::{Begun, Ended, GATED_BYTES_HIGH, Owed};
 use crate::server::{self, CLIENTS};
 use crate::service::Service;
 use crate::status;
+use crate::stream::Stream;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::Interest;
 use mio::event::Event;
-use mio::net::TcpStream;
+use mio::net::{TcpListener, TcpStream};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -49,9 +50,20 @@ fn is_of_one_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
 }
 
+/// Through which door a client came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    Plain,
+    Tls,
+}
+
 /// Tells a client that it is one too many, and closes its connection. What it has sent by then is
-/// read, as the system would send a reset otherwise, which may come before the words.
-fn refuse(mut stream: TcpStream) {
+/// read, as the system would send a reset otherwise, which may come before the words. One that
+/// would have to shake hands first is told nothing.
+fn refuse(door: Door, mut stream: TcpStream) {
+    if door == Door::Tls {
+        return;
+    }
     let _ = stream.write(b"-ERR max number of clients reached\r\n");
     let _ = stream.shutdown(Shutdown::Write);
     let _ = stream.read(&mut [0; 1024]);
@@ -69,15 +81,29 @@ pub(crate) struct Ahead {
 impl Service {
     /// Accepts whoever waits at the door.
     pub(crate) fn accept_clients(&mut self) {
+        self.accept_at(Door::Plain);
+        if self.tls.is_some() {
+            self.accept_at(Door::Tls);
+        }
+    }
+
+    fn listener(&self, door: Door) -> &TcpListener {
+        match (door, &self.tls) {
+            (Door::Tls, Some(tls)) => &tls.listener,
+            _ => &self.resp,
+        }
+    }
+
+    fn accept_at(&mut self, door: Door) {
         if !self.is_open() {
             return self.door_has_more = true;
         }
         for _ in 0..ACCEPTS_MAX {
-            match self.resp.accept() {
-                Ok((stream, address)) => self.admit(stream, address),
+            match self.listener(door).accept() {
+                Ok((stream, address)) => self.admit(door, stream, address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_of_one_client(&error) => {}
-                Err(error) if are_used_up(&error) => match self.turn_one_away(&error) {
+                Err(error) if are_used_up(&error) => match self.turn_one_away(door, &error) {
                     Some(Ok(())) => {}
                     Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
                     Some(Err(_)) | None => return self.door_is_stuck = true,
@@ -93,9 +119,12 @@ impl Service {
 
     /// Tells the next client that there is no descriptor for it, with the one that is kept back for
     /// that.
-    fn turn_one_away(&mut self, error: &io::Error) -> Option<io::Result<()>> {
-        let resp = &self.resp;
-        let outcome = self.spare.lend(|| resp.accept().map(|(stream, _)| refuse(stream)));
+    fn turn_one_away(&mut self, door: Door, error: &io::Error) -> Option<io::Result<()>> {
+        let listener = match (door, &self.tls) {
+            (Door::Tls, Some(tls)) => &tls.listener,
+            _ => &self.resp,
+        };
+        let outcome = self.spare.lend(|| listener.accept().map(|(stream, _)| refuse(door, stream)));
         if let Some(Ok(())) = outcome {
             self.count_rejected(&error.to_string());
         }
@@ -118,20 +147,20 @@ impl Service {
         note!("door for clients: {connected} are connected and no more are accepted: {why}");
     }
 
-    fn admit(&mut self, mut stream: TcpStream, address: SocketAddr) {
+    fn admit(&mut self, door: Door, mut socket: TcpStream, address: SocketAddr) {
         let most = self.host.door.get().clients_max;
         if self.clients.len() - self.free_clients.len() >= most {
-            refuse(stream);
+            refuse(door, socket);
             return self.count_rejected(&format!("maxclients is {most}"));
         }
-        connections::keep_alive(&stream, self.host.door.get().keepalive_s);
+        connections::keep_alive(&socket, self.host.door.get().keepalive_s);
         let token = self.free_clients.pop().unwrap_or_else(|| {
             self.clients.push(None);
             self.clients.len() - 1
         });
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.registry.register(
-            &mut stream,
+            &mut socket,
             server::token(self.place, CLIENTS + token),
             interest,
         );
@@ -139,14 +168,22 @@ impl Service {
             note!("door for clients: {error}");
             return self.free_clients.push(token);
         }
-        // The door listens on one address of the machine.
-        let local = self.host.resp.to_string();
-        let session = self.commands.connect(address.to_string(), local, &self.host);
-        session.set_descriptor(stream.as_raw_fd());
+        let descriptor = socket.as_raw_fd();
+        // A door listens on one address of the machine.
+        let (local, stream) = match (door, &self.tls) {
+            (Door::Tls, Some(tls)) => (tls.address, tls.begin(socket)),
+            _ => (self.host.resp, Some(Stream::Plain(socket))),
+        };
+        let Some(stream) = stream else { return self.free_clients.push(token) };
+        let session = self.commands.connect(address.to_string(), local.to_string(), &self.host);
+        session.set_descriptor(descriptor);
         // By its number SLOWLOG finds the connection again.
         let serial = session.id();
         let traffic = &self.host.traffic;
         traffic.accepted.set(traffic.accepted.get() + 1);
+        if let (Door::Tls, Some(tls)) = (door, &mut self.tls) {
+            tls.expect(self.now_ms, token, serial);
+        }
         let client = Client::new(stream, session, serial, &self.sums);
         self.clients[token] = Some(Box::new(client));
     }
@@ -194,7 +231,7 @@ impl Service {
             }
             return;
         }
-        let _ = self.registry.deregister(&mut client.stream);
+        let _ = self.registry.deregister(client.stream.socket_mut());
         self.free_clients.push(token);
     }
 
@@ -322,7 +359,8 @@ impl Service {
             return;
         }
         self.http_noted_ms = Some(self.now_ms);
-        let from = client.stream.peer_addr().map_or_else(|_| String::new(), |a| a.to_string());
+        let from = client.stream.socket().peer_addr();
+        let from = from.map_or_else(|_| String::new(), |address| address.to_string());
         note!(
             "door for clients: {from} sent HTTP, perhaps for a page that means harm; \
              its connection was closed"

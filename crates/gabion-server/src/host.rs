@@ -20,8 +20,10 @@ use gabion_media::BufferMeter;
 use gabion_node::{AckLevel, Node};
 use gabion_replication::MemberStatus;
 use gabion_resp::limits::REQUEST_LEN_MAX;
+use gabion_tls::ServerFiles;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Weak;
 use std::sync::Arc;
 use std::time::Instant;
@@ -82,6 +84,8 @@ pub(crate) struct ServerHost {
     pub(crate) rate: RefCell<CommandRate>,
     pub(crate) peers: Vec<PeerAddress>,
     pub(crate) resp: SocketAddr,
+    /// The door where all is encrypted.
+    pub(crate) tls: Option<(SocketAddr, ServerFiles)>,
     pub(crate) run_id: [u8; 16],
     /// Clients for which there are descriptors.
     pub(crate) clients_max: usize,
@@ -112,6 +116,20 @@ impl ServerHost {
             open_files: (cache.open_bytes(), cache.open_capacity()),
         };
         Memory::of(node, &self.replica.buffers, budgets)
+    }
+
+    /// Redis's options of TLS, as they are.
+    fn tls_options(&self) -> [(&'static str, String); 5] {
+        let files = self.tls.as_ref().map(|(_, files)| files);
+        let path = |of: Option<&PathBuf>| of.map_or(String::new(), |it| it.display().to_string());
+        let clients = files.map_or("yes", |files| files.clients.as_str());
+        [
+            ("tls-port", self.tls.as_ref().map_or(0, |(at, _)| at.port()).to_string()),
+            ("tls-cert-file", path(files.map(|files| &files.certificate))),
+            ("tls-key-file", path(files.map(|files| &files.key))),
+            ("tls-ca-cert-file", path(files.and_then(|files| files.authorities.as_ref()))),
+            ("tls-auth-clients", clients.to_owned()),
+        ]
     }
 
     /// Where clients reach another member.
@@ -232,8 +250,14 @@ impl Host for ServerHost {
             (settings::REBUILD_RATE, settings.rebuild_rate.to_string()),
             (settings::VALUE_COMPRESSION, settings.value_codec.to_string()),
         ];
+        let tls = self.tls_options().into_iter();
         let fixed = settings::FIXED.into_iter().map(|(name, value)| (name, value.to_owned()));
-        options.into_iter().chain(fixed).map(|(name, value)| (name.to_owned(), value)).collect()
+        options
+            .into_iter()
+            .chain(tls)
+            .chain(fixed)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
     fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {

@@ -71,17 +71,20 @@ mod start;
 mod status;
 mod stop;
 mod store;
+mod stream;
+mod tls;
 mod waits;
 mod warm;
 
 pub use admin::RecordDigest;
 pub use config::{
-    EXIT_CONFIGURATION, EXIT_DAMAGED, ExitReason, Home, INPUT_BYTES, PeerAddress, ServerConfig,
-    exit_code,
+    EXIT_CONFIGURATION, EXIT_DAMAGED, ExitReason, Home, INPUT_BYTES, PeerAddress, SecurityConfig,
+    ServerConfig, TlsDoor, exit_code,
 };
 pub use gabion_fabric::BackendChoice;
 pub use gabion_host::replica::{create_founder, create_joining, create_replica, random_id};
 pub use gabion_replication::Addresses;
+pub use gabion_tls::{ClientCertificates, ServerFiles};
 pub use peers::preamble;
 pub use start::run;
 pub use status::memory_json;

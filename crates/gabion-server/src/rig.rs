@@ -8,7 +8,7 @@ use crate::peers::Preamble;
 use crate::server::Server;
 use crate::service::Service;
 use crate::start::prepare;
-use crate::{BackendChoice, Home, PeerAddress, ServerConfig};
+use crate::{BackendChoice, Home, PeerAddress, SecurityConfig, ServerConfig};
 use bytes::{Bytes, BytesMut};
 use gabion_base::units::MIB;
 use gabion_base::{GroupId, ReplicaId};
@@ -77,6 +77,13 @@ impl Rig {
         Self::of(dir, configs)
     }
 
+    /// Runs the members of a group in one process, each with this done to its configuration.
+    pub(crate) fn with(name: &str, group: GroupConfig, change: impl Fn(&mut ServerConfig)) -> Self {
+        let (dir, mut configs) = Self::configs(name, &[group]);
+        configs.iter_mut().for_each(change);
+        Self::of(dir, configs)
+    }
+
     /// Runs a member of a group, by its place, in a process of its own, which takes no turns while
     /// the test gives it none, and the others in another.
     pub(crate) fn apart(name: &str, group: GroupConfig, place: usize) -> [Self; 2] {
@@ -124,6 +131,7 @@ impl Rig {
                     open_files_bytes: MIB as usize,
                     client_input_bytes: INPUT_BYTES,
                     jobs_nice: 0,
+                    security: SecurityConfig::default(),
                     node: NodeOptions { timeout_ms: 5_000, ..NodeOptions::default() },
                 });
             }

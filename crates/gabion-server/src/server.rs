@@ -33,6 +33,7 @@ pub(crate) const SIGNAL: Token = token(SERVICES_MAX, 1);
 pub(crate) const RESP: usize = 0;
 pub(crate) const PEER_DOOR: usize = 1;
 pub(crate) const MEDIUM: usize = 2;
+pub(crate) const RESP_TLS: usize = 3;
 /// Tokens of controllers.
 pub(crate) const CONTROLS: usize = 4;
 /// Tokens of members, by their place in the list.

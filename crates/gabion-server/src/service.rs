@@ -26,8 +26,11 @@ use crate::retries::{OwnWrites, Retries};
 use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
-use crate::server::{CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, STRANGERS, TICK_MS};
+use crate::server::{
+    CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, RESP_TLS, STRANGERS, TICK_MS,
+};
 use crate::shipping::ShipCommand;
+use crate::tls::Tls;
 use crate::waits::Waiter;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
@@ -76,6 +79,7 @@ pub(crate) struct Service {
     pub(crate) next_second_ms: u64,
     pub(crate) registry: Rc<Registry>,
     pub(crate) resp: TcpListener,
+    pub(crate) tls: Option<Tls>,
     pub(crate) peer_door: TcpListener,
     pub(crate) replica: WhileOpen<Replica>,
     /// Why the replica is to be opened again at the end of the turn.
@@ -228,6 +232,7 @@ impl Service {
         self.tick_waiting();
         self.probe_tail();
         self.tick_unacknowledged();
+        self.tick_handshakes();
         self.tick_lingering();
         self.tick_ahead();
         self.tick_marks();
@@ -238,6 +243,7 @@ impl Service {
         if self.now_ms >= self.next_second_ms {
             self.next_second_ms = self.now_ms + 1_000;
             self.close_idle();
+            self.refresh_tls();
         }
     }
 
@@ -254,7 +260,7 @@ impl Service {
     /// Takes what a socket or the device has to tell.
     pub(crate) fn handle_event(&mut self, token: usize, event: &mio::event::Event) {
         match token {
-            RESP => self.accept_clients(),
+            RESP | RESP_TLS => self.accept_clients(),
             PEER_DOOR => self.accept_strangers(),
             MEDIUM => {}
             n if n >= CLIENTS => self.wake_client(n - CLIENTS, event),

@@ -32,7 +32,7 @@ pub(crate) const TCP_KEEPALIVE: &str = "tcp-keepalive";
 pub(crate) const TIMEOUT: &str = "timeout";
 
 /// Options of Redis that clients ask for, with the value that is true here. They cannot change.
-pub(crate) const FIXED: [(&str, &str); 37] = [
+pub(crate) const FIXED: [(&str, &str); 36] = [
     ("aclfile", ""),
     ("activedefrag", "no"),
     ("appendfsync", "everysec"),
@@ -67,7 +67,6 @@ pub(crate) const FIXED: [(&str, &str); 37] = [
     ("slave-serve-stale-data", "no"),
     ("supervised", "no"),
     ("tcp-backlog", "511"),
-    ("tls-port", "0"),
     ("tracking-table-max-keys", "0"),
     ("unixsocket", ""),
 ];

@@ -15,9 +15,12 @@ use crate::retries::{OwnWrites, Retries};
 use crate::routing::ForwardedList;
 use crate::routing::Unsent;
 use crate::run::Waiting;
-use crate::server::{PEER_DOOR, RESP, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER, token};
+use crate::server::{
+    PEER_DOOR, RESP, RESP_TLS, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER, token,
+};
 use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
+use crate::tls::Tls;
 use crate::{ExitReason, PeerAddress, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
@@ -136,6 +139,7 @@ fn open_service(
     check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
     let resp = listen_to_clients(config.resp)?;
+    let tls = config.security.tls.as_ref().map(Tls::open).transpose()?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let cache = SharedCache::new(config.block_cache_bytes, config.open_files_bytes);
     let replica = Replica::start(held, contents, cache, Turns::new())?;
@@ -153,6 +157,7 @@ fn open_service(
         rate: RefCell::default(),
         peers: config.peers.clone(),
         resp: resp_address,
+        tls: tls.as_ref().map(|tls| (tls.address, tls.server.files().clone())),
         run_id: seed,
         clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
@@ -172,6 +177,7 @@ fn open_service(
         next_second_ms: 0,
         registry: registry.clone(),
         resp,
+        tls,
         peer_door,
         peers: peers(&config, now_ms),
         replica: WhileOpen::new(replica),
@@ -266,7 +272,8 @@ fn watch_doors(service: &mut Service) -> Result<()> {
         (&mut service.resp, RESP, "door for clients"),
         (&mut service.peer_door, PEER_DOOR, "door for members"),
     ];
-    for (door, local, what) in doors {
+    let tls = service.tls.as_mut().map(|tls| (&mut tls.listener, RESP_TLS, "door with TLS"));
+    for (door, local, what) in doors.into_iter().chain(tls) {
         let token = token(service.place, local);
         service
             .registry

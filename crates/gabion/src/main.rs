@@ -22,7 +22,7 @@
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
-//! - [`ca`]: `gabion ca`, certificates.
+//! - [`ca`]: `gabion ca`, certificates; [`security`]: options of doors.
 //! - [`ncl`]: `gabion ncl`, near-compute logs.
 //! - [`mod@bench`]: the replicas that `gabion bench` measures.
 //!
@@ -53,6 +53,7 @@ mod options;
 mod owned;
 mod repl;
 mod screen;
+mod security;
 mod server;
 mod signals;
 mod status;

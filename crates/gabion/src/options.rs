@@ -1,6 +1,7 @@
 //! The command line. Every option says what happens without it.
 
 use clap::builder::RangedU64ValueParser;
+use crate::security::SecurityOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gabion_base::{FileId, FileKind};
 use gabion_bench::{parse_bytes, parse_codec};
@@ -149,6 +150,8 @@ pub(crate) struct ProcessOptions {
         default_value_t = NodeOptions::REBUILD_RATE
     )]
     pub(crate) rebuild_rate: u64,
+    #[command(flatten)]
+    pub(crate) security: SecurityOptions,
 }
 
 impl Default for ProcessOptions {
@@ -164,14 +167,15 @@ impl Default for ProcessOptions {
             collection_rate: NodeOptions::COLLECTION_RATE,
             jobs_nice: JOBS_NICE,
             rebuild_rate: NodeOptions::REBUILD_RATE,
+            security: SecurityOptions::default(),
         }
     }
 }
 
 impl ProcessOptions {
     /// As words of a command line.
-    pub(crate) fn words(&self) -> [String; 18] {
-        [
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = vec![
             "--io".into(),
             self.io.as_str().into(),
             "--block-cache-bytes".into(),
@@ -190,7 +194,9 @@ impl ProcessOptions {
             self.jobs_nice.to_string(),
             "--rebuild-rate".into(),
             self.rebuild_rate.to_string(),
-        ]
+        ];
+        words.extend(self.security.words());
+        words
     }
 }
 
@@ -991,6 +997,8 @@ mod tests {
             &more,
             &["--large-values", "512", "--value-compression", "zstd:5"],
             &["--collection-rate", "2MiB", "--jobs-nice", "19", "--rebuild-rate", "0"],
+            &["--tls-port", "7000", "--tls-cert", "c.pem", "--tls-key", "c.key"],
+            &["--tls-ca", "ca.pem", "--tls-auth-clients", "optional"],
         ]
         .concat());
         let wanted = ProcessOptions {
@@ -1003,6 +1011,13 @@ mod tests {
             collection_rate: 2 << 20,
             jobs_nice: 19,
             rebuild_rate: 0,
+            security: SecurityOptions {
+                tls_port: Some(7000),
+                tls_cert: Some("c.pem".into()),
+                tls_key: Some("c.key".into()),
+                tls_ca: Some("ca.pem".into()),
+                tls_auth_clients: Some(gabion_server::ClientCertificates::Optional),
+            },
         };
         assert_eq!(given, wanted);
         let words = given.words();

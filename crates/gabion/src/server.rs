@@ -30,6 +30,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         open_files_bytes: process.open_files_bytes,
         client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: process.jobs_nice,
+        security: process.security.of_replica(options.replica)?,
         node: NodeOptions {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,

@@ -49,11 +49,13 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
         return show_commands(options);
     }
     let (events, inbox) = channel();
+    options.process.security.check()?;
     let told = events.clone();
     signals::watch(move |signal| told.send(Event::Stop(signal)).is_ok())?;
     let data = cluster::data_dir(&options.data)?;
     let mut screen = Screen::new();
     let (mut settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
+    settings.nodes().try_for_each(|number| options.process.security.of_replica(number).map(drop))?;
     let control = begin_control(options, &data, &mut settings, &mut screen, &events)?;
     let mut group = Group::new(settings, data, options, screen, inbox, control);
     for replica in &mut group.replicas {

@@ -4,6 +4,9 @@ use super::*;
 use crate::commands::Commands;
 use crate::commands::tests::support::FixedHost;
 use bytes::Bytes;
+use mio::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 
 /// A connection and its other end, with the sum over all.
 fn client(sum: &Rc<Cell<usize>>) -> (Client, std::net::TcpStream) {
@@ -13,7 +16,7 @@ fn client(sum: &Rc<Cell<usize>>) -> (Client, std::net::TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let session = Commands::new(1).connect(String::new(), String::new(), &FixedHost);
     let sums = Sums { unread: sum.clone(), ..Sums::default() };
-    (Client::new(TcpStream::from_std(stream), session, 1, &sums), other)
+    (Client::new(Stream::Plain(TcpStream::from_std(stream)), session, 1, &sums), other)
 }
 
 fn long() -> Reply {

@@ -17,8 +17,8 @@ use gabion_engine::cache::OPEN_FILES_LEN;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use gabion_server::{
-    BackendChoice, ExitReason, Home, INPUT_BYTES, PeerAddress, ServerConfig, create_replica,
-    exit_code, run,
+    BackendChoice, ExitReason, Home, INPUT_BYTES, PeerAddress, SecurityConfig, ServerConfig,
+    create_replica, exit_code, run,
 };
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -84,6 +84,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
             Err(_) => INPUT_BYTES,
         },
         jobs_nice: 0,
+        security: SecurityConfig::default(),
         node: NodeOptions { timeout_ms: 1_000, ..NodeOptions::default() },
     }
 }
