@@ -1,13 +1,14 @@
 //! What a replica's process is told when it starts, and how it ends.
 
+use crate::commands::Users;
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::BackendChoice;
 use gabion_host::RunOptions;
 use gabion_node::NodeOptions;
 use gabion_replication::Addresses;
-use gabion_tls::ServerFiles;
+use gabion_tls::{ClientCertificates, ServerFiles};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where another member of the group is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub struct ServerConfig {
     pub replica: ReplicaId,
     /// The replica's directory: the files `pool` and `ring`.
     pub data: PathBuf,
-    /// Door for Redis clients. Loopback only, as there is no authentication yet.
+    /// Door for Redis clients. Other than loopback it takes a user with a password.
     pub resp: SocketAddr,
     /// Door for other members.
     pub peer_listen: SocketAddr,
@@ -82,6 +83,78 @@ pub struct ServerConfig {
 pub struct SecurityConfig {
     /// A second door for clients, where all is encrypted. None unless it is asked for.
     pub tls: Option<TlsDoor>,
+    /// File of users, in the format of Redis's. Looked at once a second: what another process has
+    /// written there counts here. None: users are of this process alone, until it ends.
+    pub aclfile: Option<PathBuf>,
+    /// File with the password of the user `default`, a last line feed aside. None: that of
+    /// `aclfile`, or none is wanted.
+    pub requirepass_file: Option<PathBuf>,
+    /// What the process that started this one shows as the password of the user
+    /// `gabion:operator`, who may do everything. None: there is no such user.
+    pub operator: Option<String>,
+}
+
+impl SecurityConfig {
+    /// The users that there are at the start.
+    pub(crate) fn users(&self) -> Result<Users> {
+        let users = match &self.aclfile {
+            Some(path) => Users::of_file(path)?,
+            None => Users::open(),
+        };
+        let users = users.with_operator(self.operator.as_deref());
+        if let Some(path) = &self.requirepass_file {
+            users.set_password(&read_password(path)?);
+        }
+        Ok(users)
+    }
+
+    /// Checks that the files of users can be used.
+    ///
+    /// # Errors
+    /// I/O; invalid input, with the line.
+    pub fn check_users(&self) -> Result<()> {
+        self.users().map(drop)
+    }
+
+    /// Checks that whoever reaches a door from elsewhere has to show something.
+    pub(crate) fn check_doors(&self, resp: SocketAddr, users: &Users) -> Result<()> {
+        let is_far = |address: SocketAddr| !address.ip().is_loopback();
+        let is_open = users.lets_strangers_in();
+        if is_far(resp) && is_open {
+            return Err(refused_door("door for clients", resp, "a user with a password"));
+        }
+        let shows = |files: &ServerFiles| files.clients == ClientCertificates::Required;
+        match &self.tls {
+            Some(tls) if is_far(tls.address) && is_open && !shows(&tls.files) => {
+                let wanted = "certificates of clients or a user with a password";
+                Err(refused_door("door for clients with TLS", tls.address, wanted))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refused_door(door: &str, address: SocketAddr, wanted: &str) -> Error {
+    Error::invalid(format!(
+        "the {door} is to listen on {address}, and anybody could do anything there: other than \
+         loopback addresses take {wanted}"
+    ))
+}
+
+/// Longest password in a file, in bytes.
+const PASSWORD_LEN_MAX: usize = 1024;
+
+/// A password is the file's text without a last line feed.
+fn read_password(path: &Path) -> Result<Vec<u8>> {
+    let refused = |why: String| Error::invalid(format!("{}: {why}", path.display()));
+    let text = std::fs::read(path).map_err(|error| refused(format!("cannot be read: {error}")))?;
+    let password = text.strip_suffix(b"\n").unwrap_or(&text);
+    if !(1..=PASSWORD_LEN_MAX).contains(&password.len()) {
+        let len = password.len();
+        let text = format!("a password of {len} bytes: 1 to {PASSWORD_LEN_MAX} are possible");
+        return Err(refused(text));
+    }
+    Ok(password.to_vec())
 }
 
 /// A door for clients where all is encrypted.
@@ -137,13 +210,6 @@ pub fn exit_code(result: &Result<ExitReason>) -> u8 {
 impl ServerConfig {
     /// Checks what can be known without the pool.
     pub(crate) fn check(&self) -> Result<()> {
-        if !self.resp.ip().is_loopback() {
-            return Err(Error::invalid(format!(
-                "the door for clients is to listen on {}: there is no authentication yet, so only \
-                 loopback addresses are possible",
-                self.resp
-            )));
-        }
         let (count, most) = (self.node.compactions_max, RunOptions::COMPACTIONS_MAX);
         if !(1..=most).contains(&count) {
             return Err(Error::invalid(format!(
@@ -157,5 +223,50 @@ impl ServerConfig {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(address: &str, clients: ClientCertificates) -> TlsDoor {
+        let files = ServerFiles {
+            certificate: "c.pem".into(),
+            key: "c.key".into(),
+            authorities: None,
+            clients,
+        };
+        TlsDoor { address: address.parse().unwrap(), files }
+    }
+
+    #[test]
+    fn a_door_beyond_loopback_takes_a_password_or_a_certificate() {
+        use ClientCertificates::{Ignored, Optional, Required};
+        let open = Users::open();
+        let closed = Users::open();
+        closed.set_password(b"secret");
+        let loopback = "127.0.0.1:1";
+        for (resp, tls, is_fine_when_open) in [
+            (loopback, None, true),
+            ("[::1]:1", None, true),
+            ("0.0.0.0:1", None, false),
+            ("[::]:1", None, false),
+            ("10.0.0.1:1", None, false),
+            (loopback, Some(("0.0.0.0:2", Required)), true),
+            (loopback, Some(("0.0.0.0:2", Optional)), false),
+            (loopback, Some(("0.0.0.0:2", Ignored)), false),
+            (loopback, Some(("127.0.0.1:2", Ignored)), true),
+            ("0.0.0.0:1", Some(("0.0.0.0:2", Required)), false),
+        ] {
+            let tls = tls.map(|(address, clients)| door(address, clients));
+            let config = SecurityConfig { tls, ..SecurityConfig::default() };
+            let resp = resp.parse().unwrap();
+            assert_eq!(config.check_doors(resp, &open).is_ok(), is_fine_when_open, "{config:?}");
+            assert!(config.check_doors(resp, &closed).is_ok(), "{config:?}");
+        }
+        let error = SecurityConfig::default().check_doors("0.0.0.0:1".parse().unwrap(), &open);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("door for clients is to listen on 0.0.0.0:1"), "{error}");
     }
 }

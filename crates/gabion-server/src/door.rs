@@ -29,6 +29,8 @@ const ACCEPTS_MAX: usize = 1_000;
 const FULL_NOTE_MS: u64 = 60_000;
 /// Bytes that a connection may bring in one turn.
 const TURN_BYTES_MAX: usize = 512 << 10;
+/// Bytes of a request in the middle of a client that has yet to say who it is.
+const STRANGER_LEN_MAX: usize = 16 << 10;
 /// How long a client that is closed amid its requests is read on after the last reply, in ms.
 const LINGER_MS: u64 = 5_000;
 /// Shortest time between two notes that somebody spoke HTTP, in ms.
@@ -244,6 +246,11 @@ impl Service {
             }
             if client.is_discarding() {
                 return self.discard(token, client);
+            }
+            if client.input.len() > STRANGER_LEN_MAX && self.commands.is_stranger(&client.session) {
+                let reply = Reply::error("ERR Protocol error: unauthenticated bulk length");
+                self.close_amid_requests(token, client, reply);
+                continue;
             }
             let is_blocked = client.is_blocked();
             if !client.can_read || is_blocked && !client.may_send_ahead() {

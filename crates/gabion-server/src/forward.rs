@@ -3,14 +3,16 @@
 //! ```text
 //!  Forward.bytes, ForwardReply.bytes:   0 u8  1: more parts follow, 0: the last part
 //!                                       1     the part
-//!  command (its parts joined)           0 u8  version, 4
+//!  command (its parts joined)           0 u8  version, 5
 //!                                       1 u8  0 one command, 1 a transaction, 2 WATCH (no command)
 //!                                       2 u8  version of RESP for the reply: 2 or 3
 //!                                       3 u8  1 with watched keys, else 0
 //!                                       4 frontier: the log that the connection has seen
 //!                                      14 u64 session of the door, 22 u64 its number there
 //!                                      30 u8  1: it may have been made before
-//!                                      31 u32 commands, then for each
+//!                                      31 u32 length and bytes: what the user of its scripts
+//!                                             may do, none for everything and without one
+//!                                             u32 commands, then for each
 //!                                             u32 words, then for each u32 length and bytes
 //!                                      with watched keys then: u64, u64, the id of the watch,
 //!                                             u32 keys, then for each u32 length and bytes
@@ -21,6 +23,7 @@
 //! Numbers are little-endian. The parts of one command follow each other on the connection between
 //! two members, other messages may come between. One version is spoken, others are refused by name.
 
+use crate::commands::Rights;
 use crate::commands::watch::{self, Watch, WatchId};
 use crate::commands::{Call, Transaction, Work};
 use bytes::Bytes;
@@ -29,8 +32,9 @@ use gabion_base::units::{KEY_LEN_MAX, RECORD_OPS_MAX};
 use gabion_base::{Error, Frontier, ReplicaId, Result};
 use gabion_resp::limits::{ELEMENTS_MAX, REQUEST_LEN_MAX};
 use gabion_resp::{Args, Protocol, Reply, Request};
+use std::rc::Rc;
 
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 /// Longest part, in bytes: under the limit of a frame.
 const PART_LEN_MAX: usize = 4 << 20;
 /// Longest command with its bookkeeping: two requests of the largest size, as a transaction may be.
@@ -182,6 +186,11 @@ pub(crate) fn encode(
     out.put_u64(id.session);
     out.put_u64(id.number);
     out.put_u8(u8::from(is_again));
+    // They are of one client.
+    let rights = calls.iter().find_map(Call::rights).map(|rights| rights.encode());
+    let rights = rights.unwrap_or_default();
+    out.put_u32(rights.len() as u32);
+    out.put_bytes(&rights);
     out.put_u32(calls.len() as u32);
     for call in calls {
         out.put_u32(call.args().len() as u32);
@@ -200,6 +209,19 @@ pub(crate) fn encode(
         }
     }
     out
+}
+
+/// What the user of a script may do; none for everything.
+fn decode_rights(r: &mut Reader<'_>) -> Result<Option<Rc<Rights>>> {
+    let len = r.u32()? as usize;
+    let bytes = r.bytes(len)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let rights = Rights::decode(bytes).map_err(|why| {
+        Error::unsupported(format!("forwarded command: the rights of its user: {why}"))
+    })?;
+    Ok(Some(Rc::new(rights)))
 }
 
 /// Reads [`encode`]. The words share the memory of `bytes`.
@@ -232,6 +254,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
         return Err(Error::unsupported(format!("forwarded command: byte {again} for again")));
     }
     let is_again = again == 1;
+    let rights = decode_rights(&mut r)?;
     let count = r.u32()? as usize;
     if count > RECORD_OPS_MAX || (kind == 0 && count != 1) || (kind == 2 && count != 0) {
         return Err(Error::corruption(format!("forwarded command: {count} commands")));
@@ -248,7 +271,8 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Command> {
             args.push(bytes.slice_ref(r.bytes(len)?));
         }
         let call = Call::new(Request { args }).map_err(refused)?;
-        calls.push(call);
+        let rights = rights.clone().filter(|_| call.is_script());
+        calls.push(call.with_rights(rights));
     }
     let watch = (watches == 1).then(|| decode_watch(bytes, &mut r)).transpose()?;
     r.finish()?;
@@ -316,7 +340,12 @@ mod tests {
             keys: vec![Bytes::from_static(b"a"), Bytes::new()],
         };
         let watched = Transaction { watch: Some(watch.clone()), ..Transaction::of(Vec::new()) };
+        let rights = Rights::decode(b"u\n~a* resetchannels -@all +get\n~b* &* +@all -set").unwrap();
+        let script = call(&["eval", "return 1", "0"]).with_rights(Some(Rc::new(rights)));
+        let scripts = vec![call(&["get", "a"]), script.clone(), script.clone()];
         for (work, protocol) in [
+            (Work::Call(script), Protocol::Resp3),
+            (Work::Transaction(Transaction::of(scripts)), Protocol::Resp2),
             (one, Protocol::Resp2),
             (many, Protocol::Resp3),
             (Work::Transaction(watched), Protocol::Resp2),
@@ -344,10 +373,10 @@ mod tests {
             body[place] = byte;
             decode(&Bytes::from(body)).unwrap_err().to_string()
         };
-        for version in [1, 2, 3, VERSION + 1] {
+        for version in [1, 2, 3, 4, VERSION + 1] {
             let text = refused(0, version);
             assert!(
-                text.contains(&format!("version {version}; this build knows version 4")),
+                text.contains(&format!("version {version}; this build knows version 5")),
                 "{text}"
             );
         }
@@ -398,6 +427,7 @@ mod tests {
             body[at] ^= 1 << bit;
             let _ = decode(&Bytes::from(body.clone()));
             let _ = decode(&Bytes::copy_from_slice(&body[..at]));
+            let _ = Rights::decode(&body[at..]);
         }
     }
 }

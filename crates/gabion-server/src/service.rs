@@ -244,6 +244,7 @@ impl Service {
             self.next_second_ms = self.now_ms + 1_000;
             self.close_idle();
             self.refresh_tls();
+            self.commands.follow_users();
         }
     }
 

@@ -32,8 +32,7 @@ pub(crate) const TCP_KEEPALIVE: &str = "tcp-keepalive";
 pub(crate) const TIMEOUT: &str = "timeout";
 
 /// Options of Redis that clients ask for, with the value that is true here. They cannot change.
-pub(crate) const FIXED: [(&str, &str); 36] = [
-    ("aclfile", ""),
+pub(crate) const FIXED: [(&str, &str); 34] = [
     ("activedefrag", "no"),
     ("appendfsync", "everysec"),
     ("appendonly", "yes"),
@@ -60,7 +59,6 @@ pub(crate) const FIXED: [(&str, &str); 36] = [
     ("replica-priority", "100"),
     ("replica-read-only", "no"),
     ("replica-serve-stale-data", "no"),
-    ("requirepass", ""),
     ("save", ""),
     ("slave-priority", "100"),
     ("slave-read-only", "no"),

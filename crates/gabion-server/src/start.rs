@@ -138,6 +138,8 @@ fn open_service(
     let (held, mut contents) = Held::lock(&config, &clock, waker, check)?;
     check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
+    let users = config.security.users()?;
+    config.security.check_doors(config.resp, &users)?;
     let resp = listen_to_clients(config.resp)?;
     let tls = config.security.tls.as_ref().map(Tls::open).transpose()?;
     let peer_door = listen(config.peer_listen, "door for members")?;
@@ -184,9 +186,10 @@ fn open_service(
         to_reopen: None,
         reopening: None,
         finished: Rc::default(),
-        commands: Rc::new(Commands::new(u64::from_le_bytes(
-            *seed.first_chunk().unwrap_or(&[0; 8]),
-        ))),
+        commands: Rc::new(Commands::with_users(
+            u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
+            users,
+        )),
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
         control,

@@ -3,6 +3,7 @@
 use crate::cluster::{self, check_replica, failed, is_missing, replica_dir};
 use crate::options::ProcessOptions;
 use crate::owned::{self, is_log, log_text};
+use crate::security;
 use gabion_base::{Error, Result};
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
@@ -176,6 +177,7 @@ impl Replica {
             .args(["--replica", &self.number.to_string()])
             .args(self.options.words())
             .args(["--parent", &std::process::id().to_string()])
+            .envs(security::operator().map(|secret| (security::OPERATOR_OF, secret)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

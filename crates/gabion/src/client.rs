@@ -1,5 +1,6 @@
 //! A connection to a replica's RESP door that waits for each reply.
 
+use crate::security;
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::{Reply, ReplyParser, encode_request};
@@ -44,14 +45,21 @@ impl Client {
                 error,
             )
         })?;
-        Ok(Self {
+        let mut client = Self {
             address,
             stream,
             parser: ReplyParser::new(),
             buffer: BytesMut::new(),
             limit,
             waits_for_the_living: false,
-        })
+        };
+        if let Some(words) = security::greeting()
+            && let Reply::Error(why) = client.call(&words)?
+        {
+            let why = String::from_utf8_lossy(&why);
+            return Err(Error::invalid(format!("{address} does not let this command in: {why}")));
+        }
+        Ok(client)
     }
 
     /// Connects to a replica that answers STATUS within `limit`. A reply may take as long as it

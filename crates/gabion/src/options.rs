@@ -1,7 +1,7 @@
 //! The command line. Every option says what happens without it.
 
-use clap::builder::RangedU64ValueParser;
 use crate::security::SecurityOptions;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gabion_base::{FileId, FileKind};
 use gabion_bench::{parse_bytes, parse_codec};
@@ -999,6 +999,7 @@ mod tests {
             &["--collection-rate", "2MiB", "--jobs-nice", "19", "--rebuild-rate", "0"],
             &["--tls-port", "7000", "--tls-cert", "c.pem", "--tls-key", "c.key"],
             &["--tls-ca", "ca.pem", "--tls-auth-clients", "optional"],
+            &["--aclfile", "users.acl", "--requirepass-file", "password"],
         ]
         .concat());
         let wanted = ProcessOptions {
@@ -1017,6 +1018,8 @@ mod tests {
                 tls_key: Some("c.key".into()),
                 tls_ca: Some("ca.pem".into()),
                 tls_auth_clients: Some(gabion_server::ClientCertificates::Optional),
+                aclfile: Some("users.acl".into()),
+                requirepass_file: Some("password".into()),
             },
         };
         assert_eq!(given, wanted);

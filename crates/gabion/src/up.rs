@@ -19,6 +19,7 @@ use crate::control::{self, Control, Opened};
 use crate::machines::shown;
 use crate::options::{PORT_DEFAULT, UpOptions};
 use crate::screen::{self, Row, Screen};
+use crate::security;
 use crate::signals;
 use crate::status::{self, Cpu, Status};
 use crate::units::{count, size};
@@ -50,12 +51,15 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     }
     let (events, inbox) = channel();
     options.process.security.check()?;
+    security::be_operator()?;
     let told = events.clone();
     signals::watch(move |signal| told.send(Event::Stop(signal)).is_ok())?;
     let data = cluster::data_dir(&options.data)?;
     let mut screen = Screen::new();
     let (mut settings, _lock) = prepare(options, &data, &mut screen, &inbox)?;
-    settings.nodes().try_for_each(|number| options.process.security.of_replica(number).map(drop))?;
+    settings
+        .nodes()
+        .try_for_each(|number| options.process.security.of_replica(number).map(drop))?;
     let control = begin_control(options, &data, &mut settings, &mut screen, &events)?;
     let mut group = Group::new(settings, data, options, screen, inbox, control);
     for replica in &mut group.replicas {

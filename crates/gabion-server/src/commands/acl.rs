@@ -1,14 +1,42 @@
-//! ACL: the one user that there is, and the categories of commands.
+//! ACL and AUTH: who a connection is, and what it may do; and the categories of commands.
+//!
+//! ```text
+//!   request ─► Call ─► is its user free? ─► yes: nothing is asked
+//!                              │ no
+//!                              ▼
+//!                       rules: command, keys ─► NOAUTH, NOPERM, or on its way
+//! ```
+//!
+//! - [`rules`]: the rules of a user. - [`users`]: all users, their passwords and their file. - [`log`]: ACL LOG.
+//!
+//! What a request may do is asked at the node of its client alone. A script takes the rights of its user with it to
+//! where it runs, as its commands are known there.
+
+pub(crate) mod log;
+pub(crate) mod rules;
+pub(crate) mod users;
 
 use super::describe::{Entry, find, served_with_subcommands};
-use super::table::accepts;
-use super::{errors, subcommands};
+use super::session::Client;
+use super::table::{Id, accepts};
+use super::work::Call;
+use super::{Commands, Host, errors, subcommands};
 use bytes::Bytes;
 use gabion_base::number::parse_u64;
-use gabion_resp::Reply;
+use gabion_resp::{Reply, Request};
+use log::Context;
+use rules::Denied;
+use std::rc::Rc;
+use users::{DEFAULT, User};
 
-/// The user of every connection.
-pub(crate) const USER: &str = "default";
+const NO_AUTH: Reply = Reply::error("NOAUTH Authentication required.");
+const NO_AUTH_HELLO: Reply = Reply::error(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
+     option can be used to authenticate the client and select the RESP protocol version at the same time",
+);
+/// Bits of a password that GENPASS makes, and most of them.
+const PASSWORD_BITS: u64 = 256;
+const PASSWORD_BITS_MAX: u64 = 4096;
 
 const WRONG_PASSWORD: Reply =
     Reply::error("WRONGPASS invalid username-password pair or user is disabled.");
@@ -82,64 +110,283 @@ fn is_in(entry: Entry, category: &str) -> bool {
     }
 }
 
-/// Whether a user is let in with a password. As in Redis, where a user without a password is let in with any.
-///
-/// # Errors
-/// The user is not the one that there is.
-pub(crate) fn authenticate(user: &[u8]) -> Result<(), Reply> {
-    if user == USER.as_bytes() { Ok(()) } else { Err(WRONG_PASSWORD) }
+/// The category of this name, which is in lower case.
+pub(crate) fn category(name: &[u8]) -> Option<&'static str> {
+    CATEGORIES.into_iter().find(|category| category.as_bytes() == name)
 }
 
-/// `AUTH [user] password`.
-pub(crate) fn auth(args: &[Bytes]) -> Reply {
-    match args {
-        [_, _] => errors::NO_PASSWORD,
-        [_, user, _] => authenticate(user).map_or_else(|error| error, |()| Reply::OK),
-        _ => errors::SYNTAX,
+impl Commands {
+    /// Whether the user of a connection may send a request. It is asked of those alone who may not do everything.
+    pub(crate) fn check_rights(
+        &self,
+        client: &Client,
+        call: &Call,
+        context: Context,
+        host: &impl Host,
+    ) -> Result<(), Reply> {
+        if self.users.is_nobody(&client.user.borrow()) {
+            // It came when a password was wanted, which may not be so any more.
+            client.user.replace(self.users.of_stranger());
+        }
+        let user = client.user.borrow().clone();
+        if self.users.is_nobody(&user) {
+            return match call.spec().id {
+                Id::Hello | Id::Auth | Id::Quit | Id::Reset => Ok(()),
+                _ => Err(NO_AUTH),
+            };
+        }
+        let Err(denied) = user.check(call) else { return Ok(()) };
+        let (reason, object) = match &denied {
+            Denied::Command(name) => ("command", name.as_bytes()),
+            Denied::Key(key) => ("key", &key[..]),
+        };
+        self.acl_log.push(reason, context, object, &user.name, client, host);
+        Err(Reply::error_from(format!("NOPERM {}", told(&user.name, &denied, false))))
+    }
+
+    /// Lets a connection be a user.
+    ///
+    /// # Errors
+    /// That is not the user's password.
+    pub(crate) fn authenticate(
+        &self,
+        client: &Client,
+        name: &[u8],
+        password: &[u8],
+        host: &impl Host,
+    ) -> Result<(), Reply> {
+        match self.users.authenticate(name, password) {
+            Some(user) => {
+                client.user.replace(user);
+                Ok(())
+            }
+            None => {
+                let context =
+                    if client.queued.get() < 0 { Context::Toplevel } else { Context::Multi };
+                self.acl_log.push("auth", context, b"AUTH", name, client, host);
+                Err(WRONG_PASSWORD)
+            }
+        }
+    }
+
+    /// `AUTH [user] password`.
+    pub(crate) fn auth(&self, client: &Client, args: &[Bytes], host: &impl Host) -> Reply {
+        let outcome = match args {
+            [_, _] if self.default_is_open() => return errors::NO_PASSWORD,
+            [_, password] => self.authenticate(client, DEFAULT, password, host),
+            [_, user, password] => self.authenticate(client, user, password, host),
+            _ => Err(errors::SYNTAX),
+        };
+        outcome.map_or_else(|error| error, |()| Reply::OK)
+    }
+
+    fn default_is_open(&self) -> bool {
+        self.users.get(DEFAULT).is_some_and(|user| user.body().is_without_password)
+    }
+
+    /// Whether a connection has yet to say who it is.
+    pub(crate) fn is_stranger(&self, session: &super::Session) -> bool {
+        self.users.is_nobody(&session.client.user.borrow())
+    }
+
+    /// HELLO without AUTH is for those who are somebody.
+    pub(crate) fn check_hello(&self, client: &Client) -> Result<(), Reply> {
+        if self.users.is_nobody(&client.user.borrow()) { Err(NO_AUTH_HELLO) } else { Ok(()) }
+    }
+
+    pub(crate) fn acl(&self, client: &Client, args: &[Bytes], host: &impl Host) -> Reply {
+        let sub = args[1].to_ascii_lowercase();
+        match (&sub[..], &args[2..]) {
+            (b"whoami", []) => Reply::Bulk(client.user.borrow().name.clone()),
+            (b"users", []) => {
+                let names = self.users.all().into_iter().map(|user| Reply::Bulk(user.name.clone()));
+                Reply::Array(names.collect())
+            }
+            (b"list", []) => {
+                let users = self.users.all();
+                let lines = users.iter().map(|user| Reply::Bulk(users::line(user).into()));
+                Reply::Array(lines.collect())
+            }
+            (b"getuser", [name]) => {
+                self.users.get(name).map_or(Reply::Null, |user| get_user(&user))
+            }
+            (b"setuser", [name, rules @ ..]) => self.set_user(name, rules),
+            (b"deluser", names) => self.delete_users(client, names),
+            (b"cat", []) => Reply::Array(CATEGORIES.iter().map(|name| Reply::bulk(name)).collect()),
+            (b"cat", [category]) => commands_in(category),
+            (b"log", []) => self.acl_log.get(10, host),
+            (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
+                self.acl_log.reset();
+                Reply::OK
+            }
+            (b"log", [count]) => match parse_u64(count) {
+                Some(count) => self.acl_log.get(count as usize, host),
+                None => errors::NOT_AN_INTEGER,
+            },
+            (b"genpass", []) => generate_password(PASSWORD_BITS),
+            (b"genpass", [bits]) => match parse_u64(bits) {
+                Some(bits @ 1..=PASSWORD_BITS_MAX) => generate_password(bits),
+                _ => Reply::error(
+                    "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096",
+                ),
+            },
+            (b"dryrun", [user, request @ ..]) => self.dry_run(user, request),
+            (b"load", []) if self.users.file().is_some() => match self.load_users(Some(client)) {
+                Ok(()) => Reply::OK,
+                Err(error) => Reply::error_from(format!(
+                    "ERR {error} WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+                )),
+            },
+            (b"save", []) if self.users.file().is_some() => match self.users.save() {
+                Ok(()) => Reply::OK,
+                Err(error) => {
+                    note!("ACL SAVE: {error}");
+                    Reply::error(
+                        "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
+                    )
+                }
+            },
+            (b"load" | b"save", []) => NO_FILE,
+            _ => errors::subcommand_syntax("acl", &args[1]),
+        }
+    }
+
+    fn set_user(&self, name: &Bytes, rules: &[Bytes]) -> Reply {
+        if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+            return Reply::error("ERR Usernames can't contain spaces or null characters");
+        }
+        let joined = users::join_selectors(rules);
+        let set = match joined {
+            Ok(rules) => self.users.set(name, &rules),
+            Err(_) => {
+                let error = "ERR Unmatched parenthesis in acl selector starting at";
+                let open = rules.iter().find(|rule| rule.starts_with(b"("));
+                let shown = errors::shown(open.map_or(b"", |rule| rule)).into_owned();
+                return Reply::error_from(format!("{error} '{shown}'."));
+            }
+        };
+        match set {
+            Ok(()) => Reply::OK,
+            Err((rule, why)) => Reply::error_from(format!(
+                "ERR Error in ACL SETUSER modifier '{}': {why}",
+                errors::shown(&rule)
+            )),
+        }
+    }
+
+    fn delete_users(&self, client: &Client, names: &[Bytes]) -> Reply {
+        if names.iter().any(|name| name == DEFAULT) {
+            return Reply::error("ERR The 'default' user cannot be removed");
+        }
+        let gone: Vec<_> = names.iter().filter_map(|name| self.users.remove(name)).collect();
+        self.close_connections_of(&gone, Some(client));
+        Reply::Integer(gone.len() as i64)
+    }
+
+    /// Reads the file of users again, and closes the connections of those that are gone or changed.
+    ///
+    /// # Errors
+    /// The file cannot be read or has an error; nothing has changed.
+    pub(crate) fn load_users(&self, asker: Option<&Client>) -> gabion_base::Result<()> {
+        let changed = self.users.load()?;
+        self.close_connections_of(&changed, asker);
+        Ok(())
+    }
+
+    /// Reads the file of users again if somebody else has changed it. Called once a second.
+    pub(crate) fn follow_users(&self) {
+        if !self.users.is_file_changed() {
+            return;
+        }
+        match self.load_users(None) {
+            Ok(()) => note!("users: the file was read again"),
+            Err(error) => {
+                self.users.note_file();
+                note!("users stay as they were, as the file cannot be used: {error}");
+            }
+        }
+    }
+
+    fn close_connections_of(&self, users: &[Rc<User>], asker: Option<&Client>) {
+        let clients = self.clients.borrow();
+        let is_theirs =
+            |client: &&Rc<Client>| users.iter().any(|user| Rc::ptr_eq(user, &client.user.borrow()));
+        let mut killed = self.killed.borrow_mut();
+        for client in clients.values().filter(is_theirs) {
+            client.is_killed.set(true);
+            let after_replies = asker.is_some_and(|asker| asker.id == client.id);
+            killed.push(super::clients::Killed { id: client.id, after_replies });
+        }
+    }
+
+    fn dry_run(&self, name: &[u8], request: &[Bytes]) -> Reply {
+        let Some(user) = self.users.get(name) else {
+            let user = errors::shown(name);
+            return Reply::error_from(format!("ERR User '{user}' not found"));
+        };
+        let Some(entry) = find(&request[0]) else {
+            let name = errors::shown(&request[0]);
+            return Reply::error_from(format!("ERR Command '{name}' not found"));
+        };
+        if !accepts(entry.spec().arity, request.len()) {
+            return errors::arity(entry.spec().name);
+        }
+        let call = Request { args: request.iter().cloned().collect() };
+        match Call::new(call).map(|call| user.check(&call)) {
+            Err(error) => error,
+            Ok(Ok(())) => Reply::OK,
+            Ok(Err(denied)) => Reply::Bulk(Bytes::from(told(&user.name, &denied, true))),
+        }
     }
 }
 
-pub(crate) fn acl(args: &[Bytes]) -> Reply {
-    let sub = args[1].to_ascii_lowercase();
-    match (&sub[..], &args[2..]) {
-        (b"whoami", []) => Reply::bulk(USER),
-        (b"users", []) => Reply::Array(vec![Reply::bulk(USER)]),
-        (b"list", []) => {
-            Reply::Array(vec![Reply::bulk("user default on nopass sanitize-payload ~* &* +@all")])
+/// Why something is denied, in Redis's words. Which key it was is for those alone who ask about it.
+pub(crate) fn told(user: &[u8], denied: &Denied, names_key: bool) -> String {
+    let user = errors::shown(user);
+    match denied {
+        Denied::Command(name) => {
+            format!("User {user} has no permissions to run the '{name}' command")
         }
-        (b"getuser", [user]) if user == USER => get_user(),
-        (b"getuser", [_]) => Reply::Null,
-        (b"cat", []) => Reply::Array(CATEGORIES.iter().map(|name| Reply::bulk(name)).collect()),
-        (b"cat", [category]) => commands_in(category),
-        (b"log", []) => Reply::Array(Vec::new()),
-        (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => Reply::OK,
-        (b"log", [count]) if parse_u64(count).is_some() => Reply::Array(Vec::new()),
-        (b"log", [_]) => errors::NOT_AN_INTEGER,
-        (b"dryrun", [user, request @ ..]) => dry_run(user, request),
-        (b"deluser", users) if users.iter().any(|user| user == USER) => {
-            Reply::error("ERR The 'default' user cannot be removed")
+        Denied::Key(key) if names_key => {
+            format!("User {user} has no permissions to access the '{}' key", errors::shown(key))
         }
-        (b"deluser", _) => Reply::Integer(0),
-        (b"load" | b"save", []) => NO_FILE,
-        (b"setuser", _) => Reply::error(
-            "ERR ACL SETUSER is not supported: there is one user, 'default', who may do everything",
-        ),
-        _ => errors::subcommand_syntax("acl", &args[1]),
+        Denied::Key(_) => "No permissions to access a key".to_owned(),
     }
 }
 
-fn get_user() -> Reply {
-    let list =
-        |names: &[&'static str]| Reply::Array(names.iter().map(|name| Reply::bulk(name)).collect());
-    let flags = ["on", "nopass", "sanitize-payload"];
-    Reply::Map(vec![
-        (Reply::bulk("flags"), Reply::Set(flags.map(Reply::bulk).into())),
-        (Reply::bulk("passwords"), list(&[])),
-        (Reply::bulk("commands"), Reply::bulk("+@all")),
-        (Reply::bulk("keys"), Reply::bulk("~*")),
-        (Reply::bulk("channels"), Reply::bulk("&*")),
-        (Reply::bulk("selectors"), list(&[])),
-    ])
+/// Hexadecimal digits for so many bits.
+fn generate_password(bits: u64) -> Reply {
+    let digits = bits.div_ceil(4) as usize;
+    let mut text = String::new();
+    while text.len() < digits {
+        match gabion_tls::random::<32>() {
+            Ok(bytes) => text.extend(bytes.iter().map(|byte| format!("{byte:02x}"))),
+            Err(error) => return Reply::error_from(format!("ERR {error}")),
+        }
+    }
+    text.truncate(digits);
+    Reply::Bulk(Bytes::from(text))
+}
+
+fn get_user(user: &User) -> Reply {
+    let body = user.body();
+    let bulk = |text: Vec<u8>| Reply::Bulk(Bytes::from(text));
+    let passwords = body.passwords.iter().map(|hash| bulk(hash.to_vec())).collect();
+    let rules = |selector: &rules::Selector| {
+        [
+            (Reply::bulk("commands"), bulk(selector.commands_text().into_bytes())),
+            (Reply::bulk("keys"), bulk(selector.keys_text())),
+            (Reply::bulk("channels"), bulk(selector.channels_text())),
+        ]
+    };
+    let selectors = body.selectors[1..].iter().map(|it| Reply::Map(rules(it).into())).collect();
+    let mut fields = vec![
+        (Reply::bulk("flags"), Reply::Set(body.flags().map(Reply::bulk).collect())),
+        (Reply::bulk("passwords"), Reply::Array(passwords)),
+    ];
+    fields.extend(rules(&body.selectors[0]));
+    fields.push((Reply::bulk("selectors"), Reply::Array(selectors)));
+    Reply::Map(fields)
 }
 
 fn commands_in(category: &[u8]) -> Reply {
@@ -151,18 +398,4 @@ fn commands_in(category: &[u8]) -> Reply {
     let is_in = |entry: &Entry| categories(*entry).any(|name| name.as_bytes() == category);
     let names = served_with_subcommands().filter(is_in).map(|entry| Reply::bulk(entry.name()));
     Reply::Array(names.collect())
-}
-
-fn dry_run(user: &[u8], request: &[Bytes]) -> Reply {
-    if user != USER.as_bytes() {
-        let user = errors::shown(user);
-        return Reply::error_from(format!("ERR User '{user}' not found"));
-    }
-    match find(&request[0]).map(Entry::spec) {
-        None => {
-            Reply::error_from(format!("ERR Command '{}' not found", errors::shown(&request[0])))
-        }
-        Some(spec) if !accepts(spec.arity, request.len()) => errors::arity(spec.name),
-        Some(_) => Reply::OK,
-    }
 }

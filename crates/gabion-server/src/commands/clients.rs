@@ -1,7 +1,7 @@
 //! CLIENT: what is known of connections, and what is set or done to them.
 
 use super::session::{Client, ReplyMode};
-use super::{Commands, Host, acl, errors, subcommands};
+use super::{Commands, Host, errors, subcommands};
 use bytes::Bytes;
 use core::fmt::Write;
 use gabion_base::number::{parse_i64, parse_u64};
@@ -54,7 +54,14 @@ impl Commands {
             }
             (b"list", filters) => self.list(client, args, filters, now),
             (b"kill", [address]) => self.kill_address(client, address),
-            (b"kill", options) => self.kill(client, &KillFilter::parse(options)?, now),
+            (b"kill", options) => {
+                let filter = KillFilter::parse(options)?;
+                if let Some(user) = filter.user.filter(|user| self.users.get(user).is_none()) {
+                    let user = errors::shown(user);
+                    return Err(Reply::error_from(format!("ERR No such user '{user}'")));
+                }
+                self.kill(client, &filter, now)
+            }
             (b"reply", [mode]) => set_reply(client, mode),
             (b"no-evict", [switch]) => {
                 client.no_evict.set(parse_switch(switch)?);
@@ -143,6 +150,7 @@ struct KillFilter<'a> {
     id: Option<u64>,
     address: Option<&'a [u8]>,
     local_address: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
     /// Connections of a kind that there is not.
     is_nobody: bool,
     age_min_s: u64,
@@ -163,11 +171,7 @@ impl<'a> KillFilter<'a> {
                 b"addr" => filter.address = Some(value),
                 b"laddr" => filter.local_address = Some(value),
                 b"type" => filter.is_nobody |= !is_normal(value)?,
-                b"user" if value == acl::USER => {}
-                b"user" => {
-                    let user = errors::shown(value);
-                    return Err(Reply::error_from(format!("ERR No such user '{user}'")));
-                }
+                b"user" => filter.user = Some(value),
                 b"maxage" => filter.age_min_s = parse_age(value)?,
                 b"skipme" => filter.skips_me = parse_yes(value)?,
                 _ => return Err(errors::SYNTAX),
@@ -184,6 +188,7 @@ impl<'a> KillFilter<'a> {
             && self.id.is_none_or(|id| id == client.id)
             && is(self.address, &client.address)
             && is(self.local_address, &client.local_address)
+            && self.user.is_none_or(|user| user == &client.user.borrow().name[..])
             && (self.age_min_s == 0 || client.age_s(now) >= self.age_min_s)
             && !(self.skips_me && client.id == me.id)
     }
@@ -346,6 +351,13 @@ impl Client {
     /// A line of CLIENT LIST. `running` are the words of the command that this connection waits for. Its input is counted
     /// while a command runs: what has come of the next one is not known here. `watch` stands last, so that the fields
     /// that Redis 7.0 has follow each other as there.
+    /// As CLIENT INFO shows it.
+    pub(crate) fn line(&self, now: u64) -> String {
+        let mut line = String::new();
+        self.describe(now, None, &mut line);
+        line
+    }
+
     fn describe(&self, now: u64, running: Option<&[Bytes]>, out: &mut String) {
         let text = |field: &core::cell::RefCell<Bytes>| {
             String::from_utf8_lossy(&field.borrow()).into_owned()
@@ -372,7 +384,7 @@ impl Client {
             size_of::<Self>() + query + argv + queued + output,
             if output > 0 { "rw" } else { "r" },
             self.last_command.get().map_or("NULL", subcommands::name_of),
-            acl::USER,
+            String::from_utf8_lossy(&self.user.borrow().name),
             if self.protocol.get() == Protocol::Resp3 { 3 } else { 2 },
             text(&self.library_name),
             text(&self.library_version),

@@ -4,6 +4,9 @@ use super::{Commands, Host, errors};
 use bytes::Bytes;
 use gabion_resp::{Reply, glob_match};
 
+/// The option that is the password of the user `default`.
+const PASSWORD: &str = "requirepass";
+
 impl Commands {
     pub(crate) fn config(&self, args: &[Bytes], host: &impl Host) -> Reply {
         let sub = args[1].to_ascii_lowercase();
@@ -12,6 +15,7 @@ impl Commands {
                 let patterns: Vec<_> = patterns.iter().map(|p| p.to_ascii_lowercase()).collect();
                 let is_asked = |name: &str| patterns.iter().any(|p| glob_match(p, name.as_bytes()));
                 let mut options = host.options();
+                options.extend(self.user_options());
                 options.sort_unstable();
                 options.retain(|(name, _)| is_asked(name));
                 let bulk = |text: String| Reply::Bulk(Bytes::from(text));
@@ -26,12 +30,41 @@ impl Commands {
                 let pairs: Vec<_> =
                     pairs.iter().cloned().map(|[name, value]| (name, value)).collect();
                 match rest {
-                    [] => host.set_options(&pairs).map_or_else(errors::not_set, |()| Reply::OK),
+                    [] => {
+                        self.set_options(pairs, host).map_or_else(errors::not_set, |()| Reply::OK)
+                    }
                     _ => errors::SYNTAX,
                 }
             }
             (b"rewrite", []) => Reply::error("ERR The server is running without a config file"),
             _ => errors::subcommand_syntax("config", &args[1]),
         }
+    }
+
+    /// Options of users, which every connection of the node shares.
+    fn user_options(&self) -> [(String, String); 2] {
+        let file = self.users.file().map_or(String::new(), |path| path.display().to_string());
+        // A password is kept as its hash alone.
+        [("aclfile".to_owned(), file), (PASSWORD.to_owned(), String::new())]
+    }
+
+    /// Sets options: all or none.
+    fn set_options(
+        &self,
+        mut pairs: Vec<(Bytes, Bytes)>,
+        host: &impl Host,
+    ) -> Result<(), super::NotSet> {
+        let is_password =
+            |(name, _): &(Bytes, Bytes)| name.eq_ignore_ascii_case(PASSWORD.as_bytes());
+        let password = pairs.iter().position(is_password).map(|at| pairs.remove(at).1);
+        if let Some((name, _)) = pairs.iter().find(|pair| is_password(pair)) {
+            let why = "duplicate parameter";
+            return Err(super::NotSet::Refused { name: name.clone(), why });
+        }
+        host.set_options(&pairs)?;
+        if let Some(password) = password {
+            self.users.set_password(&password);
+        }
+        Ok(())
     }
 }

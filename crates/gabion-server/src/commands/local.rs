@@ -3,7 +3,7 @@
 use super::session::{Client, WaitFor};
 use super::table::Id;
 use super::work::Call;
-use super::{Commands, Host, REDIS_VERSION, absent, acl, clients, describe, errors, subcommands};
+use super::{Commands, Host, REDIS_VERSION, absent, clients, describe, errors, subcommands};
 use bytes::Bytes;
 use gabion_base::number::{parse_i64, parse_u64};
 use gabion_resp::{Protocol, Reply};
@@ -20,8 +20,8 @@ impl Commands {
             },
             Id::Script => self.scripts.answer(args),
             Id::Echo => Reply::Bulk(args[1].clone()),
-            Id::Hello => hello(client, &args[1..], host.is_head()).unwrap_or_else(|error| error),
-            Id::Auth => acl::auth(args),
+            Id::Hello => self.hello(client, &args[1..], host).unwrap_or_else(|error| error),
+            Id::Auth => self.auth(client, args, host),
             Id::Select => absent::select(&args[1]),
             Id::Wait => wait(args, host).unwrap_or_else(|error| error),
             Id::WaitAof => wait_aof(args, host).unwrap_or_else(|error| error),
@@ -33,8 +33,65 @@ impl Commands {
             Id::Config => self.config(args, host),
             Id::Command => describe::command(args),
             Id::Slowlog => self.slowlog(args),
+            Id::Acl => self.acl(client, args, host),
             _ => answer_rarely(call, host),
         }
+    }
+
+    /// `HELLO [version [AUTH user password] [SETNAME name]]`.
+    fn hello(&self, client: &Client, words: &[Bytes], host: &impl Host) -> Result<Reply, Reply> {
+        let mut protocol = client.protocol.get();
+        let mut name = None;
+        let mut login = None;
+        let mut rest = words;
+        if let [version, options @ ..] = words {
+            let version = parse_i64(version)
+                .ok_or(Reply::error("ERR Protocol version is not an integer or out of range"))?;
+            protocol = match version {
+                2 => Protocol::Resp2,
+                3 => Protocol::Resp3,
+                _ => return Err(Reply::error("NOPROTO unsupported protocol version")),
+            };
+            rest = options;
+        }
+        loop {
+            match rest {
+                [] => break,
+                [word, user, password, more @ ..] if word.eq_ignore_ascii_case(b"auth") => {
+                    login = Some((user, password));
+                    rest = more;
+                }
+                [word, given, more @ ..] if word.eq_ignore_ascii_case(b"setname") => {
+                    clients::check_name(given)?;
+                    name = Some(given);
+                    rest = more;
+                }
+                [word, ..] => {
+                    let word = errors::shown(word);
+                    let text = format!("ERR Syntax error in HELLO option '{word}'");
+                    return Err(Reply::error_from(text));
+                }
+            }
+        }
+        match login {
+            Some((user, password)) => self.authenticate(client, user, password, host)?,
+            None => self.check_hello(client)?,
+        }
+        if let Some(name) = name {
+            client.name.replace(Bytes::copy_from_slice(name));
+        }
+        client.protocol.set(protocol);
+        let version = if protocol == Protocol::Resp3 { 3 } else { 2 };
+        Ok(Reply::Map(vec![
+            (Reply::bulk("server"), Reply::bulk("redis")),
+            (Reply::bulk("version"), Reply::bulk(REDIS_VERSION)),
+            (Reply::bulk("proto"), Reply::Integer(version)),
+            (Reply::bulk("id"), Reply::Integer(client.id as i64)),
+            (Reply::bulk("mode"), Reply::bulk("standalone")),
+            // As in Redis, whose INFO says `slave` of the same node.
+            (Reply::bulk("role"), Reply::bulk(if host.is_head() { "master" } else { "replica" })),
+            (Reply::bulk("modules"), Reply::Array(Vec::new())),
+        ]))
     }
 }
 
@@ -42,7 +99,6 @@ impl Commands {
 fn answer_rarely(call: &Call, host: &impl Host) -> Reply {
     let args = call.args();
     match call.spec().id {
-        Id::Acl => acl::acl(args),
         Id::Function => absent::function(args),
         Id::Latency => absent::latency(args),
         Id::Module => absent::module(args),
@@ -58,57 +114,6 @@ fn answer_rarely(call: &Call, host: &impl Host) -> Reply {
         Id::Refused => absent::refused(call.spec()),
         _ => errors::unknown_command(args),
     }
-}
-
-/// `HELLO [version [AUTH user password] [SETNAME name]]`.
-fn hello(client: &Client, words: &[Bytes], is_head: bool) -> Result<Reply, Reply> {
-    let mut protocol = client.protocol.get();
-    let mut name = None;
-    let mut rest = words;
-    if let [version, options @ ..] = words {
-        let version = parse_i64(version)
-            .ok_or(Reply::error("ERR Protocol version is not an integer or out of range"))?;
-        protocol = match version {
-            2 => Protocol::Resp2,
-            3 => Protocol::Resp3,
-            _ => return Err(Reply::error("NOPROTO unsupported protocol version")),
-        };
-        rest = options;
-    }
-    loop {
-        match rest {
-            [] => break,
-            [word, user, _, more @ ..] if word.eq_ignore_ascii_case(b"auth") => {
-                acl::authenticate(user)?;
-                rest = more;
-            }
-            [word, given, more @ ..] if word.eq_ignore_ascii_case(b"setname") => {
-                clients::check_name(given)?;
-                name = Some(given);
-                rest = more;
-            }
-            [word, ..] => {
-                let word = errors::shown(word);
-                let text = format!("ERR Syntax error in HELLO option '{word}'");
-                return Err(Reply::error_from(text));
-            }
-        }
-    }
-    if let Some(name) = name {
-        client.name.replace(Bytes::copy_from_slice(name));
-    }
-    client.protocol.set(protocol);
-    let version = if protocol == Protocol::Resp3 { 3 } else { 2 };
-    Ok(Reply::Map(vec![
-        (Reply::bulk("server"), Reply::bulk("redis")),
-        (Reply::bulk("version"), Reply::bulk(REDIS_VERSION)),
-        (Reply::bulk("proto"), Reply::Integer(version)),
-        (Reply::bulk("id"), Reply::Integer(client.id as i64)),
-        (Reply::bulk("mode"), Reply::bulk("standalone")),
-        // As in Redis, whose INFO says `slave` of the same node.
-        (Reply::bulk("role"), Reply::bulk(if is_head { "master" } else { "replica" })),
-        (Reply::bulk("modules"), Reply::Array(Vec::new())),
-    ]))
 }
 
 /// The wait of a WAIT or WAITAOF; none if its reply is known: an error, or enough replicas.

@@ -56,6 +56,8 @@ pub mod work;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use acl::rules::Rights;
+pub(crate) use acl::users::Users;
 pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
 pub(crate) use session::held_by_nobody;
@@ -149,6 +151,8 @@ pub struct Commands {
     /// Where the time of transactions is counted, and that of WATCH.
     exec_counters: usize,
     watch_counters: usize,
+    pub(crate) users: Users,
+    acl_log: acl::log::Log,
     clients: Clients,
     next_client_id: Cell<u64>,
     killed: RefCell<Vec<Killed>>,
@@ -163,6 +167,11 @@ impl Commands {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_scripts(seed, Scripts::new())
+    }
+
+    /// The same, with these users.
+    pub(crate) fn with_users(seed: u64, users: Users) -> Self {
+        Self { users, ..Self::new(seed) }
     }
 
     fn with_scripts(seed: u64, scripts: Scripts) -> Self {
@@ -180,6 +189,8 @@ impl Commands {
             lap_ns: Cell::default(),
             exec_counters: table::row_of(b"exec").unwrap_or(0),
             watch_counters: table::row_of(b"watch").unwrap_or(0),
+            users: Users::open(),
+            acl_log: acl::log::Log::default(),
             clients: Clients::default(),
             next_client_id: Cell::new(1),
             killed: RefCell::default(),

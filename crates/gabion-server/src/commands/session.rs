@@ -1,6 +1,8 @@
 //! A connection's state: the protocol it speaks, its name, its transaction; and the first half of
 //! every command: look-up, checks, queueing, and answering what touches no data.
 
+use super::acl::log::Context;
+use super::acl::users::User;
 use super::keyspace::ReplyRoom;
 use super::local;
 use super::table::{Id, TABLE, row_of};
@@ -54,7 +56,6 @@ pub struct WaitFor {
 }
 
 /// What CLIENT LIST shows of a connection.
-#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) address: String,
@@ -73,6 +74,8 @@ pub(crate) struct Client {
     pub(crate) name: RefCell<Bytes>,
     pub(crate) library_name: RefCell<Bytes>,
     pub(crate) library_version: RefCell<Bytes>,
+    /// Who it is.
+    pub(crate) user: RefCell<Rc<User>>,
     pub(crate) no_evict: Cell<bool>,
     pub(crate) no_touch: Cell<bool>,
     pub(crate) reply_mode: Cell<ReplyMode>,
@@ -309,6 +312,7 @@ impl Commands {
             name: RefCell::default(),
             library_name: RefCell::default(),
             library_version: RefCell::default(),
+            user: RefCell::new(self.users.of_stranger()),
             no_evict: Cell::default(),
             no_touch: Cell::default(),
             reply_mode: Cell::new(ReplyMode::On),
@@ -337,6 +341,11 @@ impl Commands {
             }
         };
         session.client.last_command.set(Some(call.counters()));
+        if !session.client.user.borrow().is_free()
+            && let Err(error) = self.check_call(session, &call, host)
+        {
+            return Step::Reply(error);
+        }
         let spec = call.spec();
         if session.queue.is_some() {
             return self.handle_in_multi(session, call, host);
@@ -358,7 +367,7 @@ impl Commands {
                     _ => Step::Reply(reply),
                 }
             }
-            _ if call.is_script() => match self.prepare_script(call) {
+            _ if call.is_script() => match self.prepare_script(&session.client, call) {
                 Ok(call) => Step::Run(Work::Call(call)),
                 Err(error) => Step::Reply(error),
             },
@@ -407,11 +416,25 @@ impl Commands {
         errors::exec_abort_because(&error)
     }
 
-    /// The script to run for EVAL or EVALSHA, which goes on being counted as the latter.
-    fn prepare_script(&self, call: Call) -> Result<Call, Reply> {
+    /// Asks for the rights of a user who may not do everything.
+    fn check_call(
+        &self,
+        session: &mut Session,
+        call: &Call,
+        host: &impl Host,
+    ) -> Result<(), Reply> {
+        let context = if session.queue.is_some() { Context::Multi } else { Context::Toplevel };
+        self.check_rights(&session.client, call, context, host)
+            .map_err(|error| self.refuse(session, Some(call.row()), error))
+    }
+
+    /// The script to run for EVAL or EVALSHA, which goes on being counted as the latter. It takes the rights of its user
+    /// with it.
+    fn prepare_script(&self, client: &Client, call: Call) -> Result<Call, Reply> {
         let counters = call.counters();
         let prepared = self.scripts.prepare(call);
-        prepared.map(|call| call.counted_at(counters)).inspect_err(|error| {
+        let rights = client.user.borrow().rights();
+        prepared.map(|call| call.counted_at(counters).with_rights(rights)).inspect_err(|error| {
             self.stats.count_failed(counters, error);
         })
     }
@@ -496,7 +519,12 @@ impl Commands {
         let is_without_data = queue.calls.iter().all(|call| call.spec().route == Route::Local);
         for (place, call) in queue.calls.into_iter().enumerate() {
             self.stats.count_call(call.counters());
-            if call.spec().route == Route::Local {
+            // It may do less than when it was queued.
+            if !session.client.user.borrow().is_free()
+                && let Err(error) = self.check_rights(&session.client, &call, Context::Multi, host)
+            {
+                transaction.ready.push((place, error));
+            } else if call.spec().route == Route::Local {
                 let mut reply = self.answer(session, &call, host);
                 // With data it is shown when that is acknowledged; without, the writes before may be in doubt.
                 if is_without_data && matches!(call.spec().id, Id::Wait | Id::WaitAof) {
@@ -508,7 +536,7 @@ impl Commands {
                 }
                 transaction.ready.push((place, reply));
             } else if call.is_script() {
-                match self.prepare_script(call) {
+                match self.prepare_script(&session.client, call) {
                     Ok(call) => {
                         // A digest was queued, and the script goes to the head.
                         scripts_memory += call.memory();
@@ -557,6 +585,7 @@ impl Commands {
             }
             Id::Reset => {
                 session.reset();
+                session.client.user.replace(self.users.of_stranger());
                 Reply::simple("RESET")
             }
             _ => self.answer_plainly(&session.client, call, host),

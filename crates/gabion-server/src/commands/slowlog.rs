@@ -179,7 +179,7 @@ impl Slowlog {
     }
 }
 
-fn words_of(call: &Call) -> Vec<Bytes> {
+pub(super) fn words_of(call: &Call) -> Vec<Bytes> {
     trimmed(call.args().len(), redacted(call))
 }
 
@@ -203,16 +203,18 @@ fn words_of_work(work: &Work) -> Vec<Bytes> {
 /// The words of a call, without passwords.
 fn redacted(call: &Call) -> impl Iterator<Item = Bytes> {
     let args = call.args();
-    let secret_from = match call.spec().id {
-        Id::Auth => 1,
-        Id::Hello => args
-            .iter()
-            .position(|arg| arg.eq_ignore_ascii_case(b"auth"))
-            .map_or(args.len(), |at| at + 1),
-        _ => args.len(),
+    let is =
+        |at: usize, word: &[u8]| args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
+    let place = |word: &[u8]| (0..args.len()).find(|&at| is(at, word)).unwrap_or(args.len());
+    let secret = match call.spec().id {
+        Id::Auth => 1..3,
+        Id::Hello => place(b"auth") + 1..place(b"auth") + 3,
+        Id::Acl if is(1, b"setuser") => 3..args.len(),
+        // Whatever stands beside a password.
+        Id::Config if is(1, b"set") && place(b"requirepass") < args.len() => 2..args.len(),
+        _ => 0..0,
     };
-    let secret_to = secret_from + 2;
-    let is_secret = move |at: usize| (secret_from..secret_to).contains(&at);
+    let is_secret = move |at: usize| secret.contains(&at);
     let word = move |(at, arg): (usize, &Bytes)| {
         if is_secret(at) { Bytes::from_static(b"(redacted)") } else { arg.clone() }
     };

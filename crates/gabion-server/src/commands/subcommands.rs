@@ -62,22 +62,24 @@ subcommands! {
     Acl "acl|cat" -2 ["noscript" "loading" "stale"] (0 0 0) "6.0.0"
         "[<category>]" "List all categories, or the commands of one.";
     Acl "acl|deluser" -3 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
-        "<username> [<username> ...]" "Delete users: there is none but 'default', which stays.";
+        "<username> [<username> ...]" "Delete users and close their connections; 'default' stays.";
     Acl "acl|dryrun" -4 ["admin" "noscript" "loading" "stale"] (0 0 0) "7.0.0"
         "<username> <command> [<arg> ...]" "Tell whether the user may run the command, without running it.";
+    Acl "acl|genpass" -2 ["noscript" "loading" "stale"] (0 0 0) "6.0.0"
+        "[<bits>]" "Make a random password, of 256 bits unless said otherwise.";
     Acl "acl|getuser" 3 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
         "<username>" "Describe the rules of a user.";
     Acl "acl|help" 2 ["loading" "stale"] (0 0 0) "6.0.0" "" "Print this help.";
     Acl "acl|list" 2 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
         "" "List the users with their rules.";
     Acl "acl|load" 2 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
-        "" "Refused: there is no file of users.";
+        "" "Read the file of users again.";
     Acl "acl|log" -2 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
-        "[<count>|RESET]" "List what was denied: nothing is.";
+        "[<count>|RESET]" "List what was denied, or forget it.";
     Acl "acl|save" 2 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
-        "" "Refused: there is no file of users.";
+        "" "Write the users to the file.";
     Acl "acl|setuser" -3 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
-        "<username> <rule> [<rule> ...]" "Refused: there is one user, 'default'.";
+        "<username> [<rule> ...]" "Make a user, or change one by rules.";
     Acl "acl|users" 2 ["admin" "noscript" "loading" "stale"] (0 0 0) "6.0.0"
         "" "List the names of the users.";
     Acl "acl|whoami" 2 ["noscript" "loading" "stale"] (0 0 0) "6.0.0"

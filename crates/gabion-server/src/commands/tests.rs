@@ -1,5 +1,6 @@
 //! Tests of the layer as a client meets it: requests in, encoded replies out.
 
+mod acl;
 mod bits;
 mod concurrency;
 mod data;

@@ -6,6 +6,7 @@
 //! them; each reply is encoded there, for that protocol, and put in here as [`Reply::Encoded`]
 //! (those of a transaction through [`Transaction::merge`]).
 
+use super::acl::rules::Rights;
 use super::errors;
 use super::locks::KeySet;
 use super::scripts::{self, is_script};
@@ -15,6 +16,7 @@ use super::watch::Watch;
 use bytes::Bytes;
 use gabion_base::units::KEY_LEN_MAX;
 use gabion_resp::{Reply, Request};
+use std::rc::Rc;
 
 /// A request whose command is known, with a fitting number of arguments and keys that may be keys.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Call {
     /// Where its calls are counted: the row, or that of its subcommand.
     counters: u32,
     request: Request,
+    /// Of a script: what its user may do, if that is not everything.
+    rights: Option<Rc<Rights>>,
 }
 
 impl Call {
@@ -57,7 +61,7 @@ impl Call {
         if let Some(len) = long {
             return Err((Some(row), errors::key_too_long(len)));
         }
-        Ok(Self { row: row as u32, counters: counters as u32, request })
+        Ok(Self { row: row as u32, counters: counters as u32, request, rights: None })
     }
 
     /// The same call with memory of its own. What is kept for long must not keep a read buffer,
@@ -69,7 +73,7 @@ impl Call {
             start += arg.len();
             own.slice(start - arg.len()..start)
         });
-        Self { request: Request { args: args.collect() }, ..*self }
+        Self { request: Request { args: args.collect() }, rights: self.rights.clone(), ..*self }
     }
 
     /// The command's row in the table.
@@ -83,6 +87,22 @@ impl Call {
     #[inline]
     pub(crate) const fn counters(&self) -> usize {
         self.counters as usize
+    }
+
+    /// The number of the command's row.
+    pub(crate) const fn row(&self) -> usize {
+        self.row as usize
+    }
+
+    /// What the user of a script may do, if that is not everything.
+    pub(crate) fn rights(&self) -> Option<&Rc<Rights>> {
+        self.rights.as_ref()
+    }
+
+    /// The same call, of a user that may do this.
+    pub(crate) fn with_rights(mut self, rights: Option<Rc<Rights>>) -> Self {
+        self.rights = rights;
+        self
     }
 
     /// The same call, counted at this place.

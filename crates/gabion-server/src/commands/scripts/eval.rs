@@ -4,6 +4,7 @@
 
 use super::engine::{Caller, Ended, Over, RUN_US_MAX, World};
 use super::{arguments, engine};
+use crate::commands::acl::{self, rules::Rights};
 use crate::commands::describe::{Entry, meant};
 use crate::commands::execute::{Outcome, Refusal};
 use crate::commands::keyspace::yield_now;
@@ -310,6 +311,7 @@ struct Calls<'a, S> {
     kept: &'a Kept<'a, S>,
     held: &'a Held,
     is_read_only: bool,
+    rights: Option<&'a Rights>,
 }
 
 impl<S: Store> Calls<'_, S> {
@@ -331,6 +333,12 @@ impl<S: Store> Calls<'_, S> {
         if self.is_read_only && spec.has_flag("write") {
             let text = "ERR Write commands are not allowed from read-only scripts.";
             return Err(Reply::error(text));
+        }
+        if let Some(rights) = self.rights {
+            rights.check(&call).map_err(|denied| {
+                let why = acl::told(&rights.user, &denied, false);
+                Reply::error_from(format!("NOPERM ACL failure in script: {why}"))
+            })?;
         }
         Ok(call)
     }
@@ -419,6 +427,7 @@ impl Commands {
                     kept: &kept,
                     held,
                     is_read_only,
+                    rights: call.rights().map(|rights| &**rights),
                 })
             })?;
             match ended {
