@@ -64,6 +64,7 @@ fn try_main() -> Result<ExitReason> {
         peer_listen: port(id, 1),
         target_listen: port(id, 2),
         home: Home::default(),
+        metrics: None,
         peers: peers.collect(),
         io: BackendChoice::Auto,
         block_cache_bytes: 64 << 20,

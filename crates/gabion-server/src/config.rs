@@ -51,6 +51,9 @@ pub struct ServerConfig {
     pub peer_listen: SocketAddr,
     /// Where the embedded NVMe/TCP target listens.
     pub target_listen: SocketAddr,
+    /// Where `/metrics` is served, over HTTP; nowhere without it. A port that cannot be had is noted
+    /// in the log and tried again, and the replica serves meanwhile.
+    pub metrics: Option<SocketAddr>,
     /// Where this replica runs.
     pub home: Home,
     /// The other members, as far as they are known. Others come by the views that run.
@@ -210,6 +213,12 @@ pub fn exit_code(result: &Result<ExitReason>) -> u8 {
 impl ServerConfig {
     /// Checks what can be known without the pool.
     pub(crate) fn check(&self) -> Result<()> {
+        if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
+            return Err(Error::invalid(format!(
+                "the door for metrics is to listen on {address}: it asks nobody who he is, so only \
+                 loopback addresses are possible"
+            )));
+        }
         let (count, most) = (self.node.compactions_max, RunOptions::COMPACTIONS_MAX);
         if !(1..=most).contains(&count) {
             return Err(Error::invalid(format!(

@@ -128,6 +128,11 @@ impl Control {
         }
     }
 
+    /// How the device answers probe writes.
+    pub(crate) fn probe(&self) -> Probe {
+        self.probe.state()
+    }
+
     /// Whether there is more to do without a new event.
     pub(crate) fn is_busy(&self) -> bool {
         self.links.iter().flatten().any(|link| link.has_more)

@@ -31,6 +31,8 @@ const PER_COMPACTION: usize = 2;
 const PER_MEMBER: usize = 5;
 /// What is open for a moment: statistics of the system, those who have not said who they are.
 const SHORT_LIVED: usize = 12;
+/// Of the door for metrics: its listener, queue and connections.
+const METRICS: usize = 12;
 /// With as many or more, there are some for whatever may come as well.
 const PLENTY: usize = 1_024;
 /// That is: those who have not said who they are, at the doors for members and for NVMe/TCP, at
@@ -53,6 +55,7 @@ impl Descriptors {
     /// Limit exceeded, where there are too few for the process itself.
     pub(crate) fn take(config: &ServerConfig) -> Result<Self> {
         let open = std::fs::read_dir("/proc/self/fd").map_or(8, Iterator::count);
+        let open = open + if config.metrics.is_some() { METRICS } else { 0 };
         let (compactions, members) = (config.node.compactions_max, config.peers.len());
         let wanted = CLIENTS_MAX + own(PLENTY, open, compactions, members);
         Self::share_out(raise(wanted as u64), open, compactions, members).check()

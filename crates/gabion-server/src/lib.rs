@@ -16,6 +16,7 @@
 //! - `control`: connections of controllers; `probe`: what shows them that the device works.
 //! - `run`: commands at this node; `store`: the node as what commands run on; `shipping` and
 //!   `warm`: threads (those of jobs: `gabion-host`); `admin` and `status`: `GABION …`.
+//! - [`metrics`]: the same numbers for Prometheus, over HTTP.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -52,6 +53,7 @@ mod hostile;
 mod listen;
 mod marks;
 mod mesh;
+pub mod metrics;
 mod peers;
 mod probe;
 mod process;

@@ -66,6 +66,8 @@ pub(crate) struct OpenTurn {
     pub(crate) end: Frontier,
     /// When it ended.
     pub(crate) since_ms: u64,
+    /// The same by [`Clock::running_us`], for how long it waits; 0 where nothing was written.
+    pub(crate) ended_us: u64,
     /// Something was written in it.
     pub(crate) has_record: bool,
 }
@@ -500,7 +502,13 @@ mod tests {
         for (number, end, has_record) in
             [(1, 10, false), (2, 20, true), (3, 20, false), (4, 30, true), (5, 30, false)]
         {
-            turns.open.push_back(OpenTurn { number, end: at(end), since_ms: 0, has_record });
+            turns.open.push_back(OpenTurn {
+                number,
+                end: at(end),
+                since_ms: 0,
+                ended_us: 0,
+                has_record,
+            });
         }
         let shown = |acknowledged| [true, false].map(|is| turns.shown(at(acknowledged), is));
         assert_eq!([9, 10, 19].map(shown), [[0, 0], [1, 0], [1, 0]]);

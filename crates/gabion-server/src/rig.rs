@@ -124,6 +124,7 @@ impl Rig {
                     peer_listen: me.peer,
                     target_listen: me.target,
                     home: Home::default(),
+                    metrics: None,
                     peers: others.copied().collect(),
                     io: BackendChoice::Auto,
                     // Reads go to the device.

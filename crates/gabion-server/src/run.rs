@@ -9,7 +9,7 @@ use crate::store::{Entry, Wish, entry, write_gate};
 use gabion_base::Frontier;
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::{Protocol, Reply};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -238,7 +238,7 @@ impl Service {
             WriteGate::Wait(_) => self.gate(item),
             // Its fate is told later, before any write that its door sends after it.
             WriteGate::Refuse(_) if item.is_again => self.gate(item),
-            WriteGate::Refuse(reason) => self.refuse(item, refused("TRYAGAIN", &reason)),
+            WriteGate::Refuse(reason) => self.refuse_write(item, &reason),
         }
     }
 
@@ -321,8 +321,15 @@ impl Service {
         node.is_readable() && node.log_end().covers(&item.frontier)
     }
 
+    /// Refuses a write that the group does not take now.
+    fn refuse_write(&mut self, item: Item, reason: &str) -> Begun {
+        count(&self.metrics.refused.not_ready);
+        self.refuse(item, refused("TRYAGAIN", reason))
+    }
+
     fn gate(&mut self, item: Item) -> Begun {
         if self.gated_bytes + item.len > GATED_BYTES_MAX {
+            count(&self.metrics.refused.queue);
             return self.refuse(item, TOO_MUCH_WAITS);
         }
         self.replica.node.borrow_mut().hold_write(self.now_ms);
@@ -524,7 +531,7 @@ impl Service {
             let Some(item) = self.pop_gated() else { break };
             let (origin, protocol) = (item.origin.clone(), item.protocol);
             let begun = match gate {
-                WriteGate::Refuse(reason) => self.refuse(item, refused("TRYAGAIN", &reason)),
+                WriteGate::Refuse(reason) => self.refuse_write(item, &reason),
                 _ => self.run_item(item),
             };
             count += 1;
@@ -632,6 +639,10 @@ impl Service {
         let shown = if is_read { self.replica.node.borrow().log_end() } else { Frontier::ZERO };
         self.send_reply(origin, shown, &bytes);
     }
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
 }
 
 /// The error for a write that the group does not take now.

@@ -110,6 +110,7 @@ impl Server {
         }
         for service in &mut self.services {
             service.take_turn();
+            service.answer_scrapes();
         }
         let failed = self.services.iter_mut().find_map(|service| service.exit.take());
         Ok(failed.or(is_signalled.then_some(ExitReason::Signal)))

@@ -19,6 +19,7 @@ use crate::events::Event;
 use crate::failover::AskedList;
 use crate::forward::{self, Origin, Outcome, WriteId};
 use crate::host::ServerHost;
+use crate::metrics::Metrics;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
 use crate::replica::{OpenTurn, Replica, WhileOpen};
@@ -95,6 +96,8 @@ pub(crate) struct Service {
     pub(crate) peers: Vec<Peer>,
     pub(crate) strangers: Vec<Option<Stranger>>,
     pub(crate) control: Control,
+    /// What scrapers see, and their door.
+    pub(crate) metrics: Metrics,
     pub(crate) next_connection: u64,
     pub(crate) forwarded: ForwardedList,
     pub(crate) next_forward: u64,
@@ -238,6 +241,7 @@ impl Service {
         self.tick_marks();
         self.tick_asked();
         self.tick_waits();
+        self.note_log_end();
         let commands = self.commands.calls_count();
         self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
         if self.now_ms >= self.next_second_ms {
@@ -245,6 +249,14 @@ impl Service {
             self.close_idle();
             self.refresh_tls();
             self.commands.follow_users();
+        }
+    }
+
+    /// The head notes where its log ends, by which it tells how old what a member lacks is.
+    fn note_log_end(&mut self) {
+        let node = self.replica.node.borrow();
+        if node.duties().append {
+            self.metrics.lag.note(self.now_ms, node.log_end().bytes_since(&Frontier::ZERO));
         }
     }
 
@@ -386,7 +398,8 @@ impl Service {
             (Ok(end), None) => {
                 let turns = &mut self.replica.turns;
                 let (number, since_ms) = (turns.current, self.now_ms);
-                let turn = OpenTurn { number, end, since_ms, has_record: has_written };
+                let ended_us = if has_written { self.clock.running_us() } else { 0 };
+                let turn = OpenTurn { number, end, since_ms, ended_us, has_record: has_written };
                 turns.open.push_back(turn);
                 turns.last_end = end;
                 turns.current += 1;
@@ -466,9 +479,16 @@ impl Service {
         };
         let turns = &mut self.replica.turns;
         let shown = turns.shown(acknowledged, is_current);
-        if let Some(last) = turns.open.drain(..shown).next_back() {
-            (turns.acknowledged, turns.acknowledged_at) = (last.number, last.end);
-            self.own_writes.acknowledge(last.number);
+        if shown > 0 {
+            let now_us = self.clock.running_us();
+            for turn in turns.open.drain(..shown) {
+                (turns.acknowledged, turns.acknowledged_at) = (turn.number, turn.end);
+                if turn.has_record {
+                    let took_us = now_us.saturating_sub(turn.ended_us);
+                    self.metrics.acknowledged.count(took_us.saturating_mul(1_000));
+                }
+            }
+            self.own_writes.acknowledge(turns.acknowledged);
         }
         while let Some((origin, reply)) = self.pop_peer_reply(self.replica.turns.acknowledged) {
             self.send_reply(&origin, self.replica.turns.acknowledged_at, &reply);

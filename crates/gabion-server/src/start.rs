@@ -8,6 +8,7 @@ use crate::failover::AskedList;
 use crate::host::{ServerHost, Traffic};
 use crate::listen::{listen, listen_to_clients};
 use crate::mesh::address_of;
+use crate::metrics::Metrics;
 use crate::peers::Peer;
 use crate::probe::ProbeThread;
 use crate::replica::{Held, Replica, Turns, WhileOpen};
@@ -193,6 +194,7 @@ fn open_service(
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
         control,
+        metrics: Metrics::start(config.metrics, waker)?,
         next_connection: 0,
         forwarded: ForwardedList::default(),
         next_forward: 0,

@@ -2,18 +2,21 @@
 
 use crate::admin;
 use crate::host::ServerHost;
+use crate::metrics::{Latencies, bounds};
 use crate::process;
 use crate::service::Service;
 use gabion_base::units::SLOT_LEN;
+use gabion_base::{Frontier, ReplicaId};
 use gabion_engine::picker::Strategy;
 use gabion_host::memory::{Memory, MemoryKind};
 use gabion_node::ring::Fate;
 use gabion_node::{DamagedFile, Duties, Node, View, WriteGate};
+use gabion_replication::MemberStatus;
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The place of a replica in its chain, as users name it.
-fn role(view: &View) -> &'static str {
+pub(crate) fn role(view: &View) -> &'static str {
     match (view.is_full(), view.duties()) {
         (false, _) if view.is_member() => "filling",
         (false, _) => "left out",
@@ -41,8 +44,48 @@ fn replicas(view: &View) -> Vec<Value> {
 /// The status of this replica now.
 pub(crate) fn status(service: &Service) -> Value {
     let mut status = always(service);
-    status["filling"] = filling(&service.replica.node.borrow());
+    let node = service.replica.node.borrow();
+    status["filling"] = filling(&node);
+    status["lag"] = lags(service, &node).iter().map(Lag::json).collect();
+    status["commands"] = service.commands.calls_count().into();
+    status["acknowledged"] = times(&service.metrics.acknowledged);
     status
+}
+
+/// How far another member is behind the primary.
+pub(crate) struct Lag {
+    pub(crate) member: ReplicaId,
+    /// Bytes of the log that it has not acknowledged.
+    pub(crate) bytes: u64,
+    /// Age of the oldest of them.
+    pub(crate) ms: u64,
+}
+
+impl Lag {
+    fn json(&self) -> Value {
+        json!({"replica": self.member.get(), "bytes": self.bytes, "ms": self.ms})
+    }
+}
+
+/// The same of each that has said how far it is. Only the primary knows; nobody elsewhere.
+pub(crate) fn lags(service: &Service, node: &Node) -> Vec<Lag> {
+    if !node.duties().append {
+        return Vec::new();
+    }
+    let members = node.protocol().members();
+    let others = members.iter().filter(|member| member.id != node.id());
+    let lag = |member: &MemberStatus| {
+        let end = member.progress?.end.bytes_since(&Frontier::ZERO);
+        let ms = service.metrics.lag.lag_ms(service.now_ms, end);
+        Some(Lag { member: member.id, bytes: member.lag_bytes, ms })
+    };
+    others.filter_map(lag).collect()
+}
+
+/// Times as JSON: how many ended in each bucket, which doubles, and the end of the first.
+fn times(latencies: &Latencies) -> Value {
+    let first_ns = bounds().next().map_or(0, |seconds| (seconds * 1e9) as u64);
+    json!({"first_ns": first_ns, "counts": latencies.buckets.counts()})
 }
 
 /// The part that every replica has.
@@ -81,6 +124,7 @@ fn always(service: &Service) -> Value {
             "resp": host.resp.port(),
             "peer": service.peer_door.local_addr().map_or(0, |address| address.port()),
             "target": target.port(),
+            "metrics": service.metrics.port(),
         },
         "log": {
             "end": admin::place(&node.log_end()),
@@ -171,7 +215,7 @@ fn gate_reason(node: &Node) -> Option<String> {
 /// What keeps commands that come here from being run, if anything: who is told `ready` finds writes
 /// taken and reads answered through this node. A pool that is full is no such thing, as reads go
 /// on.
-fn obstacle(service: &Service, node: &Node) -> Option<String> {
+pub(crate) fn obstacle(service: &Service, node: &Node) -> Option<String> {
     if !node.protocol().is_ready() {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }

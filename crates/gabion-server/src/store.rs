@@ -94,6 +94,8 @@ struct Inner {
     reply: RefCell<Vec<u8>>,
     /// The log took no record: what was written is nowhere.
     failure: RefCell<Option<Error>>,
+    /// Writes that were refused for want of room.
+    refused_full: Cell<u64>,
 }
 
 /// The node as a [`Store`]. A clone is the same.
@@ -114,6 +116,7 @@ impl NodeStore {
             command_ops: Cell::new(0),
             reply: RefCell::default(),
             failure: RefCell::new(None),
+            refused_full: Cell::new(0),
         }))
     }
 
@@ -193,8 +196,18 @@ impl NodeStore {
             }
             Entry::Open => Ok(()),
             Entry::Wait(reason) => hit(reason),
-            Entry::Refused(error) => Err(error),
+            Entry::Refused(error) => {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.0.refused_full.set(self.0.refused_full.get() + 1);
+                }
+                Err(error)
+            }
         }
+    }
+
+    /// Writes that were refused for want of room.
+    pub(crate) fn refused_full(&self) -> u64 {
+        self.0.refused_full.get()
     }
 
     /// Notes an error after which the tree holds what the log does not.

@@ -3,7 +3,7 @@
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
 use crate::engine;
-use crate::options::{BenchCommand, DataOption, FixedOptions, ProcessOptions};
+use crate::options::{BenchCommand, DataOption, FixedOptions, MetricsPort, ProcessOptions};
 use crate::status::{self, Status};
 use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
@@ -76,8 +76,12 @@ impl Launcher for Processes {
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
         let settings = on_free_ports(settings(spec)?)?;
         cluster::create(&spec.dir, &settings, |_| true)?;
-        let options =
-            ProcessOptions { large_values: spec.large_values, ..ProcessOptions::default() };
+        let options = ProcessOptions {
+            large_values: spec.large_values,
+            // Many groups lie close together, and nobody scrapes them.
+            metrics_port: MetricsPort::Off,
+            ..ProcessOptions::default()
+        };
         let replicas =
             settings.members().map(|number| Replica::new(number, &spec.dir, &options)).collect();
         let mut group = Group { settings, replicas };

@@ -9,7 +9,7 @@ use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, NodeOptions};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -152,6 +152,64 @@ pub(crate) struct ProcessOptions {
     pub(crate) rebuild_rate: u64,
     #[command(flatten)]
     pub(crate) security: SecurityOptions,
+    /// Where numbers for Prometheus are served at /metrics, over HTTP on loopback: the controller
+    /// on PORT, replica N on PORT + N; or off [default: 300 above --port]
+    #[arg(long, value_name = "PORT", value_parser = parse_metrics, default_value = "auto")]
+    #[arg(hide_default_value = true)]
+    pub(crate) metrics_port: MetricsPort,
+}
+
+/// Where numbers for Prometheus are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricsPort {
+    /// As the first port of the group says.
+    Auto,
+    Off,
+    /// From this port on.
+    From(u16),
+}
+
+impl MetricsPort {
+    /// The default lies so far above the first port of the group.
+    const ABOVE: u16 = 300;
+    /// The controller and the replicas of a group take as many.
+    const COUNT: u16 = 17;
+
+    /// The first port of a group whose own first port is this; none where metrics are off, or no
+    /// ports are left above.
+    pub(crate) fn first(self, port: u16) -> Option<u16> {
+        let first = match self {
+            Self::Off => None,
+            Self::From(first) => Some(first),
+            Self::Auto => port.checked_add(Self::ABOVE),
+        };
+        first.filter(|first| *first <= u16::MAX - Self::COUNT)
+    }
+
+    /// Where a replica serves its numbers, by its number; 0 is the controller.
+    pub(crate) fn address(self, port: u16, number: u32) -> Option<SocketAddr> {
+        let port = self.first(port)?.checked_add(u16::try_from(number).ok()?)?;
+        Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    fn word(self) -> String {
+        match self {
+            Self::Auto => "auto".to_owned(),
+            Self::Off => "off".to_owned(),
+            Self::From(port) => port.to_string(),
+        }
+    }
+}
+
+/// A first port for metrics, or none.
+pub(crate) fn parse_metrics(text: &str) -> Result<MetricsPort, String> {
+    let max = u16::MAX - MetricsPort::COUNT;
+    match (text, text.parse::<u16>()) {
+        ("off", _) => Ok(MetricsPort::Off),
+        ("auto", _) => Ok(MetricsPort::Auto),
+        (_, Ok(port)) if (1..=max).contains(&port) => Ok(MetricsPort::From(port)),
+        _ => Err(format!("a port from 1 to {max}, or off")),
+    }
 }
 
 impl Default for ProcessOptions {
@@ -168,6 +226,7 @@ impl Default for ProcessOptions {
             jobs_nice: JOBS_NICE,
             rebuild_rate: NodeOptions::REBUILD_RATE,
             security: SecurityOptions::default(),
+            metrics_port: MetricsPort::Auto,
         }
     }
 }
@@ -194,6 +253,8 @@ impl ProcessOptions {
             self.jobs_nice.to_string(),
             "--rebuild-rate".into(),
             self.rebuild_rate.to_string(),
+            "--metrics-port".into(),
+            self.metrics_port.word(),
         ];
         words.extend(self.security.words());
         words
@@ -893,6 +954,8 @@ mod tests {
             (&["gabion", "up", "--compactions-max", "65"], "1..=64"),
             (&["gabion", "up", "--jobs-nice", "20"], "0..=19"),
             (&["gabion", "up", "--rebuild-rate", "1048575"], "1048576 or more"),
+            (&["gabion", "up", "--metrics-port", "65535"], "a port from 1 to 65518, or off"),
+            (&["gabion", "up", "--metrics-port", "on"], "--metrics-port"),
             (&["gabion", "up", "--rebuild-rate", "1MiB/s"], "`1MiB/s` is no size"),
             (&["gabion", "up", "--compaction", "nobody"], "primary, every-replica"),
             (&["gabion", "up", "--compction", "primary"], "--compaction"),
@@ -983,6 +1046,18 @@ mod tests {
     }
 
     #[test]
+    fn the_controller_and_each_replica_serve_their_numbers_on_a_port_of_their_own() {
+        let at = |port: MetricsPort, number| port.address(6379, number).map(|at| at.port());
+        assert_eq!((at(MetricsPort::Auto, 0), at(MetricsPort::Auto, 16)), (Some(6679), Some(6695)));
+        assert_eq!(at(MetricsPort::From(9300), 2), Some(9302));
+        assert_eq!(at(MetricsPort::Off, 1), None);
+        assert_eq!(MetricsPort::Auto.address(65_300, 0), None, "no ports are left above");
+        for port in [MetricsPort::Auto, MetricsPort::Off, MetricsPort::From(1)] {
+            assert_eq!(parse_metrics(&port.word()), Ok(port));
+        }
+    }
+
+    #[test]
     fn a_replica_is_started_with_what_up_was_given() {
         let up = |words: &[&str]| {
             let options = Options::try_parse_from([&["gabion", "up"], words].concat()).unwrap();
@@ -1000,6 +1075,7 @@ mod tests {
             &["--tls-port", "7000", "--tls-cert", "c.pem", "--tls-key", "c.key"],
             &["--tls-ca", "ca.pem", "--tls-auth-clients", "optional"],
             &["--aclfile", "users.acl", "--requirepass-file", "password"],
+            &["--metrics-port", "9300"],
         ]
         .concat());
         let wanted = ProcessOptions {
@@ -1021,6 +1097,7 @@ mod tests {
                 aclfile: Some("users.acl".into()),
                 requirepass_file: Some("password".into()),
             },
+            metrics_port: MetricsPort::From(9300),
         };
         assert_eq!(given, wanted);
         let words = given.words();

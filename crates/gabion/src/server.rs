@@ -23,6 +23,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         resp: told.listen.clients,
         peer_listen: told.listen.members,
         target_listen: told.listen.targets,
+        metrics: process.metrics_port.address(told.first_port, options.replica),
         home: told.home,
         peers: told.peers,
         io: process.io.backend(),
@@ -66,7 +67,8 @@ fn told(options: &ServerOptions) -> Result<Told> {
     let doors = settings.doors(options.replica);
     let (clients, members, targets) = (doors.resp, doors.peer, doors.target);
     let listen = DoorAddresses { clients, members, targets };
-    Ok(Told { settings, listen, home: Home::default(), peers })
+    let first_port = settings.port;
+    Ok(Told { settings, listen, first_port, home: Home::default(), peers })
 }
 
 /// Ends this process when its starter ends, however that happens.

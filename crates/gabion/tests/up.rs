@@ -39,6 +39,7 @@ mod unprivileged;
 mod verify;
 
 const GABION: &str = env!("CARGO_BIN_EXE_gabion");
+const METRICS_OFF: [&str; 2] = ["--metrics-port", "off"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory and ports of one test; everything is removed at its end.
@@ -77,6 +78,8 @@ impl Place {
             .arg(&self.data)
             .args(["--port", &self.port.to_string(), "--pool-size", "256MiB"])
             .args(["--memtable-size", "64KiB"])
+            // Ports that no test has found free; those that want them say which.
+            .args(if options.contains(&"--metrics-port") { &[][..] } else { &METRICS_OFF })
             .args(options)
             .stdout(Stdio::piped())
             .spawn()

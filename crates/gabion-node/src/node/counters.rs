@@ -10,6 +10,10 @@ pub struct Counters {
     pub flushes: u64,
     /// Compactions done here, trivial moves not counted.
     pub compactions: u64,
+    /// Milliseconds from the beginnings of flushes to their edits.
+    pub flush_ms: u64,
+    /// The same of compactions.
+    pub compaction_ms: u64,
     /// Trivial moves decided here.
     pub trivial_moves: u64,
     /// Bulk loads that came to their end here.

@@ -205,6 +205,8 @@ impl Jobs {
         let mine = &self.counted;
         counters.flushes += mine.flushes;
         counters.compactions += mine.compactions;
+        counters.flush_ms += mine.flush_ms;
+        counters.compaction_ms += mine.compaction_ms;
         counters.trivial_moves += mine.trivial_moves;
         counters.jobs_without_space += mine.jobs_without_space;
         counters.jobs_set_aside += mine.jobs_set_aside;
@@ -646,9 +648,14 @@ impl Jobs {
     pub(super) fn edit_applied(&mut self, facts: &Facts, effects: &mut Effects, edit: u64) {
         let is_over = |job: &Job| job.edit == Some(edit);
         for job in self.running.values().filter(|job| is_over(job)) {
-            if job.recipe.kind == JobKind::Compaction {
-                let took_ms = facts.now_ms.saturating_sub(job.begun_ms);
-                effects.signal(Signal::Compacted { bytes: job.level0_len(), took_ms });
+            let took_ms = facts.now_ms.saturating_sub(job.begun_ms);
+            match job.recipe.kind {
+                JobKind::Flush => self.counted.flush_ms += took_ms,
+                JobKind::Compaction => {
+                    self.counted.compaction_ms += took_ms;
+                    effects.signal(Signal::Compacted { bytes: job.level0_len(), took_ms });
+                }
+                _ => {}
             }
         }
         self.running.retain(|_, job| !is_over(job));

@@ -173,6 +173,11 @@ impl Sessions {
         self.is_due
     }
 
+    /// How many sessions it has.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     pub(super) fn memory_used(&self) -> usize {
         let of =
             |it: &Session| it.replies.capacity() + it.writes.capacity() * size_of::<(u64, u8)>();

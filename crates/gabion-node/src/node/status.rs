@@ -34,6 +34,12 @@ impl Node {
         self.stopping.is_begun()
     }
 
+    /// Sessions whose writes are known here.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
     // ---- files
 
     /// Files that reads found damaged and that are not repaired, in the order of their numbers.

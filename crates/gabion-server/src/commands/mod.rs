@@ -214,6 +214,11 @@ impl Commands {
         self.clients.borrow().len()
     }
 
+    /// Counters by command.
+    pub(crate) const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
     /// Commands that have been handled.
     #[must_use]
     pub fn calls_count(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Counters of commands and of errors, for INFO.
 
 use super::subcommands::{FIRST, SUBCOMMANDS, name_of};
+use crate::metrics::Buckets;
 use core::cell::{Cell, RefCell};
 use gabion_resp::Reply;
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ pub(crate) struct Counters {
     pub(crate) ns: Cell<u64>,
     /// Calls of which that is the time: those that were run here, whichever node they came to.
     pub(crate) timed: Cell<u64>,
+    /// The same calls by how long each took.
+    pub(crate) buckets: Buckets,
     /// Refused before they ran: wrong number of arguments, key too long.
     pub(crate) rejected: Cell<u64>,
     /// Ended with an error.
@@ -54,8 +57,10 @@ impl Stats {
     /// So much time passed while a command ran.
     #[inline]
     pub(crate) fn count_time(&self, counters: usize, ns: u64) {
-        add(&self.rows[counters].ns, ns);
-        add(&self.rows[counters].timed, 1);
+        let row = &self.rows[counters];
+        add(&row.ns, ns);
+        add(&row.timed, 1);
+        row.buckets.count(ns);
     }
 
     pub(crate) fn count_rejected(&self, counters: usize, error: &Reply) {
@@ -111,6 +116,7 @@ impl Stats {
             for counter in [&row.calls, &row.ns, &row.timed, &row.rejected, &row.failed] {
                 counter.set(0);
             }
+            row.buckets.reset();
         }
         self.errors.borrow_mut().clear();
         self.errors_total.set(0);

@@ -67,6 +67,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
         peer_listen: port(id, 1),
         target_listen: port(id, 2),
         home: Home::default(),
+        metrics: None,
         peers: (1..=count)
             .filter(|peer| *peer != id)
             .map(|peer| PeerAddress {

@@ -4,9 +4,10 @@
 use super::trust;
 use crate::cluster::{POOL_LEN_MIN, failed};
 use crate::options::{
-    Io, ProcessOptions, parse_collection_rate, parse_large_values, parse_memory, parse_ms,
-    parse_rebuild_rate,
+    Io, MetricsPort, ProcessOptions, parse_collection_rate, parse_large_values, parse_memory,
+    parse_metrics, parse_ms, parse_rebuild_rate,
 };
+use crate::security::SecurityOptions;
 use crate::units::exact_size;
 use clap::ValueEnum;
 use gabion_base::units::MIB;
@@ -113,6 +114,8 @@ struct Limits {
     jobs_nice: u8,
     #[serde(deserialize_with = "rebuild_rate")]
     rebuild_rate: u64,
+    #[serde(deserialize_with = "metrics_port")]
+    metrics_port: MetricsPort,
 }
 
 impl Default for Limits {
@@ -127,6 +130,8 @@ impl Default for Limits {
             collection_rate,
             jobs_nice,
             rebuild_rate,
+            metrics_port,
+            security: _,
         } = ProcessOptions::default();
         Self {
             io,
@@ -138,6 +143,7 @@ impl Default for Limits {
             collection_rate,
             jobs_nice,
             rebuild_rate,
+            metrics_port,
         }
     }
 }
@@ -253,7 +259,7 @@ impl NodeConfig {
     }
 
     /// How its replicas' processes run.
-    pub(crate) const fn process(&self) -> ProcessOptions {
+    pub(crate) fn process(&self) -> ProcessOptions {
         let Limits {
             io,
             block_cache_bytes,
@@ -264,6 +270,7 @@ impl NodeConfig {
             collection_rate,
             jobs_nice,
             rebuild_rate,
+            metrics_port,
         } = self.limits;
         ProcessOptions {
             io,
@@ -275,6 +282,8 @@ impl NodeConfig {
             collection_rate,
             jobs_nice,
             rebuild_rate,
+            metrics_port,
+            security: SecurityOptions::default(),
         }
     }
 }
@@ -382,6 +391,10 @@ fn collection_rate<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error>
 
 fn rebuild_rate<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
     input.deserialize_any(Written(parse_rebuild_rate))
+}
+
+fn metrics_port<'de, D: Deserializer<'de>>(input: D) -> Result<MetricsPort, D::Error> {
+    input.deserialize_any(Written(parse_metrics))
 }
 
 fn io<'de, D: Deserializer<'de>>(input: D) -> Result<Io, D::Error> {

@@ -52,6 +52,8 @@ pub(crate) struct Member {
 pub(crate) struct Told {
     pub(crate) settings: Settings,
     pub(crate) listen: DoorAddresses,
+    /// The port from which others are counted, as that of metrics.
+    pub(crate) first_port: u16,
     pub(crate) home: Home,
     pub(crate) peers: Vec<PeerAddress>,
 }
