@@ -145,6 +145,7 @@ pub(crate) fn told(base: &Path, replica: u32) -> Result<Option<Told>> {
     Ok(Some(Told {
         settings: member.settings()?,
         listen: member.listen,
+        first_port: member.listen.clients.port(),
         home: Home { node: member.node, addresses },
         peers: member.peers.iter().map(peer).collect(),
     }))
