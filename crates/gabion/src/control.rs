@@ -7,12 +7,13 @@
 //! ```
 //!
 //! - [`store`]: the controller's store. [`driver`]: the thread that owns the machine. [`link`]: the
-//!   connection with one replica.
+//!   connection with one replica. [`metrics`]: its numbers for Prometheus.
 //! - [`socket`]: questions of other processes, answered. [`ask`]: the commands that ask.
 
 pub(crate) mod ask;
 pub(crate) mod driver;
 mod link;
+pub(crate) mod metrics;
 pub(crate) mod socket;
 pub(crate) mod store;
 #[cfg(test)]
@@ -25,7 +26,11 @@ use gabion_control::record::Event;
 use gabion_control::store::{Store, Version};
 use gabion_control::{Epoch, GroupRecord, GroupStatus, Patience, ReplicaStatus, Verdict};
 use gabion_replication::{GroupView, LogKind};
+use gabion_server::metrics::Door;
+use metrics::EventCounts;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use store::{DbStore, next_epoch, record_of};
 
@@ -43,6 +48,8 @@ pub(crate) struct Opened {
 pub(crate) struct Control {
     driver: Driver,
     group: GroupId,
+    /// Events since it began.
+    events: Arc<EventCounts>,
     _socket: socket::Socket,
 }
 
@@ -79,11 +86,16 @@ impl Opened {
         let Self { group, store, epoch, record } = self;
         let doors = settings.nodes().map(|number| (ReplicaId(number), settings.doors(number).peer));
         let watched = Watched { record, doors: doors.collect() };
-        let heard = move |_, event| heard(event);
+        let events = Arc::new(EventCounts::default());
+        let counted = events.clone();
+        let heard = move |_, event: Event| {
+            counted.count(&event.text);
+            heard(event);
+        };
         let driver =
             Driver::start(&Setup { patience, epoch }, vec![watched], Box::new(store), heard)?;
         let socket = socket::Socket::open(&control_dir(data), driver.handle(), group)?;
-        Ok(Control { driver, group, _socket: socket })
+        Ok(Control { driver, group, events, _socket: socket })
     }
 }
 
@@ -99,6 +111,18 @@ impl Control {
     /// Whether the group has enough full members that are well, this replica aside.
     pub(crate) fn is_enough_without(&self, number: u32) -> bool {
         self.status().is_some_and(|status| is_enough_without(&status, number))
+    }
+
+    /// Serves its numbers. `said` hears when the port cannot be had.
+    ///
+    /// # Errors
+    /// I/O when a thread cannot start.
+    pub(crate) fn serve_metrics(
+        &self,
+        address: SocketAddr,
+        said: impl Fn(&str) + Send + 'static,
+    ) -> Result<Door> {
+        metrics::serve(address, self.driver.handle(), self.group, self.events.clone(), said)
     }
 
     fn status(&self) -> Option<GroupStatus> {

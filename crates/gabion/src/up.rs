@@ -25,6 +25,7 @@ use crate::status::{self, Cpu, Status};
 use crate::units::{count, size};
 use gabion_base::{Error, Result};
 use gabion_control::Patience;
+use gabion_server::metrics::Door;
 use signal_hook::consts::SIGINT;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     for replica in &mut group.replicas {
         replica.start()?;
     }
+    group.serve_metrics(options, &events)?;
     group.watch_status(&events)?;
     let outcome = group.run();
     let stopped = group.stop();
@@ -95,6 +97,8 @@ enum Event {
     Stop(i32),
     /// A replica's answer, or that there was none.
     Status(u32, Option<Box<Status>>),
+    /// A line for the screen.
+    Said(String),
     /// Something that the controller saw or did.
     Group(gabion_control::Event),
 }
@@ -201,6 +205,7 @@ struct Group {
     known: Vec<Known>,
     /// None where the members are fixed.
     control: Option<Control>,
+    metrics: Option<Door>,
     has_been_ready: bool,
     started: Instant,
 }
@@ -238,9 +243,24 @@ impl Group {
             replicas,
             known,
             control,
+            metrics: None,
             has_been_ready: false,
             started: Instant::now(),
         }
+    }
+
+    /// Serves the controller's numbers, and those of this process, if they are to be served.
+    fn serve_metrics(&mut self, options: &UpOptions, events: &Sender<Event>) -> Result<()> {
+        let Some(address) = options.process.metrics_port.address(self.settings.port, 0) else {
+            return Ok(());
+        };
+        let events = events.clone();
+        let said = move |line: &str| drop(events.send(Event::Said(line.to_owned())));
+        self.metrics = Some(match &self.control {
+            Some(control) => control.serve_metrics(address, said)?,
+            None => Door::start(address, || Ok(control::metrics::of_process()), said)?,
+        });
+        Ok(())
     }
 
     /// Asks every replica now and then, each on a thread of its own: a hanging one delays no other.
@@ -275,6 +295,7 @@ impl Group {
                     return Ok(0);
                 }
                 Ok(Event::Status(number, status)) => self.learn(number, status),
+                Ok(Event::Said(line)) => self.screen.say(&line),
                 Ok(Event::Group(event)) => self.screen.say(&control::ask::told(&event)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -465,6 +486,7 @@ impl Group {
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         // Before the first replica stops, which is no failure.
         self.control = None;
+        self.metrics = None;
         let (inbox, screen) = (&self.inbox, &mut self.screen);
         let told = |wait| match inbox.recv_timeout(wait) {
             Ok(Event::Stop(signal)) => Some(signal),

@@ -160,7 +160,7 @@ fn replica(group: &GroupStatus, status: &ReplicaStatus) -> Value {
 }
 
 /// A replica's place in the group, in a word.
-fn state(group: &GroupStatus, status: &ReplicaStatus) -> &'static str {
+pub(super) fn state(group: &GroupStatus, status: &ReplicaStatus) -> &'static str {
     let in_view = group.view.members.iter().any(|member| member.replica == status.replica);
     match (in_view, status.is_full) {
         (true, true) => "full",
