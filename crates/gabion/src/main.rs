@@ -5,7 +5,7 @@
 //!     └─ gabion server (hidden) ──► gabion_server::run
 //!   gabion controller, gabion node ──► the same on machines of their own
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
-//!   gabion cli | status | verify ── RESP ──► the replicas      verify --offline ──► the pools
+//!   gabion cli | status | top | verify ── RESP ──► the replicas      verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion ncl peer | status ──► a log peer's process, and what it holds
 //!   gabion ncl run ──► a program under the interposer, whose log files a store keeps
@@ -18,6 +18,7 @@
 //! - [`machines`]: `gabion controller` and `gabion node`, and those who ask them.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`signals`]: what ends a supervisor;
 //!   [`screen`]: the drawing.
+//! - [`top`]: `gabion top`; [`doctor`]: `gabion doctor`.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
@@ -44,6 +45,7 @@ mod cluster;
 mod control;
 mod db;
 mod destroy;
+mod doctor;
 mod engine;
 mod filling;
 mod lines;
@@ -57,6 +59,7 @@ mod security;
 mod server;
 mod signals;
 mod status;
+mod top;
 mod units;
 mod up;
 mod verify;
@@ -90,6 +93,8 @@ fn run(command: Command, mask: Mode) -> Result<u8> {
         Command::Up(options) => up::run(&options),
         Command::Cli(options) => repl::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Top(options) => top::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Events(options) => control::ask::events(&options),
         Command::Group(options) => machines::commands::group(&options),
         Command::Controller(options) => machines::controller::run(&options),

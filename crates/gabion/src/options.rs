@@ -37,6 +37,10 @@ pub(crate) enum Command {
     Cli(CliOptions),
     /// Say what each replica is doing.
     Status(StatusOptions),
+    /// Show what the replicas do now, again and again: commands, lag, stalls, room.
+    Top(TopOptions),
+    /// Look at this machine: kernel, limits, disk, clocks, memory, ports; say what to change.
+    Doctor(DoctorOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
     /// Say what happened to the group: who was lost, when, and what was done about it.
@@ -399,6 +403,30 @@ pub(crate) struct StatusOptions {
     #[arg(long, conflicts_with = "json")]
     pub(crate) watch: bool,
     /// All numbers of every replica, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TopOptions {
+    #[command(flatten)]
+    pub(crate) place: WhereOptions,
+    /// Once, with rates since each process began
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Between two looks, 200ms or more: seconds, or with a unit, as 500ms
+    #[arg(long, value_name = "TIME", value_parser = parse_interval, default_value = "1s")]
+    pub(crate) interval: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOption,
+    /// RESP port of the first replica [default: that of the data, else 6379]
+    #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
+    pub(crate) port: Option<u16>,
+    /// All checks, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -850,6 +878,14 @@ pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     number.ok_or_else(|| format!("`{text}` is no time, as 90s, 10m or 2h"))
+}
+
+/// How often replicas are asked.
+fn parse_interval(text: &str) -> Result<u64, String> {
+    parse_ms(text).and_then(|ms| match ms {
+        200..=3_600_000 => Ok(ms),
+        _ => Err(format!("`{text}`: the limits are 200ms and 1h")),
+    })
 }
 
 /// Bytes of memory.
