@@ -29,6 +29,8 @@ mod logged;
 mod ncl;
 #[path = "up/ring.rs"]
 mod ring;
+#[path = "up/seeing.rs"]
+mod seeing;
 #[path = "up/start.rs"]
 mod start;
 #[path = "up/stores.rs"]
