@@ -21,5 +21,9 @@ pub(crate) fn check(kills: u64) -> Step {
     let env = [("GABION_SEEDS", SCRIPTS), ("GABION_FIRST_SEED", "10000")];
     test(&[&package[..], &["differential"]].concat(), &env)?;
     let programs = ["programs", "--", "--ignored", "--nocapture"];
-    test(&[&package[..], &programs].concat(), &[("GABION_NCL_KILLS", &kills.to_string())])
+    let kills = kills.to_string();
+    let env = [("GABION_NCL_KILLS", kills.as_str())];
+    test(&[&package[..], &programs].concat(), &env)?;
+    // Controller, peers and programs as processes, which are killed.
+    test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)
 }

@@ -125,7 +125,7 @@ fn main() {
         latency(&logs, name);
         throughput(&logs, name);
         let file = logs.create("large.log", Metadata::default()).unwrap();
-        let bytes: Vec<u8> = (0..LOG_LEN).map(|at| (at * 31 >> 5) as u8).collect();
+        let bytes: Vec<u8> = (0..LOG_LEN).map(|at| ((at * 31) >> 5) as u8).collect();
         logs.write(file, 0, &bytes).unwrap();
         logs.sync().unwrap();
         // Time to zero ahead.

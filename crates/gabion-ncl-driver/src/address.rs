@@ -5,9 +5,9 @@
 //!   unix 6c1f… /run/gabion/peer/socket       the machine's boot, then the path
 //! ```
 //!
-//! A line each, either may be missing. By the second one programs of that machine map memory. A boot
-//! is a random number of the kernel's, so a path is not tried on another machine; whoever answers
-//! still has to be that peer.
+//! A line each, either may be missing. By the second one programs of that machine map memory. A
+//! boot is a random number of the kernel's, so a path is not tried on another machine; whoever
+//! answers still has to be that peer.
 
 use gabion_base::{Error, Result};
 use gabion_fabric::remote::LinkAddress;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 /// A store of log files at log peers.
 ///
-/// Names are bytes there and text here: bytes that are no UTF-8, and '%', become '%' and two digits.
+/// Names are bytes there and text here: bytes that are no UTF-8, and '%', become '%' and two
+/// digits.
 #[derive(Clone)]
 pub struct PeerFiles {
     logs: Arc<Logs>,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   threads of a program ──► Logs ── lock ──► Application (core) ─┬─► Link: mapped regions, or
-//!     write, sync, rename       ▲                                 │         a socket  ──► log peers
+//!     write, sync, rename       ▲                                 │         a socket ──► log peers
 //!                               │ turns of the sockets            └─► Job ─► gabion-ncl-store
 //!   gabion-ncl-logs ────────────┘ (or whoever waits takes them)                ──► controller
 //! ```

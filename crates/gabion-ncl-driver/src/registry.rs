@@ -4,8 +4,8 @@
 //! # Leaks
 //!
 //! A client may die between lending a region and entering it in the ap-map. The peer reads its own
-//! regions first and the map of their owner then. So a region that is not named, of an epoch that is
-//! over by the map, is one that never will be.
+//! regions first and the map of their owner then. So a region that is not named, of an epoch that
+//! is over by the map, is one that never will be.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};

@@ -76,8 +76,8 @@ pub(crate) struct PeerOptions {
     /// The machine or rack that it fails together with. Told to whoever spreads copies
     #[arg(long, value_name = "NAME", default_value = "")]
     pub(crate) failure_domain: String,
-    /// A file with what clients have to show, and what this peer shows to the controller: 1 to 1,024
-    /// bytes, a last line feed aside
+    /// A file with what clients have to show, and what this peer shows to the controller: 1 to
+    /// 1,024 bytes, a last line feed aside
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Regions at a time, 1 to 65536. Each takes an open file

@@ -310,3 +310,119 @@ fn writes_go_on_without_the_controller_which_comes_back_with_all_that_it_had() {
     let output = house.shell(&house.directory("other"), &["--take-over"], "cat a.log");
     assert_eq!(text(&output.stdout), "one\ntwo\n", "{}", text(&output.stderr));
 }
+
+/// How often each program is killed.
+fn kills() -> u64 {
+    std::env::var("GABION_NCL_KILLS").map_or(2, |text| text.parse().unwrap())
+}
+
+/// Kills the peer with this index, in the order of their starts, and starts it again.
+fn restart_peer(house: &mut House, index: usize) {
+    drop(house.peers.remove(0));
+    house.add_peer(index);
+}
+
+/// docs/faults.md: N13
+#[test]
+#[ignore = "needs sqlite3: cargo xtask ncl"]
+fn sqlite_whose_machine_dies_loses_no_commit_while_peers_die_too() {
+    let mut house = House::new(4);
+    let mut place = house.directory("place-0");
+    let mut told = 0_u64;
+    for round in 0..kills() {
+        let options = ["--take-over"];
+        let mut sqlite = Process::start(&mut house.run(&place, &options, &["sqlite3", "t.db"]));
+        let ask = |sqlite: &mut Process, text: &str| {
+            writeln!(sqlite.child.stdin.as_mut().unwrap(), "{text}").unwrap();
+            sqlite.line()
+        };
+        assert_eq!(ask(&mut sqlite, "pragma journal_mode=wal;"), "wal");
+        let create = "create table if not exists t(a integer primary key, b text);";
+        let found =
+            ask(&mut sqlite, &format!("{create} pragma synchronous=full; pragma integrity_check;"));
+        assert_eq!(found, "ok", "round {round}");
+        let found = ask(&mut sqlite, "select ifnull(max(a), 0) || ' ' || count(*) from t;");
+        let (last, count) = found.split_once(' ').unwrap();
+        assert_eq!(last, count, "round {round}: rows are missing");
+        let last: u64 = last.parse().unwrap();
+        assert!(last >= told, "round {round}: {last} rows, {told} were told");
+        told = last;
+        for step in 0..150 {
+            let next = told + 1;
+            let insert = format!("insert into t values({next}, hex(zeroblob(700)));");
+            assert_eq!(ask(&mut sqlite, &format!("{insert} select {next};")), next.to_string());
+            told = next;
+            if step == 50 {
+                restart_peer(&mut house, round as usize % 4);
+            }
+        }
+        sqlite.kill();
+        // The database itself is the file system's, which both machines have.
+        let next = house.directory(&format!("place-{}", round + 1));
+        std::fs::copy(place.join("t.db"), next.join("t.db")).unwrap();
+        place = next;
+    }
+    eprintln!("sqlite: {told} commits, killed {} times with a peer each", kills());
+}
+
+struct Redis {
+    run: Process,
+    stream: BufReader<std::net::TcpStream>,
+}
+
+impl Redis {
+    fn start(house: &House, place: &Path) -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port().to_string();
+        drop(free);
+        let words = ["redis-server", "--port", &port, "--appendonly", "yes"];
+        let words = [&words[..], &["--appendfsync", "always", "--save", ""]].concat();
+        let mut run = Process::start(&mut house.run(place, &["--take-over"], &words));
+        run.until("Ready to accept connections");
+        let stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { run, stream: BufReader::new(stream) }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        if line.starts_with('$') && !line.starts_with("$-1") {
+            line.clear();
+            self.stream.read_line(&mut line).unwrap();
+        }
+        line.trim_end().to_owned()
+    }
+}
+
+/// docs/faults.md: N13
+#[test]
+#[ignore = "needs redis-server: cargo xtask ncl"]
+fn redis_whose_machine_dies_amid_rewrites_loses_nothing_while_peers_die_too() {
+    let mut house = House::new(4);
+    let mut told = 0_u64;
+    for round in 0..kills() {
+        let place = house.directory(&format!("place-{round}"));
+        let mut redis = Redis::start(&house, &place);
+        let last = redis.ask("GET last").parse::<u64>().unwrap_or(0);
+        assert!(last >= told, "round {round}: {last} of {told} that were told");
+        for number in 1..=last {
+            assert_eq!(redis.ask(&format!("GET key:{number}")), number.to_string());
+        }
+        told = last;
+        for step in 0..600 {
+            if step == 200 || step == 400 {
+                redis.ask("BGREWRITEAOF");
+            }
+            if step == 300 {
+                restart_peer(&mut house, round as usize % 4);
+            }
+            let next = told + 1;
+            assert_eq!(redis.ask(&format!("MSET key:{next} {next} last {next}")), "+OK");
+            told = next;
+        }
+        redis.run.kill();
+    }
+    eprintln!("redis: {told} writes, killed {} times with a peer each", kills());
+}

@@ -11,7 +11,7 @@ use gabion_fabric::remote::{LinkAddress, PeerLink};
 use gabion_media::remote::{ClientConfig, ClientId, ConnectionGeneration, PeerId};
 use gabion_ncl::map::{ApMap, InstanceRecord, PEERS_PREFIX, PeerRecord, instance_name, peer_of};
 use gabion_ncl_driver::address::{PeerAddress, boot};
-use gabion_ncl_driver::report::{InstanceReport, report_name};
+use gabion_ncl_driver::report::{FileReport, InstanceReport, report_name};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -126,7 +126,7 @@ fn in_json(peers: &BTreeMap<PeerId, Peer>, applications: &BTreeMap<String, Appli
             "error": peer.found.as_ref().err(),
         })
     };
-    let file = |file: &gabion_ncl_driver::report::FileReport| json!({ "name": file.name, "bytes": file.len });
+    let file = |file: &FileReport| json!({ "name": file.name, "bytes": file.len });
     let application = |(owner, app): (&String, &Application)| {
         let report = app.report.as_ref().map(|(report, _)| report);
         let members = app.map.members.iter().map(|member| member.peer.to_string());
