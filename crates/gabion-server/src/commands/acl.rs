@@ -7,10 +7,11 @@
 //!                       rules: command, keys ─► NOAUTH, NOPERM, or on its way
 //! ```
 //!
-//! - [`rules`]: the rules of a user. - [`users`]: all users, their passwords and their file. - [`log`]: ACL LOG.
+//! - [`rules`]: the rules of a user. - [`log`]: ACL LOG.
+//! - [`users`]: all users, their passwords and their file.
 //!
-//! What a request may do is asked at the node of its client alone. A script takes the rights of its user with it to
-//! where it runs, as its commands are known there.
+//! What a request may do is asked at the node of its client alone. A script takes the rights of its
+//! user with it to where it runs, as its commands are known there.
 
 pub(crate) mod log;
 pub(crate) mod rules;
@@ -31,8 +32,9 @@ use users::{DEFAULT, User};
 
 const NO_AUTH: Reply = Reply::error("NOAUTH Authentication required.");
 const NO_AUTH_HELLO: Reply = Reply::error(
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
-     option can be used to authenticate the client and select the RESP protocol version at the same time",
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+     <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
+     protocol version at the same time",
 );
 /// Bits of a password that GENPASS makes, and most of them.
 const PASSWORD_BITS: u64 = 256;
@@ -116,7 +118,8 @@ pub(crate) fn category(name: &[u8]) -> Option<&'static str> {
 }
 
 impl Commands {
-    /// Whether the user of a connection may send a request. It is asked of those alone who may not do everything.
+    /// Whether the user of a connection may send a request. It is asked of those alone who may not
+    /// do everything.
     pub(crate) fn check_rights(
         &self,
         client: &Client,
@@ -227,14 +230,16 @@ impl Commands {
             (b"genpass", [bits]) => match parse_u64(bits) {
                 Some(bits @ 1..=PASSWORD_BITS_MAX) => generate_password(bits),
                 _ => Reply::error(
-                    "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096",
+                    "ERR ACL GENPASS argument must be the number of bits for the output \
+                     password, a positive number up to 4096",
                 ),
             },
             (b"dryrun", [user, request @ ..]) => self.dry_run(user, request),
             (b"load", []) if self.users.file().is_some() => match self.load_users(Some(client)) {
                 Ok(()) => Reply::OK,
                 Err(error) => Reply::error_from(format!(
-                    "ERR {error} WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+                    "ERR {error} WARNING: ACL errors detected, no change to the previously active \
+                     ACL rules was performed"
                 )),
             },
             (b"save", []) if self.users.file().is_some() => match self.users.save() {
@@ -242,7 +247,8 @@ impl Commands {
                 Err(error) => {
                     note!("ACL SAVE: {error}");
                     Reply::error(
-                        "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
+                        "ERR There was an error trying to save the ACLs. Please check the server \
+                         logs for more information",
                     )
                 }
             },
@@ -390,9 +396,9 @@ fn get_user(user: &User) -> Reply {
 }
 
 fn commands_in(category: &[u8]) -> Reply {
-    let category = category.to_ascii_lowercase();
+    let (given, category) = (category, category.to_ascii_lowercase());
     if !CATEGORIES.iter().any(|name| name.as_bytes() == category) {
-        let shown = errors::shown(&category);
+        let shown = errors::shown(given);
         return Reply::error_from(format!("ERR Unknown category '{shown}'"));
     }
     let is_in = |entry: &Entry| categories(*entry).any(|name| name.as_bytes() == category);

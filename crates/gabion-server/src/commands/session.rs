@@ -428,8 +428,8 @@ impl Commands {
             .map_err(|error| self.refuse(session, Some(call.row()), error))
     }
 
-    /// The script to run for EVAL or EVALSHA, which goes on being counted as the latter. It takes the rights of its user
-    /// with it.
+    /// The script to run for EVAL or EVALSHA, which goes on being counted as the latter. It takes
+    /// the rights of its user with it.
     fn prepare_script(&self, client: &Client, call: Call) -> Result<Call, Reply> {
         let counters = call.counters();
         let prepared = self.scripts.prepare(call);

@@ -21,10 +21,11 @@ pub(crate) const RULES_LEN_MAX: usize = 1 << 20;
 
 pub(crate) const UNKNOWN: &str = "Unknown command or category name in ACL";
 pub(crate) const SYNTAX: &str = "Syntax error";
-const AFTER_ALL_KEYS: &str = "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have \
-                              any effect. Try 'resetkeys' to start with an empty list of patterns";
-const AFTER_ALL_CHANNELS: &str = "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does \
-                                  not have any effect. Try 'resetchannels' to start with an empty list of channels";
+const AFTER_ALL_KEYS: &str = "Adding a pattern after the * pattern (or the 'allkeys' flag) is not \
+    valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns";
+const AFTER_ALL_CHANNELS: &str = "Adding a pattern after the * pattern (or the 'allchannels' flag) \
+    is not valid and does not have any effect. Try 'resetchannels' to start with an empty list of \
+    channels";
 pub(crate) const TOO_LONG: &str = "The rules of one user are over the limit of 1048576 bytes";
 
 /// Why a request is not within the rules.

@@ -28,7 +28,8 @@ const EACH_MAX: usize = 1_000;
 const FILE_LEN_MAX: u64 = 64 << 20;
 
 const NO_SUCH_PASSWORD: &str = "The password you are trying to remove from the user does not exist";
-const NO_HASH: &str = "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters";
+const NO_HASH: &str = "The password hash must be exactly 64 characters and contain only lowercase \
+    hexadecimal characters";
 const TOO_MANY: &str = "A user has at most 1000 passwords and 1000 selectors";
 
 /// SHA-256 in hexadecimal digits, as Redis shows it.
@@ -359,7 +360,9 @@ impl Users {
             _ => fs::read(path).map_err(failed("cannot read", path))?,
         };
         let mut read = parse(path, &text)?;
-        read.entry(Bytes::from_static(DEFAULT)).or_insert_with(Body::open);
+        // One that the file does not name stays: its password may be from elsewhere.
+        let default = || self.get(DEFAULT).map_or_else(Body::open, |user| user.body());
+        read.entry(Bytes::from_static(DEFAULT)).or_insert_with(default);
         self.stamp.set(stamp);
         let mut users = self.users.borrow_mut();
         let mut changed = Vec::new();

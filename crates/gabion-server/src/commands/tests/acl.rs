@@ -211,7 +211,8 @@ fn rules_that_cannot_be_have_the_words_of_redis_and_change_nothing() {
             "#abc",
             wrong(
                 "#abc",
-                "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters",
+                "The password hash must be exactly 64 characters and contain only lowercase \
+                 hexadecimal characters",
             ),
         ),
     ] {

@@ -69,6 +69,20 @@ fn a_load_names_those_whose_connections_have_to_go() {
 }
 
 #[test]
+fn a_file_that_does_not_name_the_default_user_takes_no_password_away() {
+    let file = File::new("default", "user a on >p +get\n");
+    let users = Users::of_file(&file.0).unwrap();
+    assert!(users.lets_strangers_in());
+    users.set_password(b"secret");
+    fs::write(&file.0, "user b on >p +get\n").unwrap();
+    users.load().unwrap();
+    assert!(users.get(b"b").is_some() && !users.lets_strangers_in());
+    fs::write(&file.0, "user default on nopass ~* +@all\n").unwrap();
+    users.load().unwrap();
+    assert!(users.lets_strangers_in());
+}
+
+#[test]
 fn the_operator_is_there_where_it_has_a_password_and_is_not_listed() {
     assert!(Users::open().authenticate(OPERATOR, b"").is_none());
     let users = Users::open().with_operator(Some("secret"));
