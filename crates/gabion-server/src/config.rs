@@ -51,8 +51,8 @@ pub struct ServerConfig {
     pub peer_listen: SocketAddr,
     /// Where the embedded NVMe/TCP target listens.
     pub target_listen: SocketAddr,
-    /// Where `/metrics` is served, over HTTP; nowhere without it. A port that cannot be had is noted
-    /// in the log and tried again, and the replica serves meanwhile.
+    /// Where `/metrics` is served over HTTP, if anywhere. A port that cannot be had is noted in
+    /// the log and tried again, and the replica serves meanwhile.
     pub metrics: Option<SocketAddr>,
     /// Where this replica runs.
     pub home: Home,

@@ -45,6 +45,7 @@ fn replicas(view: &View) -> Vec<Value> {
 pub(crate) fn status(service: &Service) -> Value {
     let mut status = always(service);
     let node = service.replica.node.borrow();
+    status["ports"]["metrics"] = service.metrics.port().into();
     status["filling"] = filling(&node);
     status["lag"] = lags(service, &node).iter().map(Lag::json).collect();
     status["commands"] = service.commands.calls_count().into();
@@ -124,7 +125,6 @@ fn always(service: &Service) -> Value {
             "resp": host.resp.port(),
             "peer": service.peer_door.local_addr().map_or(0, |address| address.port()),
             "target": target.port(),
-            "metrics": service.metrics.port(),
         },
         "log": {
             "end": admin::place(&node.log_end()),

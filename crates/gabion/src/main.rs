@@ -5,7 +5,7 @@
 //!     └─ gabion server (hidden) ──► gabion_server::run
 //!   gabion controller, gabion node ──► the same on machines of their own
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
-//!   gabion cli | status | top | verify ── RESP ──► the replicas      verify --offline ──► the pools
+//!   gabion cli | status | top | verify ── RESP ──► the replicas    verify --offline ──► the pools
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion ncl peer | status ──► a log peer's process, and what it holds
 //!   gabion ncl run ──► a program under the interposer, whose log files a store keeps

@@ -11,8 +11,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) fn page() -> String {
     let mut page = Page::new(&[]);
     write(&mut page);
-    let help = "Processor time by what for, in seconds: threads that serve requests, flush, compact, \
-                ship, receive, and others.";
+    let help = "Processor time by what for, in seconds: threads that serve requests, flush, \
+                compact, ship, receive, and others.";
     // It is a difference, and may be told a little less than before.
     let mut family = page.family("gabion_cpu_seconds", Kind::Gauge, help);
     for (role, seconds) in process::cpu().by_role {
