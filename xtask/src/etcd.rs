@@ -1,11 +1,11 @@
-//! The controller's store on a real etcd.
+//! The controller's store on a real etcd, and controllers over it.
 
 use crate::cluster::need;
 use crate::golang;
 use crate::steps::{Step, test};
 use std::time::Instant;
 
-/// Builds etcd and has the store's tests run on it, those of its faults among them.
+/// Builds etcd and has the tests that need one run: of the store with its faults, of controllers.
 pub(crate) fn check() -> Step {
     println!("\n── etcd: the controller's store on a real one");
     need("setpriv", "util-linux")?;
@@ -13,7 +13,9 @@ pub(crate) fn check() -> Step {
     let program = golang::build("etcd", "etcd")?;
     println!("── etcd is built, {:.0} s", begun.elapsed().as_secs_f64());
     let program = program.to_string_lossy();
-    // Without them it would be the build alone that is tested.
-    let ignored = ["-p", "gabion-etcd", "--test", "etcd", "--", "--ignored", "--nocapture"];
-    test(&ignored, &[("GABION_ETCD", &*program)])
+    let env = [("GABION_ETCD", &*program)];
+    // A plain `cargo test` passes over them.
+    let ignored = ["--", "--ignored", "--nocapture"];
+    test(&[&["-p", "gabion-etcd", "--test", "etcd"][..], &ignored].concat(), &env)?;
+    test(&[&["-p", "gabion", "--test", "controllers"][..], &ignored].concat(), &env)
 }

@@ -140,6 +140,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-db",
             "gabion-server",
             "gabion-bench",
+            "gabion-etcd",
             "gabion-workload",
         ],
     ),

@@ -53,6 +53,8 @@ struct State {
     until: Instant,
     lost: Option<Error>,
     is_given_up: bool,
+    /// Its thread is done, and has given it back if it was to.
+    is_over: bool,
     /// Of the last confirmation that did not come.
     last: Option<Error>,
 }
@@ -84,7 +86,32 @@ impl Leadership {
     }
 }
 
+impl Leadership {
+    /// Gives the lead up for the handle, which others may hold for longer: another one leads at
+    /// once. Waits for etcd's answer, for a second at most.
+    pub fn give_up(&self) {
+        let deadline = Instant::now() + REVOKE_MAX;
+        self.0.give_up();
+        let mut state = self.0.lock();
+        while !state.is_over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.0.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
 impl Shared {
+    fn give_up(&self) {
+        let mut state = self.lock();
+        state.is_given_up = true;
+        state.lost.get_or_insert_with(|| Error::fenced("the lead was given up"));
+        self.changed.notify_all();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,13 +157,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shared.lock().is_given_up = true;
-        self.shared.changed.notify_all();
+        self.shared.give_up();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.shared.lock().lost.get_or_insert_with(|| Error::fenced("the lead was given up"));
-        self.shared.changed.notify_all();
     }
 }
 
@@ -227,11 +251,16 @@ impl EtcdStore {
 
 impl Held {
     fn start(client: Arc<Client>, lease: u64, revision: u64, until: Instant) -> Result<Self> {
-        let state = State { until, lost: None, is_given_up: false, last: None };
+        let state = State { until, lost: None, is_given_up: false, is_over: false, last: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = shared.clone();
         let named = std::thread::Builder::new().name("gabion-lease".to_owned());
-        let thread = named.spawn(move || confirm_all(&client, lease, &own)).map_err(|e| {
+        let run = move || {
+            confirm_all(&client, lease, &own);
+            own.lock().is_over = true;
+            own.changed.notify_all();
+        };
+        let thread = named.spawn(run).map_err(|e| {
             Error::with_source(ErrorKind::Io, "thread gabion-lease cannot start", e)
         })?;
         Ok(Self { shared, revision, thread: Some(thread) })

@@ -37,8 +37,9 @@ fn one_handle_leads_and_the_next_one_as_soon_as_it_gives_the_lead_up() {
         (matches!(led, Led::Leads(_)), begun.elapsed(), b)
     });
     std::thread::sleep(Duration::from_millis(500));
-    a.resign();
+    leadership.give_up();
     assert!(leadership.lost(Duration::ZERO).is_some());
+    assert_eq!(a.swap("x", Version::NONE, b"a").unwrap_err().kind(), ErrorKind::Fenced);
     let (leads, after, mut b) = waits.join().unwrap();
     assert!(leads && after < LEASE, "after {after:?}");
     let version = version_of(&mut b, "x");

@@ -15,6 +15,7 @@ use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
+use gabion_etcd::EtcdUrl;
 use gabion_pool::superblock::POOL_LEN_MAX;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -35,13 +36,25 @@ const REPLACE_AFTER_MS: u64 = 600_000;
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ControllerConfig {
-    /// The directory of the store.
+    /// The directory of its lock, and of an embedded store.
     pub(crate) data: PathBuf,
+    #[serde(default, deserialize_with = "store")]
+    pub(crate) store: StoreChoice,
     /// Where nodes and commands come.
     pub(crate) listen: SocketAddr,
     /// In ms.
     #[serde(default = "replace_after", deserialize_with = "milliseconds")]
     pub(crate) replace_after: u64,
+}
+
+/// The place of what the cluster knows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StoreChoice {
+    /// In `data`: this controller is the only one.
+    #[default]
+    Embedded,
+    /// In etcd, where several controllers reach it and one leads.
+    Etcd(EtcdUrl),
 }
 
 /// `node.toml`.
@@ -404,6 +417,17 @@ fn io<'de, D: Deserializer<'de>>(input: D) -> Result<Io, D::Error> {
     input.deserialize_any(Written(parse))
 }
 
+fn store<'de, D: Deserializer<'de>>(input: D) -> Result<StoreChoice, D::Error> {
+    let parse = |text: &str| match text {
+        "embedded" => Ok(StoreChoice::Embedded),
+        url if EtcdUrl::is_one(url) => {
+            EtcdUrl::parse(url).map(StoreChoice::Etcd).map_err(|error| error.message().to_owned())
+        }
+        _ => Err(format!("`{text}` is none of embedded, etcd://HOST:PORT,HOST:PORT/PREFIX")),
+    };
+    input.deserialize_any(Written(parse))
+}
+
 fn codec<'de, D: Deserializer<'de>>(input: D) -> Result<Compression, D::Error> {
     let parse = |text: &str| {
         let refused = |_| format!("`{text}` is none of none, lz4, zstd, zstd:1 to zstd:19");
@@ -495,9 +519,17 @@ targets.listen = "127.0.0.2:6579"
         let config: ControllerConfig =
             from_text(&format!("{text}replace_after = \"90s\"")).unwrap();
         assert_eq!(config.replace_after, 90_000);
-        for (more, part) in
-            [("store = 1", "unknown field `store`"), ("replace_after = \"1d\"", "`d`")]
-        {
+        assert_eq!(config.store, StoreChoice::Embedded);
+        let url = "etcd://127.0.0.1:2379,127.0.0.2:2379/orders";
+        let config: ControllerConfig = from_text(&format!("{text}store = \"{url}\"")).unwrap();
+        assert_eq!(config.store, StoreChoice::Etcd(EtcdUrl::parse(url).unwrap()));
+        for (more, part) in [
+            ("stroe = 1", "unknown field `stroe`"),
+            ("store = \"redis\"", "`redis` is none of embedded, etcd://"),
+            ("store = \"etcd://a\"", "endpoint \"a\": HOST:PORT is needed"),
+            ("store = \"etcd+tls://a:1\"", "TLS to etcd is not built"),
+            ("replace_after = \"1d\"", "`d`"),
+        ] {
             let error = from_text::<ControllerConfig>(&format!("{text}{more}")).unwrap_err();
             assert!(error.message().contains(part), "{error}");
         }

@@ -1,13 +1,17 @@
 //! `gabion controller`: the process that looks after groups on nodes.
+//!
+//! - [`leaders`]: several of them over one store, of which one leads.
 
-use super::config::ControllerConfig;
+mod leaders;
+
+use super::config::{ControllerConfig, StoreChoice};
 use super::registrar::{Names, Registrar};
 use super::registry::{GroupState, Registry};
 use super::{trust, wire};
 use crate::cluster::{self, Lock, failed};
 use crate::control::driver::{Driver, Setup, Watched, spawn};
 use crate::control::store::{DbStore, SharedStore, next_epoch, record_of};
-use crate::control::{self, STORE_LEN, founding_record, random_number};
+use crate::control::{self, AnyStore, STORE_LEN, founding_record, random_number};
 use crate::options::ControllerOptions;
 use crate::screen::put;
 use crate::signals;
@@ -40,16 +44,28 @@ pub(crate) fn run(options: &ControllerOptions) -> Result<u8> {
     let _lock = Lock::take(data)?;
     // Before the store is opened: the epoch grows with each opening.
     let door = trust::listen("listen", config.listen)?;
-    let (registrar, _driver) = open(&config)?;
-    let registrar = Arc::new(registrar);
+    if let StoreChoice::Etcd(url) = &config.store {
+        // Nodes and commands find nobody here until this controller leads, and ask another one.
+        drop(door);
+        return leaders::run(&config, url, &signals);
+    }
+    let (registrar, _driver) = open(&config, Box::new(DbStore::open(&store_dir(data))?))?;
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
-    spawn("gabion-door", move || serve(&door, &registrar))?;
+    spawn("gabion-door", move || serve(&door, &Arc::new(registrar), &|| true))?;
     say(&format!("ready: nodes and commands on {address}; the store is in {}", data.display()));
     match signals.recv() {
-        Ok(signal) => say(&format!("signal {signal} came; nodes go on without a controller")),
-        Err(_) => return Err(Error::io("the thread that watches signals is gone")),
+        Ok(signal) => say_end(signal),
+        Err(_) => return Err(unwatched()),
     }
     Ok(0)
+}
+
+fn say_end(signal: i32) {
+    say(&format!("signal {signal} came; nodes go on without a controller"));
+}
+
+fn unwatched() -> Error {
+    Error::io("the thread that watches signals is gone")
 }
 
 /// A line with its time.
@@ -60,7 +76,8 @@ fn say(line: &str) {
 /// `--check`: all that can be known without starting.
 fn check(config: &ControllerConfig, path: &Path) -> Result<u8> {
     let store = store_dir(&config.data);
-    if !store.join("pool").exists() {
+    let is_embedded = config.store == StoreChoice::Embedded;
+    if is_embedded && !store.join("pool").exists() {
         let free = cluster::free_at(&config.data)?;
         if free < STORE_LEN {
             return Err(Error::no_space(format!(
@@ -75,7 +92,10 @@ fn check(config: &ControllerConfig, path: &Path) -> Result<u8> {
         "{}: fine; nodes and commands on {}, the store in {}\n",
         path.display(),
         config.listen,
-        store.display()
+        match &config.store {
+            StoreChoice::Embedded => store.display().to_string(),
+            StoreChoice::Etcd(url) => url.to_string(),
+        }
     ));
     Ok(0)
 }
@@ -84,9 +104,9 @@ fn store_dir(data: &Path) -> PathBuf {
     data.join("store")
 }
 
-/// Opens the store, and looks after what is in it.
-fn open(config: &ControllerConfig) -> Result<(Registrar, Driver)> {
-    let mut store = SharedStore::new(Box::new(DbStore::open(&store_dir(&config.data))?));
+/// Looks after what is in a store, which no other controller changes from now on.
+fn open(config: &ControllerConfig, store: AnyStore) -> Result<(Registrar, Driver)> {
+    let mut store = SharedStore::new(store);
     let epoch = next_epoch(&mut store, random_number()?)?;
     let mut registry = Registry::open(store.clone(), random_number()?)?;
     let mut groups = Vec::new();
@@ -107,10 +127,22 @@ fn open(config: &ControllerConfig) -> Result<(Registrar, Driver)> {
     Ok((Registrar::new(registry, driver.handle(), names), driver))
 }
 
-/// Answers whoever connects, each on a thread of its own.
-fn serve(door: &TcpListener, registrar: &Arc<Registrar>) {
+/// Whether answers may still be given.
+trait MayAnswer: Fn() -> bool + Send + Sync {}
+
+impl<T: Fn() -> bool + Send + Sync> MayAnswer for T {}
+
+/// Answers whoever connects, each on a thread of its own, while that is allowed.
+fn serve(
+    door: &TcpListener,
+    registrar: &Arc<Registrar>,
+    may_answer: &(impl MayAnswer + Clone + 'static),
+) {
     let count = Arc::new(AtomicUsize::new(0));
     for stream in door.incoming() {
+        if !may_answer() {
+            return;
+        }
         // The system is short of something: it may have it later.
         let Ok(stream) = stream else {
             std::thread::sleep(Duration::from_millis(100));
@@ -120,10 +152,10 @@ fn serve(door: &TcpListener, registrar: &Arc<Registrar>) {
             count.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (registrar, own) = (registrar.clone(), count.clone());
+        let (registrar, own, may_answer) = (registrar.clone(), count.clone(), may_answer.clone());
         let started = spawn("gabion-asked", move || {
             // Whoever goes, or says nothing, is not waited for.
-            let _ = converse(&stream, &registrar);
+            let _ = converse(&stream, &registrar, &may_answer);
             own.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
@@ -133,13 +165,21 @@ fn serve(door: &TcpListener, registrar: &Arc<Registrar>) {
 }
 
 /// Answers one question after the other.
-fn converse(stream: &TcpStream, registrar: &Registrar) -> std::io::Result<()> {
+fn converse(
+    stream: &TcpStream,
+    registrar: &Registrar,
+    may_answer: &impl MayAnswer,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     let (mut reader, mut writer) = (BufReader::new(stream), stream);
     while let Some(line) = wire::read_line(&mut reader, wire::QUESTION_LEN_MAX)? {
         let answer = registrar.answer(&line);
+        // A process that stood still would answer with what it knew before.
+        if !may_answer() {
+            return Ok(());
+        }
         writer.write_all(format!("{answer}\n").as_bytes())?;
     }
     Ok(())
