@@ -32,7 +32,8 @@ const PIECE_LEN: usize = 1 << 20;
 /// What an instance needs beside the core's options.
 #[derive(Clone, Debug)]
 pub struct LogsOptions {
-    /// Names and limits.
+    /// Names and limits. The number of the instance is made anew by each [`Logs::start`]: two that
+    /// have the same would take each other for one.
     pub core: Options,
     /// What peers ask for; empty for nothing.
     pub token: Vec<u8>,
@@ -44,7 +45,7 @@ impl LogsOptions {
     /// The defaults of [`Options::new`], for an application of this name; 2 s for a reply.
     #[must_use]
     pub fn new(owner: &str) -> Self {
-        Self { core: Options::new(owner, random()), token: Vec::new(), timeout_ms: 2_000 }
+        Self { core: Options::new(owner, 0), token: Vec::new(), timeout_ms: 2_000 }
     }
 }
 
@@ -99,7 +100,8 @@ impl Logs {
     /// # Errors
     /// Invalid input for options that cannot be; I/O when the system refuses threads.
     pub fn start(options: LogsOptions, store: Box<dyn Store + Send>) -> Result<Self> {
-        let LogsOptions { core, token, timeout_ms } = options;
+        let LogsOptions { mut core, token, timeout_ms } = options;
+        core.instance = random();
         if timeout_ms == 0 {
             return Err(Error::invalid("the time for a reply: 0 ms; 1 or more is valid"));
         }

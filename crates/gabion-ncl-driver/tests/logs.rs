@@ -265,6 +265,33 @@ fn with_too_few_peers_calls_wait_and_then_say_how_many_there_are() {
     assert!(logs.list("").is_err());
 }
 
+/// docs/faults.md: N5
+#[test]
+fn a_run_with_a_smaller_f_recovers_from_a_majority_of_the_copies_that_there_were() {
+    let mut rig = Rig::new(Way::SharedMemory, 5);
+    let mut options = rig.options();
+    options.core.f = 2;
+    let logs = rig.open(options.clone());
+    let file = logs.create("a.log", Metadata::default()).unwrap();
+    logs.append(file, b"kept").unwrap();
+    logs.sync().unwrap();
+    std::mem::forget(logs);
+    options.core.f = 1;
+    let logs = rig.open(options.clone());
+    assert_eq!(bytes(&logs, "a.log"), b"kept");
+    assert_eq!(logs.status().unwrap().0.map.members.len(), 3);
+    std::mem::forget(logs);
+    options.core.f = 2;
+    std::mem::forget(rig.open(options.clone()));
+    (0..3).for_each(|index| rig.kill(index));
+    (options.core.f, options.core.on_loss) = (1, OnLoss::FailAfter(300));
+    // Two copies of five would be enough for three peers, and may both lack what was acknowledged.
+    let logs = Logs::start(options, Box::new(rig.store.clone())).unwrap();
+    let error = logs.wait_until_ready().unwrap_err();
+    assert!(error.to_string().contains("2 of 5 copies are within reach"), "{error}");
+    assert!(error.to_string().contains("3 are needed"), "{error}");
+}
+
 /// docs/faults.md: N6
 #[test]
 fn regions_that_nobody_names_any_more_are_freed_by_their_peer() {

@@ -122,7 +122,7 @@ impl<S: Images> Application<S> {
             }
         }
         let known = self.links.values().filter(|link| link.stage == Stage::Known).count();
-        if known <= self.options.f {
+        if known < self.copies_to_recover() {
             self.known_since_ms = None;
             return;
         }
@@ -133,7 +133,16 @@ impl<S: Images> Application<S> {
         }
     }
 
-    /// The newest of the copies that are known, f+1 at least, is loaded.
+    /// Copies among which the newest is sought: a majority of the map's. Who wrote it may have had
+    /// another f than this instance.
+    pub(crate) fn copies_to_recover(&self) -> usize {
+        match self.map.members.len() {
+            0 => self.options.f + 1,
+            members => members / 2 + 1,
+        }
+    }
+
+    /// The newest of the copies that are known, a majority at least, is loaded.
     fn choose(&mut self) {
         let is_copy =
             |number: Number| !self.planted.has(Mutant::FirstNumberIsNone) || number > Number(1);

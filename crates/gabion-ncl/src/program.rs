@@ -42,16 +42,24 @@ impl<S: Images> Application<S> {
         if short_ms < limit_ms {
             return Ok(());
         }
-        let copies = match self.phase {
-            Phase::Running => self.counted().count(),
-            _ => self.links.values().filter(|link| link.stage >= Stage::Known).count(),
+        let (copies, of, needed) = match self.phase {
+            Phase::Recovering | Phase::Loading => (
+                self.links.values().filter(|link| link.stage >= Stage::Known).count(),
+                self.map.members.len(),
+                self.copies_to_recover(),
+            ),
+            Phase::Running => (self.counted().count(), 2 * self.options.f + 1, self.options.f + 1),
+            // The map of a state that is new has all of its copies.
+            _ => {
+                let wanted = 2 * self.options.f + 1;
+                let copies = self.links.values().filter(|link| link.stage >= Stage::Known);
+                (copies.count(), wanted, wanted)
+            }
         };
         Err(Error::unavailable(format!(
-            "application '{}': {copies} of {} copies are within reach for {short_ms} ms, {} are \
-             needed (limit {limit_ms} ms)",
-            self.options.owner,
-            2 * self.options.f + 1,
-            self.options.f + 1
+            "application '{}': {copies} of {of} copies are within reach for {short_ms} ms, {needed} \
+             are needed (limit {limit_ms} ms)",
+            self.options.owner
         )))
     }
 
