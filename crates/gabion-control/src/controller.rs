@@ -19,16 +19,15 @@
 //! newer than the store's is taken into the store: the store was set back, and members act in it.
 
 use crate::cut::{self, Hearing, Unheard};
-use crate::detector::{Detector, Patience, Probe, Verdict, in_words};
+use crate::detector::{Detector, Patience, Probe, Verdict};
 use crate::filling::Filling;
-use crate::plan::{self, Change, Known, Plan};
+use crate::plan::{self, Known, Plan};
 use crate::planted::{Mutant, Planted};
 use crate::record::GroupRecord;
 use crate::store::{Swapped, Version, Versioned};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, Result, Term};
@@ -66,6 +65,9 @@ pub struct Report {
     pub founded: ConfigNumber,
     /// Whether it has all that the group has, as a member that is being filled.
     pub is_filled: bool,
+    /// Whether its log has all that was acknowledged and nothing else, as far as it knows, as a
+    /// full member.
+    pub is_whole: bool,
     /// How far it is, as a member that is being filled; none at any other, and while it opens.
     pub filling: Option<Filling>,
     /// Its probe write.
@@ -446,8 +448,9 @@ impl Group {
     /// everything.
     fn may_tell(&self, to: ReplicaId) -> bool {
         let report = self.replicas.get(&to).and_then(|replica| replica.report.as_ref());
-        let is_full = self.record.newest().full().any(|member| member.replica == to);
-        !is_full || report.is_none_or(|report| self.is_of_other_disk(report).is_none())
+        let newest = self.record.newest();
+        let counts = newest.has_full(to) || newest.keeps(to);
+        !counts || report.is_none_or(|report| self.is_of_other_disk(report).is_none())
     }
 
     /// Whether this replica had taken a later view than it says: every full member of a complete
@@ -458,7 +461,9 @@ impl Group {
         let complete = &self.record.complete;
         let is_behind = is_full_in(complete) && report.config() < complete.config;
         // No member is full before it has taken some view.
-        is_behind || (is_full_in(self.record.newest()) && report.view.is_none())
+        let newest = self.record.newest();
+        let counts = is_full_in(newest) || newest.keeps(report.member.replica);
+        is_behind || (counts && report.view.is_none())
     }
 
     fn tell(&self, outputs: &mut VecDeque<Output>, to: ReplicaId, epoch: Epoch) {
@@ -534,6 +539,7 @@ impl Group {
             // The store does not know whom the views in between left out: those that have begun
             // this one say so.
             record.trusted.clear();
+            record.kept.clear();
             let text = format!(
                 "{} is known to replicas, and the store had {}: it was set back",
                 theirs.config, newest.config
@@ -541,7 +547,7 @@ impl Group {
             record.note(now.unix_ms, &text);
             return Some(record);
         }
-        record.intended = after_both(newest, theirs);
+        record.intended = plan::after_both(newest, theirs);
         let text = match &record.intended {
             Some(next) => format!(
                 "{} has two lists of members, as the store was set back: {} has those of both",
@@ -572,7 +578,7 @@ impl Group {
 
     /// The record with its intended view complete, if it is.
     fn completed(&self, now: Moment) -> Option<GroupRecord> {
-        let intended = self.record.intended.as_ref()?;
+        let intended = self.record.intended.as_ref().filter(|view| !view.waits())?;
         let founded: Vec<ReplicaId> = self.founded().collect();
         let mut full = intended.full();
         let is_complete = match self.planted.has(Mutant::CompleteWithFirst) {
@@ -587,11 +593,12 @@ impl Group {
             "{} is complete: replica {} takes writes, replica {} answers reads",
             intended.config,
             intended.writer().get(),
-            reader(intended).get()
+            intended.reader().get()
         );
         record.note(now.unix_ms, &text);
         record.complete = record.intended.take()?;
         record.trusted = record.complete.full().map(|member| member.replica).collect();
+        record.kept.clear();
         Some(record)
     }
 
@@ -611,9 +618,12 @@ impl Group {
         let filled: Vec<ReplicaId> = self.filled().collect();
         let newcomers = self.newcomers(patience, now.now_ms);
         let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
-        let gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
+        let mut gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
+        self.planted.give_up(&self.record, &failed, &mut gone);
         let founded: Vec<ReplicaId> = self.founded().collect();
         let awaited = self.awaited(patience, now.now_ms);
+        let survivors: Vec<ReplicaId> = self.survivors(&failed).collect();
+        let back: Vec<ReplicaId> = self.back().collect();
         let known = Known {
             failed: &failed,
             gone: &gone,
@@ -621,6 +631,8 @@ impl Group {
             filled: &filled,
             newcomers: &newcomers,
             awaited: &awaited,
+            survivors: &survivors,
+            back: &back,
         };
         match plan::next(&self.record, &known) {
             Plan::Next(record, changes) => {
@@ -628,11 +640,20 @@ impl Group {
                 self.name_disks(&mut record, &failed);
                 self.planted.change(&mut record);
                 for change in &changes {
-                    record.note(now.unix_ms, &in_a_sentence(change, &verdicts));
+                    record.note(now.unix_ms, &plan::in_a_sentence(change, &verdicts));
                 }
                 Some(record)
             }
             Plan::Keep => None,
+            // It was said with the view.
+            Plan::TooFew(_) if self.record.newest().waits() => None,
+            Plan::WaitFor(members) => {
+                let text = format!(
+                    "writes wait for replica {}, which may still answer reads",
+                    plan::names(&members)
+                );
+                self.with_event(self.record.clone(), &text, now)
+            }
             Plan::TooFew(_) => {
                 let text = format!(
                     "writes wait: fewer full members are left than the {} that the group needs",
@@ -749,6 +770,22 @@ impl Group {
         self.reports().filter(has_it).map(|report| report.member.replica)
     }
 
+    /// Members that could answer reads without those that have failed: they miss one of them.
+    /// Where all are heard the group goes on, whatever the controller hears.
+    fn survivors(&self, failed: &[ReplicaId]) -> impl Iterator<Item = ReplicaId> {
+        let misses = |report: &&Report| report.unheard.iter().any(|id| failed.contains(id));
+        let all = self.reports().filter(|report| report.is_whole);
+        all.filter(misses).map(|report| report.member.replica)
+    }
+
+    /// Members that are kept, run, and have taken the view that keeps them.
+    fn back(&self) -> impl Iterator<Item = ReplicaId> {
+        let newest = self.record.newest();
+        let acts = |report: &&Report| report.config() == newest.config;
+        let all = self.reports().filter(acts).map(|report| report.member.replica);
+        all.filter(|id| newest.keeps(*id))
+    }
+
     fn filled(&self) -> impl Iterator<Item = ReplicaId> {
         let config = self.record.newest().config;
         let (newest, hearings) = (self.record.newest(), self.hearings());
@@ -766,35 +803,4 @@ impl Group {
         let members = replicas.filter_map(|replica| Some(replica.report.as_ref()?.member.clone()));
         members.filter(|member| view.place_of(member.replica).is_none()).collect()
     }
-}
-
-/// The view after two that have one number, if there can be one: members that both have as full
-/// ones have all that either acknowledged.
-fn after_both(ours: &GroupView, theirs: &GroupView) -> Option<GroupView> {
-    let is_full =
-        |replica| theirs.members.iter().any(|member| member.replica == replica && member.is_full);
-    let mut next = ours.clone();
-    next.members.iter_mut().for_each(|member| member.is_full &= is_full(member.replica));
-    next.members.sort_by_key(|member| !member.is_full);
-    next.config = ours.config.next();
-    next.validate().ok().map(|()| next)
-}
-
-/// The member that answers reads: the last full one.
-fn reader(view: &GroupView) -> ReplicaId {
-    view.full().last().map_or_else(|| view.reader(), |member| member.replica)
-}
-
-fn in_a_sentence(change: &Change, verdicts: &[(ReplicaId, Verdict)]) -> String {
-    let Change::Lose(members) = change else { return change.to_string() };
-    let why = |member: &ReplicaId| {
-        let found = verdicts.iter().find(|(id, _)| id == member);
-        let verdict = found.map_or(Verdict::Well, |(_, verdict)| *verdict);
-        match verdict {
-            Verdict::Silent(ms) => format!("replica {}: silent for {}", member.get(), in_words(ms)),
-            verdict => format!("replica {}: {verdict}", member.get()),
-        }
-    };
-    let reasons: Vec<String> = members.iter().map(why).collect();
-    format!("{change} ({})", reasons.join("; "))
 }

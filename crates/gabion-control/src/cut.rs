@@ -6,8 +6,10 @@
 //! ```
 //!
 //! A chain needs each of its links, and nobody but the controller knows which end is the one to do
-//! without: each end sees the other out. One member goes at a time, as its links may be all that is
-//! cut. It comes back to be filled, and is full only once nobody misses it and it misses nobody.
+//! without: each end sees the other out. Both have to report after the link was cut: one that is
+//! dead is missed by the others before it has been silent for long enough. One member goes at a
+//! time, as its links may be all that is cut. It comes back to be filled, and is full only once
+//! nobody misses it and it misses nobody.
 
 use crate::detector::Patience;
 use alloc::collections::BTreeMap;
@@ -59,12 +61,17 @@ impl Unheard {
         self.begun.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) >= SETTLING_MS)
     }
 
-    /// Those that were missing in every report of this configuration since `until_ms` or earlier.
-    fn lasting(&self, config: ConfigNumber, until_ms: u64) -> impl Iterator<Item = ReplicaId> + '_ {
+    /// Those that were missing in every report of this configuration since `until_ms` or earlier,
+    /// and since when.
+    fn lasting(
+        &self,
+        config: ConfigNumber,
+        until_ms: u64,
+    ) -> impl Iterator<Item = (ReplicaId, u64)> + '_ {
         let lasts = move |(_, (since, since_ms)): &(&ReplicaId, &(ConfigNumber, u64))| {
             *since == config && *since_ms <= until_ms
         };
-        self.missed.iter().filter(lasts).map(|(id, _)| *id)
+        self.missed.iter().filter(lasts).map(|(id, (_, since_ms))| (*id, *since_ms))
     }
 }
 
@@ -80,22 +87,26 @@ pub(crate) struct Hearing<'a> {
     pub(crate) at_ms: u64,
 }
 
+/// A member that does not hear another one: the first, the second, and since when, in ms.
+type CutLink = (ReplicaId, ReplicaId, u64);
+
 /// Pairs of members of a view of which the first has not heard the second for so many ms. Both
 /// report from that view.
-fn cut_links(view: &GroupView, all: &[Hearing<'_>], least_ms: u64) -> Vec<(ReplicaId, ReplicaId)> {
+fn cut_links(view: &GroupView, all: &[Hearing<'_>], least_ms: u64) -> Vec<CutLink> {
     let acts = |of: &Hearing<'_>| of.acts_in == view.config && view.place_of(of.id).is_some();
     let acts_as = |id: ReplicaId| all.iter().any(|of| of.id == id && acts(of));
     let mut links = Vec::new();
     for of in all.iter().filter(|of| acts(of)) {
         let missed = of.unheard.lasting(view.config, of.at_ms.saturating_sub(least_ms));
-        links.extend(missed.filter(|to| acts_as(*to)).map(|to| (of.id, to)));
+        let missed = missed.filter(|(to, _)| acts_as(*to));
+        links.extend(missed.map(|(to, since_ms)| (of.id, to, since_ms)));
     }
     links
 }
 
 /// Whether a member misses another or is missed just now: then it is not made full.
 pub(crate) fn has_cut_link(view: &GroupView, all: &[Hearing<'_>], id: ReplicaId) -> bool {
-    cut_links(view, all, 0).iter().any(|(of, to)| *of == id || *to == id)
+    cut_links(view, all, 0).iter().any(|(of, to, _)| *of == id || *to == id)
 }
 
 /// The full member that goes, if links between some that are well are cut.
@@ -106,15 +117,21 @@ pub(crate) fn cut_off(
     patience: &Patience,
 ) -> Option<ReplicaId> {
     let counts = |id: &ReplicaId| view.has_full(*id) && is_well(id);
-    let among = |links: Vec<(ReplicaId, ReplicaId)>| -> Vec<_> {
-        links.into_iter().filter(|(of, to)| counts(of) && counts(to)).collect()
+    let is_heard_at =
+        |id: &ReplicaId, at_ms: u64| all.iter().any(|of| of.id == *id && of.at_ms >= at_ms);
+    let among = |least_ms: u64| -> Vec<CutLink> {
+        let mut links = cut_links(view, all, least_ms);
+        links.retain(|(of, to, since_ms)| {
+            counts(of) && counts(to) && is_heard_at(to, since_ms + least_ms)
+        });
+        links
     };
     // In passing anybody may be missed, as while a connection is made anew.
-    if among(cut_links(view, all, 2 * patience.report_ms)).is_empty() {
+    if among(2 * patience.report_ms).is_empty() {
         return None;
     }
-    let links = among(cut_links(view, all, 0));
-    let cut = |id: &ReplicaId| links.iter().filter(|(of, to)| of == id || to == id).count();
+    let links = among(0);
+    let cut = |id: &ReplicaId| links.iter().filter(|(of, to, _)| of == id || to == id).count();
     let candidates = view.full().map(|member| member.replica).filter(|id| cut(id) > 0);
     candidates.max_by_key(|id| (cut(id), Reverse(*id == view.writer()), view.place_of(*id)))
 }

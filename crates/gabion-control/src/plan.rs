@@ -6,7 +6,8 @@
 //!                                                     │        ├─ filled:   full, and last
 //!                                                     │        └─ newcomer: last, to be filled
 //!                                                     └─ too few: writes wait for the failed, but
-//!                                                                 not for those without a disk
+//!                                                        │        not for those without a disk
+//!                                                        └─ one can answer alone: they are kept
 //! ```
 //!
 //! A later view relies on *trusted* members alone: those that were full in every view since one in
@@ -15,12 +16,20 @@
 //! acknowledged. So a member that was filled counts from then on; until then the next view takes it
 //! back, and one that a view left out does not count, whether that view took effect or not.
 //!
+//! Below the minimum the failed members are *kept*, if a survivor can answer reads without them:
+//! they are not full in the next view, and still trusted. One that is full alone answers without
+//! anybody's promise, and so nothing goes on without it: it may be paused. It is a *witness*: it
+//! was full in each view that may be in effect somewhere, and ends it by taking the next one. Every
+//! view has a witness as a full member, unless the disks of all are gone. A view that was complete
+//! has no older one beside it, and all its full members are witnesses.
+//!
 //! A seat that a member left by failing is its own for a while: a spare takes it when the member
 //! has stayed away for too long, when its disk is gone, or when writes wait for a member.
 //!
 //! The order of the members stays, so that the successor of a head is the next in the chain, and
 //! the one before a tail is the next tail (RubbleDB §4.1, van Renesse and Schneider 2004 §3).
 
+use crate::detector::{Verdict, in_words};
 use crate::record::GroupRecord;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -44,6 +53,19 @@ pub struct Known<'a> {
     pub newcomers: &'a [Member],
     /// Preferred replicas that do not run, and may be back in time.
     pub awaited: &'a [ReplicaId],
+    /// Full members that miss one that has failed, and whose log has all that was acknowledged and
+    /// nothing else, as far as they know: reads could be answered there.
+    pub survivors: &'a [ReplicaId],
+    /// Members that are kept and report from the newest view. One that has not is not back yet,
+    /// however long it has been silent: each controller counts by itself.
+    pub back: &'a [ReplicaId],
+}
+
+impl Known<'_> {
+    /// Whether a member of this view can be full in the next one.
+    fn has_here(&self, newest: &GroupView, id: &ReplicaId) -> bool {
+        !self.failed.contains(id) && (newest.has_full(*id) || self.back.contains(id))
+    }
 }
 
 /// A change of membership.
@@ -57,16 +79,26 @@ pub enum Change {
     Take(ReplicaId),
     /// This one goes by an operator's word.
     Leave(ReplicaId),
+    /// Too few are left, and reads go on without these, which keep what they have.
+    Await(Vec<ReplicaId>),
+    /// These were waited for and are back.
+    Return(Vec<ReplicaId>),
+}
+
+/// Replicas in a sentence.
+pub(crate) fn names(members: &[ReplicaId]) -> String {
+    let names: Vec<String> = members.iter().map(|it| alloc::format!("{}", it.get())).collect();
+    names.join(", ")
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lose(members) => {
-                let names: Vec<String> =
-                    members.iter().map(|member| alloc::format!("{}", member.get())).collect();
-                write!(f, "without replica {}", names.join(", "))
+            Self::Lose(members) => write!(f, "without replica {}", names(members)),
+            Self::Await(members) => {
+                write!(f, "too few are left to take writes: waits for replica {}", names(members))
             }
+            Self::Return(members) => write!(f, "replica {} is back", names(members)),
             Self::Fill(member) => write!(f, "replica {} is full", member.get()),
             Self::Take(member) => write!(f, "replica {} is being filled", member.get()),
             Self::Leave(member) => write!(f, "replica {} leaves, as it was told to", member.get()),
@@ -83,46 +115,148 @@ pub enum Plan {
     Keep,
     /// So many full members would be left, fewer than the group needs to take writes.
     TooFew(usize),
+    /// One of these may still answer reads by itself, so nothing goes on without one of them.
+    WaitFor(Vec<ReplicaId>),
+}
+
+/// A group's full and kept members, as the next view looks at them.
+struct Standing {
+    /// Those that have all that was acknowledged, but for an end of the log that another of them
+    /// has, in the order of the view.
+    trusted: Vec<ReplicaId>,
+    /// Those of them that were full in every view that may be in effect anywhere.
+    witnesses: Vec<ReplicaId>,
+    /// The witnesses are gone for good, and with them whoever may answer reads.
+    has_no_reader: bool,
+}
+
+impl Standing {
+    fn of(record: &GroupRecord, known: &Known<'_>) -> Self {
+        let newest = record.newest();
+        let has_begun = |id: &ReplicaId| known.founded.contains(id);
+        // In a view that waits all full members are by then, and a member is kept if it is trusted.
+        let waits_with_all = newest.waits() && newest.full().any(|m| has_begun(&m.replica));
+        let is_trusted = |member: &&Member| {
+            let id = &member.replica;
+            record.trusted.contains(id)
+                || (member.is_full && has_begun(id))
+                || (member.is_kept && waits_with_all)
+        };
+        let counted = newest.members.iter().filter(|member| member.is_full || member.is_kept);
+        let trusted: Vec<ReplicaId> = counted.filter(is_trusted).map(|m| m.replica).collect();
+        let was_always_full = |id: &&ReplicaId| {
+            newest.has_full(**id) && (!record.kept.contains(*id) || has_begun(id))
+        };
+        let witnesses: Vec<ReplicaId> = trusted.iter().filter(was_always_full).copied().collect();
+        let is_gone = |id: &ReplicaId| known.gone.contains(id);
+        let has_no_reader = !witnesses.is_empty() && witnesses.iter().all(is_gone);
+        Self { trusted, witnesses, has_no_reader }
+    }
+}
+
+/// A member's part in the next view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Goes,
+    Full,
+    Kept,
+    Filled,
+}
+
+/// The parts of a view's members in the next one, so that the failed do not hold it up.
+fn parts(record: &GroupRecord, known: &Known<'_>, standing: &Standing) -> Vec<Part> {
+    let newest = record.newest();
+    let Standing { trusted, has_no_reader, .. } = standing;
+    let has_failed = |id: &ReplicaId| known.failed.contains(id);
+    let is_gone = |id: &ReplicaId| known.gone.contains(id);
+    let is_here = |id: &ReplicaId| known.has_here(newest, id);
+    let staying = trusted.iter().filter(|id| is_here(id)).count();
+    let are_all_back = newest.waits() && trusted.iter().all(|id| is_here(id) || is_gone(id));
+    // Of several that come back at once none is left out.
+    let is_coming = trusted.iter().any(|id| !has_failed(id) && !is_here(id));
+    let is_enough = staying >= usize::from(newest.members_min) && !is_coming;
+    let goes_on = is_enough || (are_all_back && staying > 0);
+    // Nobody waits for one that never comes, as long as another has everything.
+    let has_heir = trusted.iter().any(|id| !is_gone(id));
+    // Reads go on without those that are out, if one that misses them can answer alone.
+    let left = newest.full().map(|m| m.replica).filter(|id| trusted.contains(id));
+    let last = left.filter(|id| !has_failed(id)).last();
+    let has_survivor = last.is_some_and(|id| known.survivors.contains(&id));
+    let is_lone = has_survivor || (*has_no_reader && staying > 0);
+    let part = |member: &Member| {
+        let id = &member.replica;
+        let (is_out, is_trusted) = (has_failed(id), trusted.contains(id));
+        match (member.is_full, member.is_kept) {
+            _ if is_out && (goes_on || (has_heir && is_gone(id))) => Part::Goes,
+            (false, false) if is_out => Part::Goes,
+            (false, false) => Part::Filled,
+            _ if goes_on && is_trusted => Part::Full,
+            _ if goes_on => Part::Filled,
+            (_, true) if *has_no_reader && is_here(id) && is_trusted => Part::Full,
+            (_, true) => Part::Kept,
+            _ if !is_lone || !is_out => Part::Full,
+            _ if is_trusted => Part::Kept,
+            _ => Part::Goes,
+        }
+    };
+    newest.members.iter().map(part).collect()
+}
+
+/// The members of the next view without the failed, and what changes, if anything does.
+fn without_failed(
+    newest: &GroupView,
+    parts: &[Part],
+    standing: &Standing,
+) -> Option<(Vec<Member>, Vec<Change>)> {
+    let with = |wanted: fn(&Member, Part) -> bool| -> Vec<ReplicaId> {
+        let all = newest.members.iter().zip(parts);
+        all.filter(|(member, part)| wanted(member, **part)).map(|(m, _)| m.replica).collect()
+    };
+    let lost = with(|_, part| part == Part::Goes);
+    let kept = with(|member, part| part == Part::Kept && !member.is_kept);
+    let back = with(|member, part| part == Part::Full && !member.is_full);
+    let mut changes = Vec::new();
+    changes.extend((!lost.is_empty()).then_some(Change::Lose(lost)));
+    changes.extend((!kept.is_empty()).then_some(Change::Await(kept)));
+    changes.extend((!back.is_empty()).then_some(Change::Return(back)));
+    if changes.is_empty() {
+        return None;
+    }
+    let mut members = Vec::with_capacity(newest.members.len());
+    for (member, part) in newest.members.iter().zip(parts) {
+        // A member that was made full by a view that never began may lack what the others have.
+        let has_all = standing.trusted.contains(&member.replica);
+        let is_full = *part == Part::Full && has_all;
+        let is_kept = *part == Part::Kept && has_all;
+        let next = Member { is_full, is_kept, ..member.clone() };
+        members.extend((*part != Part::Goes).then_some(next));
+    }
+    members.sort_by_key(|member| !member.is_full);
+    Some((members, changes))
 }
 
 /// The next view, if there is to be one.
 #[must_use]
 pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
     let newest = record.newest();
-    let trusted: Vec<ReplicaId> = newest
-        .full()
-        .map(|member| member.replica)
-        .filter(|id| record.trusted.contains(id) || known.founded.contains(id))
-        .collect();
-    let is_failed = |member: &Member| known.failed.contains(&member.replica);
-    let staying = trusted.iter().filter(|member| !known.failed.contains(member)).count();
-    let lost: Vec<ReplicaId> =
-        newest.members.iter().filter(|member| is_failed(member)).map(|m| m.replica).collect();
-    let is_enough = staying >= usize::from(newest.members_min);
-    // Where too few would be left, a failed one stays in the view and writes wait for it: but not
-    // for one that never comes, as long as another has everything.
-    let is_gone = |replica: &ReplicaId| known.gone.contains(replica);
-    let has_heir = trusted.iter().any(|member| !is_gone(member));
-    let goes = |member: &Member| {
-        let is_vain = has_heir && is_gone(&member.replica);
-        is_failed(member) && (is_enough || is_vain || !member.is_full)
+    let standing = Standing::of(record, known);
+    let has_failed = |id: &ReplicaId| known.failed.contains(id);
+    let staying = standing.trusted.iter().filter(|id| known.has_here(newest, id)).count();
+    let parts = parts(record, known, &standing);
+    let (members, changes) = match without_failed(newest, &parts, &standing) {
+        Some(next) => next,
+        None if record.intended.is_none() => {
+            let mut members = newest.members.clone();
+            let left = leave(record, known, &mut members);
+            let changes = left.or_else(|| add(record, known, &mut members));
+            (members, changes.into_iter().collect())
+        }
+        None => (Vec::new(), Vec::new()),
     };
-    let mut members: Vec<Member> =
-        newest.members.iter().filter(|member| !goes(member)).cloned().collect();
-    let mut changes = Vec::new();
-    if members.len() < newest.members.len() {
-        let gone = newest.members.iter().filter(|member| goes(member)).map(|m| m.replica);
-        changes.push(Change::Lose(gone.collect()));
-        // A member that was made full by a view that never began may lack what the others have.
-        let may_lack = |member: &Member| member.is_full && !trusted.contains(&member.replica);
-        members.iter_mut().filter(|m| may_lack(m)).for_each(|m| m.is_full = false);
-        members.sort_by_key(|member| !member.is_full);
-    } else if record.intended.is_none() {
-        let left = leave(record, known, &mut members);
-        changes.extend(left.or_else(|| add(record, known, &mut members)));
-    }
     if changes.is_empty() {
-        return if lost.is_empty() || is_enough { Plan::Keep } else { Plan::TooFew(staying) };
+        let is_enough = staying >= usize::from(newest.members_min);
+        let is_whole = !newest.waits() && !newest.members.iter().any(|m| has_failed(&m.replica));
+        return if is_whole || is_enough { Plan::Keep } else { Plan::TooFew(staying) };
     }
     if members.iter().all(|member| !member.is_full) {
         // Nobody is known to have everything: nothing is decided on that ground.
@@ -131,8 +265,17 @@ pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
     let mut next = record.clone();
     next.preferred = preferred(record, known, &members, &changes);
     // One that was filled just now is not among them, and no longer one that goes.
-    let is_full = |id: &ReplicaId| members.iter().any(|m| m.replica == *id && m.is_full);
-    next.trusted = trusted.into_iter().filter(is_full).collect();
+    let of = |id: &ReplicaId| members.iter().find(|member| member.replica == *id);
+    let counts = |id: &ReplicaId| of(id).is_some_and(|member| member.is_full || member.is_kept);
+    next.trusted = standing.trusted.iter().copied().filter(counts).collect();
+    let is_witness = |id: &ReplicaId| {
+        let is_full = of(id).is_some_and(|member| member.is_full);
+        is_full && (standing.has_no_reader || standing.witnesses.contains(id))
+    };
+    next.kept = next.trusted.iter().copied().filter(|id| !is_witness(id)).collect();
+    if next.kept.len() == next.trusted.len() {
+        return Plan::WaitFor(standing.witnesses);
+    }
     next.intended = Some(GroupView { config: newest.config.next(), members, ..newest.clone() });
     Plan::Next(Box::new(next), changes)
 }
@@ -147,7 +290,8 @@ fn preferred(
     let mut next = record.clone();
     for change in changes {
         let Change::Lose(lost) = change else { continue };
-        let was_full = |id: &&ReplicaId| record.newest().full().any(|m| m.replica == **id);
+        let newest = record.newest();
+        let was_full = |id: &&ReplicaId| newest.has_full(**id) || newest.keeps(**id);
         let is_awaited =
             |id: &&ReplicaId| !known.gone.contains(*id) && !record.leaving.contains(*id);
         lost.iter().filter(was_full).filter(is_awaited).for_each(|id| next.prefer(*id, false));
@@ -236,6 +380,40 @@ pub fn hand_over(record: &GroupRecord, to: ReplicaId) -> GroupRecord {
     next
 }
 
+/// The view after two that have one number, if there can be one: members that both have as full
+/// ones have all that either acknowledged.
+pub(crate) fn after_both(ours: &GroupView, theirs: &GroupView) -> Option<GroupView> {
+    let has_all = |replica| theirs.has_full(replica) || theirs.keeps(replica);
+    let mut next = ours.clone();
+    for member in &mut next.members {
+        let had_all = member.is_full || member.is_kept;
+        member.is_full &= theirs.has_full(member.replica);
+        member.is_kept = had_all && !member.is_full && has_all(member.replica);
+    }
+    next.members.sort_by_key(|member| !member.is_full);
+    next.config = ours.config.next();
+    next.validate().ok().map(|()| next)
+}
+
+/// A change, and why it is made.
+pub(crate) fn in_a_sentence(change: &Change, verdicts: &[(ReplicaId, Verdict)]) -> String {
+    let (Change::Lose(members) | Change::Await(members)) = change else {
+        return alloc::format!("{change}");
+    };
+    let why = |member: &ReplicaId| {
+        let found = verdicts.iter().find(|(id, _)| id == member);
+        let verdict = found.map_or(Verdict::Well, |(_, verdict)| *verdict);
+        match verdict {
+            Verdict::Silent(ms) => {
+                alloc::format!("replica {}: silent for {}", member.get(), in_words(ms))
+            }
+            verdict => alloc::format!("replica {}: {verdict}", member.get()),
+        }
+    };
+    let reasons: Vec<String> = members.iter().map(why).collect();
+    alloc::format!("{change} ({})", reasons.join("; "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,11 +429,13 @@ mod tests {
         GroupRecord::founding(view)
     }
 
-    /// The members of a view in order; one that is not full in brackets.
+    /// The members of a view in order; one that is kept in square brackets, another one that is not
+    /// full in round ones.
     fn shape(view: &GroupView) -> String {
-        let name = |m: &Member| match m.is_full {
-            true => alloc::format!("{}", m.replica.get()),
-            false => alloc::format!("({})", m.replica.get()),
+        let name = |m: &Member| match (m.is_full, m.is_kept) {
+            (true, _) => alloc::format!("{}", m.replica.get()),
+            (_, true) => alloc::format!("[{}]", m.replica.get()),
+            _ => alloc::format!("({})", m.replica.get()),
         };
         view.members.iter().map(name).collect::<Vec<_>>().join(" ")
     }
@@ -268,12 +448,21 @@ mod tests {
         filled: Vec<ReplicaId>,
         newcomers: Vec<Member>,
         awaited: Vec<ReplicaId>,
+        survivors: Vec<ReplicaId>,
+        /// Those that are kept and do not report from the newest view.
+        late: Vec<ReplicaId>,
     }
 
     impl World {
         fn next(&self, record: &GroupRecord) -> Plan {
-            let Self { failed, gone, founded, filled, newcomers, awaited } = self;
-            next(record, &Known { failed, gone, founded, filled, newcomers, awaited })
+            let Self { failed, gone, founded, filled, newcomers, awaited, survivors, late } = self;
+            let is_back = |id: &ReplicaId| !failed.contains(id) && !late.contains(id);
+            let kept = record.newest().kept().map(|member| member.replica);
+            let back: Vec<ReplicaId> = kept.filter(is_back).collect();
+            let back = &back[..];
+            let known =
+                Known { failed, gone, founded, filled, newcomers, awaited, survivors, back };
+            next(record, &known)
         }
 
         /// The next view's shape, which is intended from now on.
@@ -293,6 +482,7 @@ mod tests {
     fn complete(record: &mut GroupRecord) {
         record.complete = record.intended.take().unwrap();
         record.trusted = record.complete.full().map(|member| member.replica).collect();
+        record.kept.clear();
     }
 
     #[test]
@@ -311,6 +501,143 @@ mod tests {
         assert_eq!(world.intend(&mut record(&[1, 2, 3], 1)), "3");
         let world = World { failed: ids(&[2]), ..World::default() };
         assert_eq!(world.next(&record(&[1, 2], 2)), Plan::TooFew(1), "any loss stops two");
+    }
+
+    /// A group of five that needs three, of which 1 to 3 have failed.
+    fn five_without_three() -> (GroupRecord, World) {
+        let world = World { failed: ids(&[1, 2, 3]), survivors: ids(&[4, 5]), ..World::default() };
+        (record(&[1, 2, 3, 4, 5], 3), world)
+    }
+
+    #[test]
+    fn below_the_minimum_a_survivor_answers_reads_and_the_failed_are_kept() {
+        let mut record = record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        assert_eq!((&record.trusted, &record.kept), (&ids(&[1, 2, 3]), &ids(&[1, 2])));
+        assert!(record.newest().waits() && record.newest().too_few().is_some());
+        assert_eq!(world.next(&record), Plan::TooFew(1));
+        // It is founded, not complete, and the ones that are out may come back as they are.
+        world.founded = ids(&[3]);
+        assert_eq!(world.next(&record), Plan::TooFew(1));
+        world.failed = ids(&[2]);
+        world.late = ids(&[1]);
+        assert_eq!(world.next(&record), Plan::TooFew(1), "another controller missed it");
+        (world.failed, world.late) = (Vec::new(), ids(&[2]));
+        assert_eq!(world.next(&record), Plan::Keep, "2 is about to be here, too");
+        (world.failed, world.late) = (ids(&[2]), Vec::new());
+        assert_eq!(world.intend(&mut record.clone()), "3 1", "enough");
+        world.failed = ids(&[]);
+        assert_eq!(world.intend(&mut record), "3 1 2");
+        assert_eq!(record.kept, ids(&[1, 2]), "until that is complete");
+        complete(&mut record);
+        assert_eq!(world.intend(&mut record), "Keep");
+    }
+
+    #[test]
+    fn without_a_survivor_that_could_answer_nobody_is_kept() {
+        let world = World { failed: ids(&[2, 3]), survivors: ids(&[3]), ..World::default() };
+        assert_eq!(world.next(&record(&[1, 2, 3], 2)), Plan::TooFew(1), "1 may have more");
+        let (record, mut world) = five_without_three();
+        world.survivors = ids(&[4]);
+        assert_eq!(world.next(&record), Plan::TooFew(2), "5 answers reads");
+    }
+
+    #[test]
+    fn whoever_may_answer_reads_alone_is_waited_for() {
+        let mut record = record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        world.failed = ids(&[3]);
+        assert_eq!(world.next(&record), Plan::WaitFor(ids(&[3])), "it may be paused");
+        // A view that takes the others back has not begun, and changes nothing about that.
+        let mut begun = record.clone();
+        (world.failed, world.survivors) = (Vec::new(), ids(&[1, 2]));
+        assert_eq!(world.intend(&mut begun), "3 1 2");
+        world.failed = ids(&[3]);
+        assert_eq!(world.next(&begun), Plan::WaitFor(ids(&[3])));
+        world.failed = ids(&[3, 1]);
+        assert_eq!(world.next(&begun), Plan::WaitFor(ids(&[3])));
+        world.founded = ids(&[2]);
+        assert_eq!(world.intend(&mut begun.clone()), "2 [3] [1]", "it has begun at 3 as well");
+        world.failed = ids(&[3]);
+        assert_eq!(world.intend(&mut begun), "1 2");
+        assert_eq!(begun.kept, ids(&[1]), "that one has not said that it has begun");
+        // A disk that is gone answers nothing.
+        (world.gone, world.founded) = (ids(&[3]), Vec::new());
+        assert_eq!(world.intend(&mut record.clone()), "1 2");
+        world.failed = ids(&[1, 2, 3]);
+        assert_eq!(world.next(&record), Plan::TooFew(0), "nobody else is there");
+        world.failed = ids(&[2, 3]);
+        assert_eq!(world.intend(&mut record), "1 [2]");
+        assert_eq!(record.kept, ids(&[2]));
+    }
+
+    #[test]
+    fn of_two_survivors_one_is_enough_to_go_on() {
+        let (mut record, mut world) = five_without_three();
+        assert_eq!(world.intend(&mut record), "4 5 [1] [2] [3]");
+        world.failed = ids(&[1, 2, 3, 5]);
+        let mut fewer = record.clone();
+        assert_eq!(world.intend(&mut fewer), "4 [5] [1] [2] [3]");
+        world.failed = ids(&[3, 4]);
+        assert_eq!(world.next(&fewer), Plan::WaitFor(ids(&[4])), "it answered alone");
+        assert_eq!(world.intend(&mut record), "5 1 2");
+        assert_eq!(record.kept, ids(&[1, 2]));
+        (world.failed, world.survivors) = (ids(&[3, 4, 1]), ids(&[2]));
+        assert_eq!(world.intend(&mut record), "5 2 [1]");
+    }
+
+    #[test]
+    fn members_that_are_kept_and_gone_are_not_waited_for() {
+        let mut record = record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        world.gone = ids(&[1]);
+        assert_eq!(world.intend(&mut record), "3 [2]");
+        let mut back = record.clone();
+        world.failed.clear();
+        assert_eq!(world.intend(&mut back), "3 2");
+        (world.failed, world.gone) = (ids(&[2]), ids(&[2]));
+        assert_eq!(world.intend(&mut record), "3");
+        assert!(!record.newest().waits() && record.kept.is_empty(), "it has a term, and fills");
+        // Where too few are there though nobody is out, the term begins all the same.
+        let (mut record, mut world) = five_without_three();
+        (record.complete.members_min, world.gone) = (4, ids(&[2, 3]));
+        assert_eq!(world.intend(&mut record), "4 5 [1]");
+        (world.failed, world.gone) = (Vec::new(), Vec::new());
+        assert_eq!(world.intend(&mut record), "4 5 1");
+        assert!(record.newest().too_few().is_some() && !record.newest().waits());
+    }
+
+    #[test]
+    fn one_that_was_not_founded_yet_is_not_kept() {
+        let mut record = record(&[2, 3], 2);
+        (record.wanted, record.complete.members[1].is_full) = (3, true);
+        let mut world =
+            World { newcomers: alloc::vec![Member::new(ReplicaId(1))], ..World::default() };
+        assert_eq!(world.intend(&mut record), "2 3 (1)");
+        complete(&mut record);
+        world.filled = ids(&[1]);
+        assert_eq!(world.intend(&mut record), "2 3 1");
+        (world.failed, world.survivors) = (ids(&[2]), ids(&[3]));
+        assert_eq!(world.intend(&mut record.clone()), "3 [2] (1)");
+        world.failed = ids(&[1, 2]);
+        assert_eq!(world.intend(&mut record), "3 [2]");
+    }
+
+    #[test]
+    fn after_a_store_was_set_back_a_view_that_waits_tells_whom_to_trust() {
+        let mut record = record(&[1, 2, 3], 2);
+        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
+        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        record.trusted.clear();
+        record.kept.clear();
+        world.failed.clear();
+        assert_eq!(world.next(&record), Plan::TooFew(0));
+        world.founded = ids(&[3]);
+        assert_eq!(world.intend(&mut record), "3 1 2");
+        assert_eq!(record.kept, ids(&[1, 2]));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! `false` at compile time.
 
 use crate::record::GroupRecord;
+use alloc::vec::Vec;
+use gabion_base::ReplicaId;
 
 /// A defect.
 #[cfg_attr(not(feature = "planted"), expect(unreachable_pub, reason = "exported with the feature"))]
@@ -20,6 +22,8 @@ pub enum Mutant {
     OtherDiskStays,
     /// A replica that comes counts at once, before it is filled.
     NewcomerIsFull,
+    /// Members that were kept go on without whoever may answer reads.
+    SurvivorNotWaitedFor,
 }
 
 /// The planted defect of one controller.
@@ -33,6 +37,19 @@ impl Planted {
     #[cfg(feature = "planted")]
     pub(crate) fn has(self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
+    }
+
+    /// The disks that are gone, with a defect.
+    pub(crate) fn give_up(
+        self,
+        record: &GroupRecord,
+        failed: &[ReplicaId],
+        gone: &mut Vec<ReplicaId>,
+    ) {
+        if self.has(Mutant::SurvivorNotWaitedFor) && !record.kept.is_empty() {
+            let newest = record.newest();
+            gone.extend(failed.iter().filter(|id| newest.has_full(**id)));
+        }
     }
 
     /// The next view, with a defect.

@@ -10,6 +10,7 @@
 //!     5 events    u64 ms since 1970, prefixed text, each
 //!     6 preferred u32 replica each (absent: none)
 //!     7 leaving   u32 replica each (absent: none)
+//!     8 kept      u32 replica each (absent: none)
 //! ```
 //!
 //! A view is written as intended before any member hears of it. Each later controller carries it
@@ -32,6 +33,7 @@ const TAG_TRUSTED: u16 = 4;
 const TAG_EVENTS: u16 = 5;
 const TAG_PREFERRED: u16 = 6;
 const TAG_LEAVING: u16 = 7;
+const TAG_KEPT: u16 = 8;
 
 /// Something that the controller saw or did, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,9 +58,13 @@ pub struct GroupRecord {
     pub intended: Option<GroupView>,
     /// Full members that the group is to have.
     pub wanted: u8,
-    /// Full members of the newest view that have every record that was ever acknowledged, but for
-    /// an end of the log that another of them has: the only ones that a later view may rely on.
+    /// Full and kept members of the newest view that have every record that was ever acknowledged,
+    /// but for an end of the log that another of them has: the only ones that a later view may rely
+    /// on.
     pub trusted: Vec<ReplicaId>,
+    /// Trusted members that a view since the complete one kept: in that view others may answer
+    /// reads without their promise, so no later view relies on these alone.
+    pub kept: Vec<ReplicaId>,
     /// The latest events, oldest first.
     pub events: VecDeque<Event>,
     /// Replicas that are taken before others where a member is missing, in this order: members that
@@ -85,6 +91,7 @@ impl GroupRecord {
             intended: None,
             wanted,
             trusted,
+            kept: Vec::new(),
             events: VecDeque::new(),
             preferred: Vec::new(),
             leaving: Vec::new(),
@@ -126,10 +133,13 @@ impl GroupRecord {
         self.intended.as_ref().unwrap_or(&self.complete)
     }
 
-    /// Trusts those full members of the newest view of which `is_trusted`.
+    /// Trusts those full or kept members of the newest view of which `is_trusted`.
     pub(crate) fn trust_only(&mut self, is_trusted: impl Fn(&ReplicaId) -> bool) {
-        let full: Vec<ReplicaId> = self.newest().full().map(|member| member.replica).collect();
-        self.trusted = full.into_iter().filter(is_trusted).collect();
+        let newest = self.newest();
+        let counts = newest.members.iter().filter(|member| member.is_full || member.is_kept);
+        let counts: Vec<ReplicaId> = counts.map(|member| member.replica).collect();
+        self.trusted = counts.into_iter().filter(is_trusted).collect();
+        self.kept.retain(|id| self.trusted.contains(id));
     }
 
     /// Adds an event; the oldest goes where there are too many.
@@ -153,11 +163,24 @@ impl GroupRecord {
                 self.wanted
             )));
         }
-        let is_full = |id: &ReplicaId| self.newest().full().any(|member| member.replica == *id);
-        if let Some(other) = self.trusted.iter().find(|id| !is_full(id)) {
+        let newest = self.newest();
+        let counts = |id: &ReplicaId| newest.has_full(*id) || newest.keeps(*id);
+        if let Some(other) = self.trusted.iter().find(|id| !counts(id)) {
             return Err(Error::invalid(format!(
-                "{other} is trusted, and no full member in {}",
-                self.newest().config
+                "{other} is trusted, and no full or kept member in {}",
+                newest.config
+            )));
+        }
+        if let Some(other) = self.kept.iter().find(|id| !self.trusted.contains(id)) {
+            return Err(Error::invalid(format!(
+                "{other} was kept, and is not trusted in {}",
+                newest.config
+            )));
+        }
+        if self.complete.waits() {
+            return Err(Error::invalid(format!(
+                "{} waits for members and is complete: no term begins in it",
+                self.complete.config
             )));
         }
         let Some(intended) = &self.intended else { return Ok(()) };
@@ -188,7 +211,12 @@ impl GroupRecord {
             events.put_prefixed(event.text.as_bytes());
         }
         put_field(&mut out, TAG_EVENTS, 0, &events);
-        for (tag, list) in [(TAG_PREFERRED, &self.preferred), (TAG_LEAVING, &self.leaving)] {
+        let lists = [
+            (TAG_PREFERRED, &self.preferred),
+            (TAG_LEAVING, &self.leaving),
+            (TAG_KEPT, &self.kept),
+        ];
+        for (tag, list) in lists {
             if !list.is_empty() {
                 put_field(&mut out, tag, FIELD_CRITICAL, &listed(list));
             }
@@ -212,7 +240,7 @@ impl GroupRecord {
         let mut fields = Fields::new(reader.rest(), WHAT);
         let (mut complete, mut intended, mut wanted, mut trusted) = (None, None, None, None);
         let mut events = VecDeque::new();
-        let (mut preferred, mut leaving) = (Vec::new(), Vec::new());
+        let (mut preferred, mut leaving, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         let mut last_tag = 0;
         while let Some(field) = fields.next_field()? {
             if field.tag <= last_tag {
@@ -242,6 +270,9 @@ impl GroupRecord {
                 (TAG_LEAVING, payload) => {
                     leaving = read_list(payload, "replicas to leave", Self::LISTED_MAX)?;
                 }
+                (TAG_KEPT, payload) => {
+                    kept = read_list(payload, "kept members", GroupView::MEMBERS_MAX)?;
+                }
                 _ => field.skip_unknown(WHAT)?,
             }
         }
@@ -251,6 +282,7 @@ impl GroupRecord {
             intended,
             wanted: wanted.ok_or_else(|| missing("number of replicas"))?,
             trusted: trusted.ok_or_else(|| missing("list of trusted members"))?,
+            kept,
             events,
             preferred,
             leaving,
@@ -360,6 +392,20 @@ mod tests {
         record.leaving.push(ReplicaId(66));
         let error = GroupRecord::decode(&record.encode()).unwrap_err().to_string();
         assert!(error.contains("the limit is 256"), "{error}");
+    }
+
+    #[test]
+    fn members_that_are_kept_survive_and_count() {
+        let mut record = record();
+        let view = record.intended.as_mut().unwrap();
+        (view.members[1].is_full, view.members[1].is_kept) = (false, true);
+        record.kept = record.trusted[1..].to_vec();
+        assert_eq!(GroupRecord::decode(&record.encode()).unwrap(), record);
+        let mut wrong = record.clone();
+        wrong.trusted.pop();
+        assert!(wrong.validate().unwrap_err().to_string().contains("r3 was kept"));
+        record.complete = record.intended.take().unwrap();
+        assert!(record.validate().unwrap_err().to_string().contains("c2 waits for members"));
     }
 
     #[test]

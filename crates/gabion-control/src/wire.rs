@@ -8,7 +8,7 @@
 //!      1  Tell     epoch | view                                                  the controller
 //!      3  Ask      u64 number | u32 replica, the greatest number for none          the replica
 //!      4  Answer   u64 number | u8 refused | prefixed text, none where it is not  the controller
-//!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u16 zero
+//!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u8 whole | u8 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view
 //!                  | u16 members unheard, u32 each | filling                    the replica
 //!
@@ -201,7 +201,7 @@ fn read_view(r: &mut Reader<'_>) -> Result<Option<GroupView>> {
 /// A view that has this replica alone: the form in which members are written down.
 fn view_of(member: &Member, group: GroupId) -> GroupView {
     let mut view = GroupView::founding(group, &[member.replica], LogKind::Shared);
-    view.members[0] = Member { is_full: true, ..member.clone() };
+    view.members[0] = Member { is_full: true, is_kept: false, ..member.clone() };
     view
 }
 
@@ -217,7 +217,8 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
     out.put_u64(report.founded.get());
     out.put_u8(u8::from(report.is_filled));
     out.put_u8(probe);
-    out.put_u16(0);
+    out.put_u8(u8::from(report.is_whole));
+    out.put_u8(0);
     out.put_u64(ms);
     put_view(out, Some(&view_of(&report.member, report.group)));
     put_view(out, report.view.as_ref());
@@ -253,7 +254,7 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
     let epoch = read_epoch(r)?;
     let (group, founded) = (GroupId(r.u64()?), ConfigNumber(r.u64()?));
     let (filled, probe) = (r.u8()?, r.u8()?);
-    let _ = r.u16()?;
+    let (whole, _) = (r.u8()?, r.u8()?);
     let ms = r.u64()?;
     let probe = match probe {
         0 => Probe::Well,
@@ -279,8 +280,8 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
         )));
     }
     let unheard = (0..count).map(|_| r.u32().map(ReplicaId)).collect::<Result<_>>()?;
-    let (is_filled, filling) = (filled != 0, read_filling(r)?);
-    Ok(Report { member, group, view, founded, is_filled, filling, probe, unheard, epoch })
+    let (is_filled, is_whole, filling) = (filled != 0, whole != 0, read_filling(r)?);
+    Ok(Report { member, group, view, founded, is_filled, is_whole, filling, probe, unheard, epoch })
 }
 
 #[cfg(test)]
@@ -305,6 +306,7 @@ mod tests {
             view: Some(view()),
             founded: ConfigNumber(4),
             is_filled: true,
+            is_whole: false,
             filling: None,
             probe: Probe::Running(250),
             unheard: alloc::vec![ReplicaId(1), ReplicaId(3)],
@@ -329,7 +331,8 @@ mod tests {
             all.push(ControlMessage::Report(Report { filling, ..report() }));
         }
         for probe in [Probe::Well, Probe::Refused, Probe::Full] {
-            all.push(ControlMessage::Report(Report { probe, is_filled: false, ..report() }));
+            let (is_filled, is_whole) = (false, true);
+            all.push(ControlMessage::Report(Report { probe, is_filled, is_whole, ..report() }));
         }
         all
     }

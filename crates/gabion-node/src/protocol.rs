@@ -59,6 +59,7 @@ pub(crate) fn local_state(state: &ReplicaState, tree: &Tree, log: &Log) -> Resul
         lost: None,
         gap: None,
         marks: Watermarks::default(),
+        is_whole: false,
         next_ticket: 0,
     })
 }

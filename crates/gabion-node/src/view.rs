@@ -82,6 +82,13 @@ impl View {
         self.is_member && self.group.has_full(self.me)
     }
 
+    /// Whether this replica is a member that has everything and does not count for now: it keeps
+    /// what it has, and is not filled.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.is_member && self.group.keeps(self.me)
+    }
+
     /// Whether the group has too few full members: nothing at all is appended then.
     #[must_use]
     pub const fn has_too_few(&self) -> bool {

@@ -33,6 +33,9 @@ pub struct LocalState {
     pub gap: Option<Term>,
     /// The watermarks of all members known here: they do not fall with a new view.
     pub marks: Watermarks,
+    /// The log has all that was acknowledged, and nothing that may yet be cut: reads may be
+    /// answered from it in a view that waits for others.
+    pub is_whole: bool,
     /// No [`Action::SendLog`] with this ticket, or a later one, was ever polled in this process.
     pub next_ticket: u64,
 }

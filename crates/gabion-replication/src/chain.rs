@@ -50,6 +50,15 @@
 //! answers NewTerm with a new Hello, and the head starts over; so nothing that a tail may have
 //! shown is cut.
 //!
+//! # A view that waits
+//!
+//! A view with too few full members keeps those that are out ([`GroupView::waits`]). They have all
+//! that was acknowledged, and may found the next term without whoever is full here. So no term
+//! begins, and nothing is appended, sent or committed: a record that committed here would be known
+//! here alone. The reader answers reads if its log is whole as the view begins
+//! ([`LocalState::is_whole`]), once every full member is in the view, under their promises. No
+//! member that is kept cuts or discards anything, as that follows from a term alone.
+//!
 //! # Rules
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
@@ -156,6 +165,8 @@ pub struct Chain {
     lost: Option<Lost>,
     /// The report on a lost ring in the next Hello.
     gap: Option<Term>,
+    /// As the view began: see [`LocalState::is_whole`].
+    is_whole: bool,
     /// The log ends here once the node has carried out every `Place`.
     received: LogPosition,
     phase: Phase,
@@ -225,6 +236,7 @@ impl Chain {
             recent: Recent::new(config.window_bytes),
             lost: state.lost,
             gap: state.gap,
+            is_whole: state.is_whole,
             received: end,
             phase: Phase::Waiting,
             peers,
@@ -480,6 +492,10 @@ impl Protocol for Chain {
         self.is_readable
     }
 
+    fn waits_with_all(&self) -> bool {
+        self.config.view.waits() && self.is_full() && self.peers.iter().all(|p| !p.is_awaited())
+    }
+
     fn holds_lease(&self) -> bool {
         self.has_all_promises()
     }
@@ -713,6 +729,9 @@ impl Chain {
         // A head that has yet to fetch its log may know of more.
         if self.index == 0 && self.phase == Phase::Joined {
             assert!(self.marks.commit.only() <= self.end(), "committed more than there is");
+        }
+        if self.config.view.waits() {
+            assert_eq!(self.phase, Phase::Waiting, "no term runs in a view that waits");
         }
         let is_head = self.index == 0;
         assert!(!self.is_readable || self.is_reader(), "one member answers reads");

@@ -145,6 +145,12 @@ pub trait Protocol: Send {
     /// Whether this replica may answer reads.
     fn is_readable(&self) -> bool;
 
+    /// Whether the view waits for members that it keeps, and every full member, this one too, is in
+    /// it: no earlier view has a reader any more.
+    fn waits_with_all(&self) -> bool {
+        false
+    }
+
     /// Whether no other view can be in effect anywhere at the time that was passed last, as every
     /// other full member has promised so. Only then may this member answer from its state alone.
     fn holds_lease(&self) -> bool;

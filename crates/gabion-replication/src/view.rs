@@ -6,7 +6,8 @@
 //!   8 u64 group   16 u64 config   24 u64 term
 //!  32 u16 founders, u32 replica each
 //!     u16 members, in order, each:
-//!       u32 replica | u32 flags, bit 0: full | u64 node | u64 incarnation | 16 bytes pool id
+//!       u32 replica | u32 flags | u64 node | u64 incarnation | 16 bytes pool id
+//!         flags: bit 0: full, bit 1: kept
 //!       4 addresses (members, clients, NVMe, memory): varint length and UTF-8, empty if unknown
 //! ```
 //!
@@ -22,6 +23,7 @@ use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result, TERM
 
 const VERSION: u16 = 1;
 const FLAG_FULL: u32 = 1;
+const FLAG_KEPT: u32 = 2;
 /// Bytes of a member without its addresses.
 const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
 
@@ -64,6 +66,10 @@ pub struct Member {
     /// Whether it has all that the group has. A member that is not full is being filled, and only
     /// receives.
     pub is_full: bool,
+    /// It is out, and has everything that was acknowledged: the group goes on with it. Not full,
+    /// and not filled either: it keeps what it has. A view with such a member has a survivor answer
+    /// reads and does nothing else ([`GroupView::waits`]).
+    pub is_kept: bool,
     /// The machine or process that it runs on; 0 where no registry of these exists.
     pub node: u64,
     /// Its durable counter of starts when the view was made; 0 if unknown.
@@ -81,6 +87,7 @@ impl Member {
         Self {
             replica,
             is_full: true,
+            is_kept: false,
             node: 0,
             incarnation: 0,
             pool_id: [0; 16],
@@ -167,11 +174,29 @@ impl GroupView {
         self.members.iter().filter(|member| member.is_full)
     }
 
-    /// Why no writes are taken in this view, if it has too few full members.
+    /// Members that are kept, in their order.
+    pub fn kept(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.is_kept)
+    }
+
+    /// Whether a replica is a member that is kept.
+    #[must_use]
+    pub fn keeps(&self, replica: ReplicaId) -> bool {
+        self.kept().any(|member| member.replica == replica)
+    }
+
+    /// Whether the view waits for members that it keeps: no term begins in it, nothing is appended
+    /// and nothing commits, as they may found the next term without whoever is full here.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.kept().next().is_some()
+    }
+
+    /// Why no writes are taken in this view, if it has too few full members, or waits for some.
     #[must_use]
     pub fn too_few(&self) -> Option<String> {
         let full = self.full().count();
-        (full < usize::from(self.members_min)).then(|| {
+        (self.waits() || full < usize::from(self.members_min)).then(|| {
             format!(
                 "{full} full replicas are left, the group needs {} to take writes",
                 self.members_min
@@ -196,6 +221,12 @@ impl GroupView {
             if self.place_of(member.replica) != Some(i) {
                 let replica = member.replica.get();
                 return Err(Error::invalid(format!("replica {replica} is a member twice")));
+            }
+            if member.is_full && member.is_kept {
+                return Err(Error::invalid(format!(
+                    "replica {} is full and kept: a member that is kept is out",
+                    member.replica.get()
+                )));
             }
             let longest = member.addresses.each().into_iter().map(String::len).max();
             if longest > Some(Addresses::LEN_MAX) {
@@ -252,7 +283,8 @@ impl GroupView {
         out.put_u16(self.members.len() as u16);
         for member in &self.members {
             out.put_u32(member.replica.get());
-            out.put_u32(if member.is_full { FLAG_FULL } else { 0 });
+            let full = if member.is_full { FLAG_FULL } else { 0 };
+            out.put_u32(full | if member.is_kept { FLAG_KEPT } else { 0 });
             out.put_u64(member.node);
             out.put_u64(member.incarnation);
             out.put_bytes(&member.pool_id);
@@ -306,12 +338,13 @@ fn count(r: &mut Reader<'_>, len_min: usize) -> Result<usize> {
 
 fn read_member(r: &mut Reader<'_>) -> Result<Member> {
     let (replica, flags) = (ReplicaId(r.u32()?), r.u32()?);
-    if flags & !FLAG_FULL != 0 {
+    if flags & !(FLAG_FULL | FLAG_KEPT) != 0 {
         return Err(Error::unsupported(format!("view: a member has flags {flags:#x}")));
     }
     Ok(Member {
         replica,
-        is_full: flags == FLAG_FULL,
+        is_full: flags & FLAG_FULL != 0,
+        is_kept: flags & FLAG_KEPT != 0,
         node: r.u64()?,
         incarnation: r.u64()?,
         pool_id: r.array()?,
@@ -330,6 +363,18 @@ mod tests {
         let mut view = GroupView::founding(GroupId(7), &replicas, LogKind::Shared);
         view.members[1].addresses.clients = "host:6379".into();
         view
+    }
+
+    #[test]
+    fn a_view_that_keeps_a_member_waits_whatever_the_group_needs() {
+        let mut view = view();
+        (view.members[2].is_full, view.members[2].is_kept) = (false, true);
+        view.members_min = 2;
+        assert_eq!(GroupView::decode(&view.encode()).unwrap(), view);
+        assert!(view.waits() && view.keeps(ReplicaId(3)) && !view.has_full(ReplicaId(3)));
+        assert!(view.too_few().is_some(), "it takes no writes");
+        view.members[2].is_kept = false;
+        assert!(!view.waits() && view.too_few().is_none());
     }
 
     #[test]
@@ -357,12 +402,13 @@ mod tests {
     #[test]
     fn views_that_cannot_be_are_refused() {
         type Change = fn(&mut GroupView);
-        let refused: [(Change, &str); 8] = [
+        let refused: [(Change, &str); 9] = [
             (|view| view.members.clear(), "0 members"),
             (|view| view.founders = vec![ReplicaId(1); 17], "17 founders"),
             (|view| view.members[1] = Member::new(ReplicaId(1)), "twice"),
             (|view| view.members.iter_mut().for_each(|m| m.is_full = false), "a full member"),
             (|view| view.members[1].is_full = false, "stands before"),
+            (|view| view.members[1].is_kept = true, "full and kept"),
             (|view| view.members_min = 0, "1 to 16"),
             (|view| view.term = Term(1 << 32), "over the limit"),
             (|view| view.log = LogKind::Private, "private log"),
@@ -383,7 +429,7 @@ mod tests {
         assert_eq!(GroupView::decode(&bytes).unwrap_err().kind(), ErrorKind::Unsupported);
         let mut bytes = view().encode();
         let flags = 32 + 2 + 3 * 4 + 2 + 4;
-        bytes[flags] = 3;
+        bytes[flags] = 5;
         assert_eq!(GroupView::decode(&bytes).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

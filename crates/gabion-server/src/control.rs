@@ -159,8 +159,18 @@ impl Control {
     /// The report, as far as it is of facts that are kept here.
     fn report(&self, group: GroupId, probe: Probe) -> Report {
         let Facts { member, view, founded, is_filled } = self.facts.clone();
-        let (epoch, filling, unheard) = (self.epoch, None, Vec::new());
-        Report { member, group, view, founded, is_filled, filling, probe, unheard, epoch }
+        Report {
+            member,
+            group,
+            view,
+            founded,
+            is_filled,
+            is_whole: false,
+            filling: None,
+            probe,
+            unheard: Vec::new(),
+            epoch: self.epoch,
+        }
     }
 }
 
@@ -381,6 +391,7 @@ impl Service {
         if self.is_open() {
             let node = self.replica.node.borrow();
             report.unheard = node.unheard(UNHEARD_MS);
+            report.is_whole = node.is_whole();
             report.filling = node.fill_status().as_ref().map(filling);
         }
         ControlMessage::Report(report).encode()

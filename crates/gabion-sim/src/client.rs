@@ -308,6 +308,8 @@ pub struct Client {
     pub acknowledged_in: Option<ConfigNumber>,
     /// The configuration in which a read was answered that began late, since this was taken.
     pub answered_late_in: Option<ConfigNumber>,
+    /// A read was answered in a view that waits for members, since this was taken.
+    pub answered_alone: bool,
     /// The read under way began when writes of a newer configuration had been acknowledged.
     pub reads_late: bool,
     pending: Option<Pending>,
@@ -439,7 +441,13 @@ impl Client {
         history: &mut Vec<Operation>,
         now: u64,
     ) -> Result<(), ReadFailure> {
+        let is_alone = process.as_deref().is_some_and(waits_for_others);
+        let reads_alone =
+            is_alone && self.pending.as_ref().is_some_and(|it| it.read_in().is_some());
+        let before = history.len();
         let ended = self.poll_pending(process, locks, history, now);
+        // Of a read that was not answered there is nothing.
+        self.answered_alone = reads_alone && history.len() > before;
         if ended.is_err()
             && let Some(Pending { waits: Waits::Increment(_, key), .. }) = self.pending.take()
         {
@@ -532,6 +540,11 @@ fn shown_at(node: &Node) -> Frontier {
 /// Whether a replica may answer reads now, by the time that was passed to it last.
 fn may_answer(node: &Node) -> bool {
     node.is_readable() && node.holds_lease()
+}
+
+/// Whether a process acts in a view that waits for members that it keeps.
+fn waits_for_others(process: &Process) -> bool {
+    process.node.as_ref().is_some_and(|node| node.view().group().waits())
 }
 
 /// The view in which a process acts.

@@ -50,6 +50,7 @@ impl Rig {
             view: Some(self.view.clone()),
             founded: self.view.config,
             is_filled: false,
+            is_whole: false,
             filling: None,
             unheard: Vec::new(),
             probe: Probe::Well,
@@ -569,6 +570,15 @@ fn of_members_that_do_not_hear_each_other_one_goes() {
     // Unless it is the one that hears nobody.
     assert_eq!(after_cuts(&[(1, 2), (1, 3)]), [[2, 3]]);
     assert_eq!(after_cuts(&[(2, 1), (3, 1)]), [[2, 3]]);
+}
+
+/// docs/faults.md: R2
+#[test]
+fn of_two_that_die_at_once_the_one_that_misses_both_stays() {
+    let mut rig = Rig::new(1);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    rig.pass(1_000, &[3], |report| miss(report, &[(3, 1), (3, 2)]));
+    assert_eq!(ids(rig.swap().newest()), [3]);
 }
 
 #[test]

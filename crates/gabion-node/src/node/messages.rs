@@ -90,7 +90,7 @@ impl Node {
     fn begin_reopening(&mut self, cut: Cut) {
         let error = self.judge_cut(&cut);
         if Failed::Cut.ends(&error) != Ends::Node {
-            if self.view.is_member() && !self.view.is_full() {
+            if self.view.is_member() && !self.view.is_full() && !self.view.is_kept() {
                 // It is to be filled: the group goes on, and nothing here counts.
                 return self.want_copy(format!("{error}"));
             }

@@ -109,6 +109,8 @@ pub struct Node {
     leasing: leasing::Leasing,
     /// See [`Self::keeps_turns`].
     keeps_turns: bool,
+    /// The end of the log, where it was whole as the view that runs began (see [`Self::is_whole`]).
+    whole_end: Option<LogPosition>,
     files: FileTable,
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
@@ -189,6 +191,7 @@ impl Node {
         Self {
             leasing: leasing::Leasing::begin(&state, view.is_full(), &options),
             keeps_turns: false,
+            whole_end: None,
             ship: shipping::Shipping::to_members_of(&view),
             apply: apply::Applying::new(tree.floor()),
             files: FileTable::new(log.config().segment(0)),

@@ -81,6 +81,10 @@ pub enum Mutant {
     PhantomsKept,
     /// A newer view takes effect before it is durable.
     ViewNotDurable,
+    /// Below the minimum a survivor takes its whole log for committed.
+    CommitBelowMinimum,
+    /// A member that is kept gives up what it has, as one that is to be filled does.
+    KeptIsEmptied,
     /// A replica that was filled takes edits that came with the copy for new ones when the log
     /// brings them again.
     CopiedEditsAgain,

@@ -12,12 +12,13 @@
 use super::facts::facts;
 use super::grants::has_old_grants;
 use super::{After, Mutant, Node, Output};
+use crate::AckLevel;
 use crate::protocol::{begin_protocol, local_state};
 use crate::view::View;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use gabion_base::{ConfigNumber, Error, Failed, ReplicaId, Result};
+use gabion_base::{ConfigNumber, Error, Failed, Frontier, LogPosition, ReplicaId, Result};
 use gabion_replication::{GroupView, LocalState, Lost, Watermarks};
 
 impl Node {
@@ -100,11 +101,39 @@ impl Node {
         Some(&self.state.view).filter(|_| has_view && !is_another_disk)
     }
 
+    /// Whether the log here has all that was acknowledged, as far as its end, and nothing that may
+    /// yet be cut: then reads could be answered from it alone, if no others acknowledge anything.
+    /// So it is with the tail, whose log is a part of every other full member's, and with a member
+    /// that knows that its whole log is committed.
+    ///
+    /// A view whose term has not begun changes nothing about that, as none commits without its full
+    /// members. A process that has just started does not know.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let end = self.log.last().end;
+        if !self.view.is_full() || self.is_reopening() {
+            return false;
+        }
+        if self.has(Mutant::CommitBelowMinimum) {
+            return true;
+        }
+        if !self.protocol.is_joined() {
+            return self.whole_end == Some(end);
+        }
+        let is_acknowledged = self.acknowledged() == Frontier::of(end);
+        let is_tail = self.protocol.is_readable() && self.config.ack == AckLevel::Replicated;
+        self.protocol.has_caught_up() && (is_tail || is_acknowledged)
+    }
+
     /// The configuration whose term has a record in the log here; zero while none of the term that
     /// runs has come. The log before it is then all that was acknowledged. A term with too few full
-    /// members gets no record: there the log up to its begin does.
+    /// members gets no record: there the log up to its begin does. A view that waits has no term:
+    /// there it counts that all its full members are in it.
     #[must_use]
     pub fn founded(&self) -> ConfigNumber {
+        if self.protocol.waits_with_all() {
+            return self.view.group().config;
+        }
         let has_record = match self.view.has_too_few() {
             true => self.protocol.has_caught_up(),
             false => self.log.last().term == self.protocol.term(),
@@ -191,6 +220,7 @@ impl Node {
 
     fn begin_view(&mut self) -> Result<()> {
         let (before, me) = (self.view.clone(), self.me);
+        self.whole_end = self.is_whole().then(|| self.log.last().end);
         self.view = View::new(self.config.compaction, self.state.view.clone(), me);
         let reason = format!("configuration {} begins", self.state.view.config);
         let others: Vec<ReplicaId> = before.others().collect();
@@ -207,6 +237,9 @@ impl Node {
         self.keeps_turns = before.duties().append && self.duties().append;
         self.begin_protocol_anew()?;
         self.outputs.push_back(Output::View(self.state.view.clone()));
+        if self.has(Mutant::KeptIsEmptied) && self.view.is_kept() {
+            self.mark_copy();
+        }
         Ok(())
     }
 
@@ -231,8 +264,11 @@ impl Node {
     }
 
     fn begin_protocol_anew(&mut self) -> Result<()> {
+        // Every full member of the view before has what its tail has.
+        let waits = self.view.group().waits();
+        let whole = Frontier::of(self.whole_end.filter(|_| waits).unwrap_or(LogPosition::ZERO));
         let marks = Watermarks {
-            commit: self.protocol.commit(),
+            commit: self.protocol.commit().join(whole),
             durable: self.protocol.durable_commit(),
             flushed: self.protocol.flushed_min(),
             edit: self.protocol.edits_applied_min(),
@@ -241,6 +277,7 @@ impl Node {
             lost: self.lost_log(),
             gap: self.state.ring.loss.as_ref().and_then(crate::ring::RingLoss::gap),
             marks,
+            is_whole: self.whole_end.is_some(),
             next_ticket: self.protocol.next_ticket(),
             ..local_state(&self.state, &self.tree, &self.log)?
         };

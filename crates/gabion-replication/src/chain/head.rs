@@ -81,7 +81,7 @@ impl Chain {
     /// Head: chooses the log that goes on, once every full member has said what it has.
     pub(super) fn begin_term(&mut self) {
         let is_due = self.index == 0 && self.phase == Phase::Waiting;
-        if !is_due || self.received != self.end() {
+        if !is_due || self.config.view.waits() || self.received != self.end() {
             return;
         }
         let mut best = (self.tip(), None);
@@ -378,7 +378,8 @@ impl Chain {
 
     /// Tells the node when the answer to "does the group accept writes?" changes.
     pub(super) fn announce(&mut self) {
-        let readiness = if let Some(reason) = self.blocked.as_ref() {
+        let waits = self.config.view.too_few().filter(|_| self.config.view.waits());
+        let readiness = if let Some(reason) = self.blocked.as_ref().or(waits.as_ref()) {
             Readiness::NotReady(reason.clone())
         } else if self.index == 0 {
             self.readiness()

@@ -3,6 +3,7 @@
 use super::{Chain, Phase};
 use crate::message::{Lease, Message, Watermarks};
 use crate::planted::Mutant;
+use crate::protocol::Protocol;
 use crate::{Action, Spans};
 use alloc::format;
 use alloc::string::String;
@@ -288,14 +289,18 @@ impl Chain {
     }
 
     /// The tail may answer reads once it has all records acknowledged before it (re)joined: a head
-    /// that is the only full member has them.
+    /// that is the only full member has them. Where the view waits for others, nothing that it
+    /// lacks can come, nor may it have more.
     pub(super) fn become_readable(&mut self) {
         let (is_tail, is_head) = (self.is_reader(), self.index == 0);
         let is_early = self.planted.has(Mutant::ReadableAtOnce);
-        if self.is_readable || !is_tail || (self.phase != Phase::Joined && !is_early) {
+        if self.is_readable || !is_tail {
             return;
         }
-        if is_early || is_head || self.read_target.is_some_and(|t| self.end() >= t) {
+        let is_joined = self.phase == Phase::Joined;
+        let has_all = is_head || self.read_target.is_some_and(|t| self.end() >= t);
+        let is_survivor = self.is_whole && self.waits_with_all();
+        if is_early || is_survivor || (is_joined && has_all) {
             self.is_readable = true;
             self.actions.push_back(Action::Readable);
         }

@@ -211,6 +211,7 @@ impl Node {
             gap: None,
             incarnation: self.session,
             marks: self.marks,
+            is_whole: false,
             next_ticket: self.next_ticket,
         }
     }

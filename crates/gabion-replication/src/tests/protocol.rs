@@ -706,3 +706,37 @@ fn a_loss_where_no_segment_has_a_name_is_refused() {
         actions(&mut chain);
     }
 }
+
+/// docs/faults.md: R2, R5
+#[test]
+fn in_a_view_that_waits_reads_begin_once_all_full_members_are_in_it_and_no_term_does() {
+    let say = |chain: &mut Chain, from: u32| {
+        let message = Message::Hello(hello());
+        chain.handle_connected(ReplicaId(from), u64::from(from), 0);
+        let frame = Frame { connection: 1, ..frame(from, 2, 1, message) };
+        chain.handle_message(ReplicaId(from), u64::from(from), frame, 0).unwrap();
+        actions(chain)
+    };
+    for is_whole in [true, false] {
+        let mut config = config(2);
+        config.view.members.rotate_left(1);
+        config.view.members.swap(0, 1);
+        let kept = &mut config.view.members[2];
+        (kept.is_full, kept.is_kept) = (false, true);
+        assert_eq!(kept.replica, ReplicaId(1));
+        config.view.members_min = 3;
+        let state = LocalState { is_whole, ..LocalState::default() };
+        let mut chain = Chain::new(config, state, 0).unwrap();
+        let commit = chain.commit();
+        say(&mut chain, 1);
+        assert!(!chain.waits_with_all() && !chain.is_readable(), "3 may be in another view");
+        let told = say(&mut chain, 3);
+        assert!(chain.waits_with_all());
+        assert_eq!(chain.is_readable(), is_whole, "{told:?}");
+        let reason = "2 full replicas are left, the group needs 3 to take writes";
+        assert_eq!(chain.not_ready_reason(), Some(reason));
+        assert!(!chain.is_joined() && chain.commit() == commit);
+        chain.pass_lease_time(1_000);
+        assert!(!chain.holds_lease(), "3 has promised nothing");
+    }
+}

@@ -131,6 +131,7 @@ impl World {
             let process = self.machines[index].process.as_mut();
             let polled = client.poll(process, &mut self.locks, &mut self.history, self.moment);
             let late_in = client.answered_late_in.take();
+            self.outcome.reads_alone += u64::from(std::mem::take(&mut client.answered_alone));
             if let Some(config) = client.acknowledged_in.take() {
                 self.note_acknowledged(index, config);
             }

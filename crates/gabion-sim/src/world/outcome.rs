@@ -30,6 +30,8 @@ pub struct Outcome {
     pub older_disks: u64,
     /// Most ms until a group was whole again after the last fault.
     pub whole_ms_max: u64,
+    /// Reads that a survivor answered in a view that waits for members.
+    pub reads_alone: u64,
     /// Replicas that were opened anew in their process, as their log was cut.
     pub reopenings: u64,
     /// Pauses of processes for longer than others wait for them.
@@ -107,6 +109,7 @@ impl Outcome {
         self.wipes += other.wipes;
         self.older_disks += other.older_disks;
         self.whole_ms_max = self.whole_ms_max.max(other.whole_ms_max);
+        self.reads_alone += other.reads_alone;
         self.reopenings += other.reopenings;
         self.pauses += other.pauses;
         self.one_ways += other.one_ways;

@@ -8,6 +8,7 @@
 mod options;
 #[cfg(feature = "planted")]
 mod planted;
+mod survivors;
 
 use gabion_sim::seeds::run_seeds;
 use gabion_sim::{Outcome, World, history};
@@ -54,6 +55,7 @@ fn any_may_go_and_the_group_is_whole_again_by_itself() {
         ("disk wiped", 2 * total.wipes),
         ("disk set back", 2 * total.older_disks),
         ("store set back", 4 * total.set_backs),
+        ("read answered by a survivor below the minimum", total.reads_alone),
     ];
     for (what, times) in happened {
         assert!(times > count / 4 || count < 40, "{times} times was a {what}");

@@ -155,7 +155,11 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
     let mut lines = vec![format!(
         "group: c{}{}, term {}; {} members wanted, {} needed for writes",
         number("config"),
-        if is_complete { "" } else { " (being carried out)" },
+        match is_complete {
+            true => "",
+            false if group["waits"] == true => " (waits for members that are kept)",
+            false => " (being carried out)",
+        },
         number("term"),
         number("wanted"),
         number("min_replicas")

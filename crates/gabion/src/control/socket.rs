@@ -136,6 +136,7 @@ fn status(controller: &Controller, group: GroupId, now: Moment) -> Value {
         "config": view.config.get(),
         "term": status.term.get(),
         "complete": status.is_complete,
+        "waits": view.waits(),
         "wanted": status.wanted,
         "min_replicas": view.members_min,
         "members": view.members.iter().map(|member| member.replica.get()).collect::<Vec<_>>(),
@@ -164,6 +165,7 @@ pub(super) fn state(group: &GroupStatus, status: &ReplicaStatus) -> &'static str
     let in_view = group.view.members.iter().any(|member| member.replica == status.replica);
     match (in_view, status.is_full) {
         (true, true) => "full",
+        (true, false) if group.view.keeps(status.replica) => "kept",
         (true, false) if status.is_filled => "filled",
         (true, false) => "filling",
         (false, _) if status.is_leaving => "removed",

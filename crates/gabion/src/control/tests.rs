@@ -202,6 +202,7 @@ fn serve(
             member: member.clone(),
             group,
             is_filled: true,
+            is_whole: false,
             filling: None,
             unheard: Vec::new(),
             view,

@@ -87,6 +87,41 @@ fn a_head_that_hangs_is_done_without_and_nothing_is_lost() {
     assert!(destroy.status.success() && !place.data.exists(), "{}", said(&destroy));
 }
 
+/// docs/faults.md: R2, R5
+#[test]
+fn a_tail_that_is_left_alone_answers_reads_and_refuses_writes_until_the_others_are_back() {
+    let place = Place::new("alone");
+    let up = place.up(&[]);
+    assert_eq!(place.resp(0, "SET kept 1"), "+OK\r\n");
+    assert_eq!((place.writer(), place.group()["reader"].as_u64()), (1, Some(3)));
+    // Those that are stopped are not restarted.
+    let pids = place.pids();
+    pids[..2].iter().for_each(|pid| kill(*pid, "-STOP"));
+    up.wait_for("too few are left to take writes: waits for replica");
+    let begun = Instant::now();
+    while !place.resp(2, "GET kept").starts_with('$') {
+        assert!(begun.elapsed() < PATIENCE, "the tail answers no reads: {:#}", place.group());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Ten leases long.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert_eq!(place.resp(2, "GET kept"), "$1\r\n1\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let refused = place.resp(2, "SET kept 2");
+    let reason = "1 full replicas are left, the group needs 2 to take writes";
+    assert!(refused.starts_with('-') && refused.contains(reason), "{refused}");
+    let status = said(&place.run(&["status"]));
+    assert!(status.contains("(waits for members that are kept)"), "{status}");
+    assert!(status.contains(": kept, lost"), "{status}");
+    pids[..2].iter().for_each(|pid| kill(*pid, "-CONT"));
+    place.is_whole();
+    assert_eq!(place.resp(0, "SET kept 3"), "+OK\r\n");
+    assert_eq!(place.resp(1, "GET kept"), "$1\r\n3\r\n");
+    up.wait_for("is back");
+}
+
 /// docs/faults.md: R1
 #[test]
 fn a_head_that_was_killed_comes_back_whole() {

@@ -45,7 +45,7 @@ impl Node {
 
     /// Whether this replica is a member that does not count, as it lacks what the group has.
     fn is_to_be_filled(&self) -> bool {
-        self.view.is_member() && !self.view.is_full()
+        self.view.is_member() && !self.view.is_full() && !self.view.is_kept()
     }
 
     /// Whether an action of the protocol is for a log that is here, and there is none until the
@@ -134,7 +134,7 @@ impl Node {
 
     /// Makes the mark durable that says that this replica is being filled: a start from then on
     /// finds no tree and no log, and all files of before as files that nothing names.
-    fn mark_copy(&mut self) {
+    pub(in crate::node) fn mark_copy(&mut self) {
         if self.is_draining() {
             return; // the segments of a drain under way stay until it ends
         }
@@ -228,7 +228,8 @@ impl Node {
     pub(in crate::node) fn handle_want_state(&mut self, from: ReplicaId, (number, at): (u64, u64)) {
         // A full member has a state of its own.
         let (group, duties) = (self.view.group(), self.duties());
-        let is_filled = group.place_of(from).is_some() && !group.has_full(from);
+        let has_own = group.has_full(from) || group.keeps(from);
+        let is_filled = group.place_of(from).is_some() && !has_own;
         if !is_filled || !duties.ship || !self.protocol.is_joined() {
             return;
         }

@@ -124,6 +124,66 @@ fn with_too_few_full_members_a_term_begins_and_nothing_goes_into_the_log() {
     assert!(node.is_readable() && node.log.end() == LogPosition::ZERO);
 }
 
+/// The same, with those that are not full kept.
+fn keeping(config: u64, members: &[ReplicaId], full: usize) -> GroupView {
+    let mut view = view(config, members, full);
+    view.members.iter_mut().for_each(|member| member.is_kept = !member.is_full);
+    view
+}
+
+/// docs/faults.md: R2
+#[test]
+fn a_survivor_answers_reads_in_a_view_that_waits_if_its_log_is_whole_and_appends_nothing() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    let alone = GroupView { members_min: 1, ..view(2, &[HEAD], 1) };
+    node.handle_view(alone).unwrap();
+    machine.run(&mut node, 50);
+    assert!(node.is_readable() && node.is_whole());
+    let (term, end) = (node.protocol().term(), node.log.end());
+    assert!(end > LogPosition::ZERO, "the first record of the term");
+    node.handle_view(keeping(3, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 100)), Some(3));
+    machine.run(&mut node, 150);
+    assert!(node.is_readable() && node.is_whole() && node.holds_lease());
+    assert_eq!(node.acknowledged(), Frontier::of(end));
+    assert_eq!(node.founded(), ConfigNumber(3));
+    assert_eq!((node.protocol().term(), node.log.end()), (term, end), "no term begins");
+    assert_eq!(refusal(&node), "1 full replicas are left, the group needs 2 to take writes");
+    // It is so in the next such view, and not in the next process, which does not know.
+    node.handle_view(keeping(4, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 200)), Some(4));
+    machine.run(&mut node, 250);
+    assert!(node.is_readable());
+    let mut node = machine.open(NodeOptions::default());
+    machine.run(&mut node, 300);
+    assert!(!node.is_readable() && !node.is_whole());
+    assert_eq!(node.founded(), ConfigNumber(4), "it has what it had");
+    // One that never had a term that ran knows nothing either.
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    node.handle_view(keeping(2, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(2));
+    machine.run(&mut node, 50);
+    assert!(!node.is_readable());
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_member_that_is_kept_is_not_filled() {
+    let machine = Machine::new(TAIL);
+    let mut node = machine.open(NodeOptions::default());
+    node.handle_view(keeping(2, &[HEAD, TAIL], 1)).unwrap();
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(2));
+    assert!(node.view().is_kept() && !node.view().is_full() && !node.is_whole());
+    assert!(node.fill_status().is_none() && !node.is_filled());
+    node.begin_copy("a test says so");
+    machine.run(&mut node, 50);
+    assert!(node.fill_status().is_none() && !node.state().is_being_filled());
+    assert_eq!(node.founded(), ConfigNumber::ZERO, "its word founds nothing");
+    assert!(node.view_told().is_some());
+}
+
 /// A member that has promised the reader something at 1,000 ms.
 fn promised(node: &mut Node) {
     node.pass_lease_time(1_000);

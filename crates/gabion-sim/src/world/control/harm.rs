@@ -207,11 +207,11 @@ impl Control {
 
     // ---- what is lost
 
-    /// Full members of every view that may be in effect: they alone count for the next.
+    /// Full or kept members of every view that may be in effect: they alone count for the next.
     fn counted(record: &GroupRecord) -> Vec<ReplicaId> {
         let is_full = |id: &ReplicaId| {
             let views = [Some(&record.complete), record.intended.as_ref()];
-            views.into_iter().flatten().all(|view| view.full().any(|it| it.replica == *id))
+            views.into_iter().flatten().all(|view| view.has_full(*id) || view.keeps(*id))
         };
         record.trusted.iter().copied().filter(is_full).collect()
     }

@@ -101,6 +101,7 @@ fn report_of(index: usize, world: &World) -> Option<Report> {
         view: node.view_told().cloned(),
         founded: node.founded(),
         is_filled: node.is_filled(),
+        is_whole: node.is_whole(),
         filling: None,
         unheard: node.unheard(UNHEARD_MS),
         probe: probe_of(index, world),

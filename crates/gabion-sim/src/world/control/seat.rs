@@ -186,7 +186,11 @@ impl Control {
             world.outcome.moves += 1;
             let name = |member: &gabion_replication::Member| {
                 let id = member.replica.get();
-                if member.is_full { format!("{id}") } else { format!("({id})") }
+                match (member.is_full, member.is_kept) {
+                    (true, _) => format!("{id}"),
+                    (_, true) => format!("[{id}]"),
+                    _ => format!("({id})"),
+                }
             };
             let shape: Vec<String> = world.view.members.iter().map(name).collect();
             let events = record.events.iter().rev().map(|event| event.text.as_str());
