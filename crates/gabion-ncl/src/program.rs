@@ -57,8 +57,8 @@ impl<S: Images> Application<S> {
             }
         };
         Err(Error::unavailable(format!(
-            "application '{}': {copies} of {of} copies are within reach for {short_ms} ms, {needed} \
-             are needed (limit {limit_ms} ms)",
+            "application '{}': {copies} of {of} copies are within reach for {short_ms} ms, \
+             {needed} are needed (limit {limit_ms} ms)",
             self.options.owner
         )))
     }
