@@ -20,6 +20,9 @@ pub enum Command {
     Add(ReplicaId),
     /// The group has one member fewer: without this one.
     Remove(ReplicaId),
+    /// This failed member's process has ended and will not be back with its disk: nobody waits for
+    /// it any more. A lie here may have reads answered from the past.
+    GiveUp(ReplicaId),
     /// The second replica is filled and then takes the place of the first; none named: a spare.
     Replace(ReplicaId, Option<ReplicaId>),
 }
@@ -35,7 +38,9 @@ impl Controller {
         let Some(found) = self.groups.get_mut(&group) else {
             return Err(Error::not_found(format!("no record of {group}")));
         };
-        if found.is_storing() || found.record.intended.is_some() {
+        // A view that waits for a member is not complete before that is back, or given up.
+        let gives_up = matches!(command, Command::GiveUp(_));
+        if found.is_storing() || (found.record.intended.is_some() && !gives_up) {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("{} is being carried out: try again", found.record.newest().config),
@@ -46,6 +51,7 @@ impl Controller {
             Command::FailOver(to) => asked.fail_over(to)?,
             Command::Add(replica) => asked.add(replica)?,
             Command::Remove(replica) => asked.remove(replica)?,
+            Command::GiveUp(replica) => asked.give_up(replica)?,
             Command::Replace(old, new) => asked.replace(old, new)?,
         };
         record.0.note(now.unix_ms, &record.1);
@@ -75,6 +81,11 @@ impl Asked<'_> {
         let replica = self.group.replicas.get(&id).filter(|replica| replica.report.is_some());
         let verdict = replica.map(|it| it.detector.verdict(self.patience, self.now.now_ms));
         verdict == Some(Verdict::Well)
+    }
+
+    fn has_failed(&self, id: ReplicaId) -> bool {
+        let verdicts = self.group.verdicts(self.patience, self.now.now_ms);
+        verdicts.iter().any(|(failed, _)| *failed == id)
     }
 
     fn fail_over(&self, to: Option<ReplicaId>) -> Answer {
@@ -140,6 +151,28 @@ impl Asked<'_> {
         record.wanted = wanted;
         record.leave(id)?;
         Ok((record, format!("told to remove replica {}", id.get())))
+    }
+
+    fn give_up(&self, id: ReplicaId) -> Answer {
+        let mut record = self.group.record.clone();
+        let newest = record.newest();
+        if newest.place_of(id).is_none() {
+            let members = names(newest.members.iter().map(|member| member.replica));
+            return Err(Error::invalid(format!(
+                "replica {} is no member: members are {members}",
+                id.get()
+            )));
+        }
+        if !self.has_failed(id) {
+            return Err(Error::invalid(format!(
+                "replica {} has not failed: only one that is gone can be given up",
+                id.get()
+            )));
+        }
+        if !record.given_up.contains(&id) {
+            record.given_up.push(id);
+        }
+        Ok((record, format!("told that replica {} is gone for good", id.get())))
     }
 
     fn replace(&self, old: ReplicaId, new: Option<ReplicaId>) -> Answer {

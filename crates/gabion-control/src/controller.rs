@@ -615,9 +615,15 @@ impl Group {
         if self.is_in_doubt(&failed) {
             return None;
         }
+        if let Some(record) = self.returned(&failed, now) {
+            return Some(record);
+        }
         let filled: Vec<ReplicaId> = self.filled().collect();
         let newcomers = self.newcomers(patience, now.now_ms);
-        let lost = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::OtherDisk);
+        let is_lost = |(id, verdict): &&(ReplicaId, Verdict)| {
+            *verdict == Verdict::OtherDisk || self.record.given_up.contains(id)
+        };
+        let lost = verdicts.iter().filter(is_lost);
         let mut gone: Vec<ReplicaId> = lost.map(|(id, _)| *id).collect();
         self.planted.give_up(&self.record, &failed, &mut gone);
         let founded: Vec<ReplicaId> = self.founded().collect();
@@ -664,6 +670,19 @@ impl Group {
         }
     }
 
+    /// The record without the word that one is gone for good which reports and has not failed.
+    fn returned(&self, failed: &[ReplicaId], now: Moment) -> Option<GroupRecord> {
+        let is_back = |id: &&ReplicaId| {
+            let replica = self.replicas.get(*id);
+            replica.is_some_and(|it| it.report.is_some()) && !failed.contains(id)
+        };
+        let back = self.record.given_up.iter().find(is_back).copied()?;
+        let mut record = self.record.clone();
+        record.given_up.retain(|id| *id != back);
+        record.note(now.unix_ms, &format!("replica {} is back, which was given up", back.get()));
+        Some(record)
+    }
+
     /// The next view says which disks it means, and where members say that they are reached.
     fn name_disks(&self, record: &mut GroupRecord, failed: &[ReplicaId]) {
         let members = record.intended.iter_mut().flat_map(|view| &mut view.members);
@@ -684,7 +703,7 @@ impl Group {
     }
 
     /// Members that have failed, and how.
-    fn verdicts(&self, patience: &Patience, now_ms: u64) -> Vec<(ReplicaId, Verdict)> {
+    pub(crate) fn verdicts(&self, patience: &Patience, now_ms: u64) -> Vec<(ReplicaId, Verdict)> {
         let members = self.record.newest().members.iter();
         let mut all: Vec<(ReplicaId, Verdict)> = members
             .filter_map(|member| {

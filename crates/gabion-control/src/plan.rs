@@ -273,6 +273,7 @@ pub fn next(record: &GroupRecord, known: &Known<'_>) -> Plan {
         is_full && (standing.has_no_reader || standing.witnesses.contains(id))
     };
     next.kept = next.trusted.iter().copied().filter(|id| !is_witness(id)).collect();
+    next.given_up.retain(|id| of(id).is_some());
     if next.kept.len() == next.trusted.len() {
         return Plan::WaitFor(standing.witnesses);
     }

@@ -11,6 +11,7 @@
 //!     6 preferred u32 replica each (absent: none)
 //!     7 leaving   u32 replica each (absent: none)
 //!     8 kept      u32 replica each (absent: none)
+//!     9 given up  u32 replica each (absent: none)
 //! ```
 //!
 //! A view is written as intended before any member hears of it. Each later controller carries it
@@ -34,6 +35,7 @@ const TAG_EVENTS: u16 = 5;
 const TAG_PREFERRED: u16 = 6;
 const TAG_LEAVING: u16 = 7;
 const TAG_KEPT: u16 = 8;
+const TAG_GIVEN_UP: u16 = 9;
 
 /// Something that the controller saw or did, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,9 @@ pub struct GroupRecord {
     /// Replicas that are to be no members, by an operator's word: they go once the others are
     /// enough, and are not taken.
     pub leaving: Vec<ReplicaId>,
+    /// Members whose processes have ended for good, by an operator's word: while they fail, nobody
+    /// waits for them.
+    pub given_up: Vec<ReplicaId>,
 }
 
 impl GroupRecord {
@@ -95,6 +100,7 @@ impl GroupRecord {
             events: VecDeque::new(),
             preferred: Vec::new(),
             leaving: Vec::new(),
+            given_up: Vec::new(),
         }
     }
 
@@ -215,6 +221,7 @@ impl GroupRecord {
             (TAG_PREFERRED, &self.preferred),
             (TAG_LEAVING, &self.leaving),
             (TAG_KEPT, &self.kept),
+            (TAG_GIVEN_UP, &self.given_up),
         ];
         for (tag, list) in lists {
             if !list.is_empty() {
@@ -241,6 +248,7 @@ impl GroupRecord {
         let (mut complete, mut intended, mut wanted, mut trusted) = (None, None, None, None);
         let mut events = VecDeque::new();
         let (mut preferred, mut leaving, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        let mut given_up = Vec::new();
         let mut last_tag = 0;
         while let Some(field) = fields.next_field()? {
             if field.tag <= last_tag {
@@ -273,6 +281,9 @@ impl GroupRecord {
                 (TAG_KEPT, payload) => {
                     kept = read_list(payload, "kept members", GroupView::MEMBERS_MAX)?;
                 }
+                (TAG_GIVEN_UP, payload) => {
+                    given_up = read_list(payload, "given up members", GroupView::MEMBERS_MAX)?;
+                }
                 _ => field.skip_unknown(WHAT)?,
             }
         }
@@ -286,6 +297,7 @@ impl GroupRecord {
             events,
             preferred,
             leaving,
+            given_up,
         };
         record.validate().map_err(|error| Error::corruption(format!("{WHAT}: {error}")))?;
         Ok(record)
@@ -444,7 +456,7 @@ mod tests {
         bytes.extend(twice);
         assert!(GroupRecord::decode(&bytes).unwrap_err().to_string().contains("after field"));
         let mut unknown = record().encode();
-        put_field(&mut unknown, 9, FIELD_CRITICAL, &[0; 4]);
+        put_field(&mut unknown, 10, FIELD_CRITICAL, &[0; 4]);
         assert!(GroupRecord::decode(&unknown).unwrap_err().to_string().contains("unknown"));
     }
 }

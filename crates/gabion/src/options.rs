@@ -467,6 +467,13 @@ pub(crate) enum GroupCommand {
         #[arg(value_name = "REPLICA")]
         replica: Replica,
     },
+    /// A failed member is gone for good, process and disk: nobody waits for it any more. Say it only
+    /// of one that cannot run on: below the minimum it may still answer reads, from the past then
+    GiveUp {
+        /// Its number, or its node
+        #[arg(value_name = "REPLICA")]
+        replica: Replica,
+    },
     /// Fill a spare, and then let a member go
     Replace {
         /// The member that goes: its number, or its node

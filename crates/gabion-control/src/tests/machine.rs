@@ -88,6 +88,15 @@ impl Rig {
         }
     }
 
+    /// The record that is to be stored, beside views that are told.
+    fn swap_amid_others(&mut self) -> GroupRecord {
+        let swapped = self.outputs().into_iter().find_map(|output| match output {
+            Output::Swap { record, .. } => Some(GroupRecord::decode(&record).unwrap()),
+            _ => None,
+        });
+        swapped.unwrap()
+    }
+
     fn stored(&mut self) {
         self.version += 1;
         let stored = Swapped::Stored(Version(self.version));
@@ -579,6 +588,68 @@ fn of_two_that_die_at_once_the_one_that_misses_both_stays() {
     rig.pass(500, &[1, 2, 3], |_| {});
     rig.pass(1_000, &[3], |report| miss(report, &[(3, 1), (3, 2)]));
     assert_eq!(ids(rig.swap().newest()), [3]);
+}
+
+/// A controller whose group waits with 3 alone, which is silent too by now.
+fn waiting_for_the_last() -> Rig {
+    let mut rig = Rig::new(2);
+    rig.pass(500, &[1, 2, 3], |_| {});
+    rig.pass(1_000, &[3], |report| {
+        report.is_whole = true;
+        miss(report, &[(3, 1), (3, 2)]);
+    });
+    let waiting = rig.swap().newest().clone();
+    assert!(waiting.waits() && ids(&waiting) == [3, 1, 2], "{waiting:?}");
+    rig.stored();
+    rig.view = waiting;
+    rig.pass(1_000, &[], |_| {});
+    let told = rig.outputs();
+    assert!(told.iter().all(|it| matches!(it, Output::Tell { .. })), "{told:?}");
+    rig
+}
+
+fn give_up(rig: &mut Rig, id: u32) -> Result<(), Error> {
+    rig.controller.handle_command(GROUP, Command::GiveUp(ReplicaId(id)), rig.now())
+}
+
+/// A lone survivor that may still answer reads is waited for, until an operator says that it cannot.
+/// docs/faults.md: R2
+#[test]
+fn a_survivor_that_is_waited_for_can_be_given_up() {
+    let mut rig = waiting_for_the_last();
+    let before = ConfigNumber(1);
+    rig.pass(1_000, &[1, 2], |report| report.founded = before);
+    assert_eq!(rig.swap_amid_others().newest(), &rig.view);
+    rig.stored();
+    let said = "writes wait for replica 3, which may still answer reads";
+    assert_eq!(rig.events().last().unwrap(), said);
+    for (id, reason) in [(1, "replica 1 has not failed"), (4, "members are 3, 1, 2")] {
+        let error = give_up(&mut rig, id).unwrap_err();
+        assert!(error.message().contains(reason), "{error}");
+    }
+    give_up(&mut rig, 3).unwrap();
+    let record = rig.swap_amid_others();
+    assert_eq!((record.newest(), &record.given_up[..]), (&rig.view, &[ReplicaId(3)][..]));
+    rig.stored();
+    rig.pass(100, &[1, 2], |report| report.founded = before);
+    let next = rig.swap_amid_others();
+    assert_eq!((ids(next.newest()), next.newest().waits()), ([1, 2].to_vec(), false));
+    assert_eq!(next.given_up, [], "it is no member any more");
+}
+
+/// The word counts for one absence.
+#[test]
+fn one_that_was_given_up_and_is_back_is_waited_for_again() {
+    let mut rig = waiting_for_the_last();
+    give_up(&mut rig, 3).unwrap();
+    assert_eq!(rig.swap().given_up, [ReplicaId(3)]);
+    rig.stored();
+    rig.pass(500, &[], |_| {});
+    rig.outputs();
+    rig.pass(120, &[3], |report| report.is_whole = true);
+    assert_eq!(rig.swap().given_up, []);
+    rig.stored();
+    assert_eq!(rig.events().last().unwrap(), "replica 3 is back, which was given up");
 }
 
 #[test]

@@ -204,18 +204,25 @@ pub(crate) fn group(place: &WhereOptions, command: Option<&GroupCommand>) -> Res
             let share = json!(share_domains);
             let question =
                 json!({ "do": "add", "replica": word(replica)?, "share_domains": share });
-            carry_out(&source, &question, |group| is_member(group, replica))?;
+            carry_out(&source, &question, |it| is_complete(it) && is_member(it, replica))?;
         }
         Some(GroupCommand::Remove { replica }) => {
             let question = json!({ "do": "remove", "replica": word(replica)? });
-            carry_out(&source, &question, |group| !is_member(group, replica))?;
+            carry_out(&source, &question, |it| is_complete(it) && !is_member(it, replica))?;
+        }
+        Some(GroupCommand::GiveUp { replica }) => {
+            let question = json!({ "do": "give up", "replica": word(replica)? });
+            // How far the others come without it, they say themselves.
+            carry_out(&source, &question, |_| true)?;
         }
         Some(GroupCommand::Replace { replica, by }) => {
             let members = |group: &Value| group["members"].as_array().map_or(0, Vec::len);
             let before = members(&source.status().map_err(running)?);
             let by = by.as_ref().map(word).transpose()?;
             let question = json!({ "do": "replace", "replica": word(replica)?, "by": by });
-            let is_begun = |group: &Value| members(group) > before || !is_member(group, replica);
+            let is_begun = |group: &Value| {
+                is_complete(group) && (members(group) > before || !is_member(group, replica))
+            };
             carry_out(&source, &question, is_begun)?;
         }
         Some(GroupCommand::Failover { replica }) => fail_over(&source, replica.as_ref())?,
@@ -228,6 +235,11 @@ pub(crate) fn group(place: &WhereOptions, command: Option<&GroupCommand>) -> Res
         }
     }
     Ok(0)
+}
+
+/// Whether no view is being carried out.
+fn is_complete(group: &Value) -> bool {
+    group["complete"] == true
 }
 
 /// Whether a replica is a member, full or not.
@@ -254,7 +266,7 @@ fn fail_over(source: &Source, replica: Option<&Replica>) -> Result<()> {
     let writer = source.status().map_err(running)?["writer"].clone();
     let replica = replica.map(|replica| source.word(replica)).transpose()?;
     let question = json!({ "do": "failover", "replica": replica });
-    carry_out(source, &question, |group| group["writer"] != writer)
+    carry_out(source, &question, |group| is_complete(group) && group["writer"] != writer)
 }
 
 /// The error where nothing answers, with what may be done about it.
@@ -286,7 +298,7 @@ fn carry_out(source: &Source, question: &Value, is_done: impl Fn(&Value) -> bool
             put(&format!("{}\n", in_a_line(event)));
         }
         told = events;
-        if group["complete"] == true && is_done(&group) {
+        if is_done(&group) {
             return Ok(());
         }
         if begun.elapsed() > CHANGE_MAX {

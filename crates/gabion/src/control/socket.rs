@@ -4,7 +4,8 @@
 //! ```text
 //!   {"do": "status"}                              {"ok": true, "group": …}
 //!   {"do": "failover", "replica": 2 or null}      {"ok": true}
-//!   {"do": "add" or "remove", "replica": 4}       {"ok": false, "kind": "busy", "error": "…"}
+//!   {"do": "add", "remove" or "give up", "replica": 4}
+//!                                                 {"ok": false, "kind": "busy", "error": "…"}
 //!   {"do": "replace", "replica": 3, "by": 4 or null}
 //! ```
 //!
@@ -118,6 +119,7 @@ pub(crate) fn answer(value: &Value, controller: &Handle, group: GroupId) -> Resu
         Some("failover") => Command::FailOver(optional("replica")?),
         Some("add") => Command::Add(replica()?),
         Some("remove") => Command::Remove(replica()?),
+        Some("give up") => Command::GiveUp(replica()?),
         Some("replace") => Command::Replace(replica()?, optional("by")?),
         _ => return Err(Error::invalid(format!("`do` is {}, which is unknown", value["do"]))),
     };

@@ -117,7 +117,7 @@ impl Registrar {
             Some("abandon") => self.abandon(question),
             Some("drain") => self.drain(question),
             Some("status") => self.status_of(question),
-            Some("failover" | "add" | "remove" | "replace") => self.change(question),
+            Some("failover" | "add" | "remove" | "give up" | "replace") => self.change(question),
             _ => Err(Error::invalid(format!("`do` is {}, which is unknown", question["do"]))),
         }
     }
