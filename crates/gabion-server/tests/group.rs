@@ -842,7 +842,9 @@ fn a_configuration_that_cannot_work_is_refused_with_a_sentence() {
         gabion_server::run(config).unwrap_err().to_string()
     };
     let text = refusal(&|config| config.resp = "0.0.0.0:0".parse().unwrap());
-    assert!(text.contains("only loopback"), "{text}");
+    assert!(text.contains("other than loopback addresses take a user with a password"), "{text}");
+    let text = refusal(&|config| config.metrics = Some("0.0.0.0:0".parse().unwrap()));
+    assert!(text.contains("the door for metrics is to listen on 0.0.0.0:0"), "{text}");
     let text = refusal(&|config| config.replica = gabion_base::ReplicaId(2));
     assert!(
         text.ends_with("belongs to replica 1 of group g7, not to replica 2 of group g7"),
