@@ -1,10 +1,11 @@
 //! An operator's commands. Each changes the record, and the planner does the rest as it does after
 //! a failure: another controller that takes over carries the command out.
 
-use crate::controller::{Controller, Group, Moment};
+use crate::controller::{Controller, Group};
 use crate::detector::{Patience, Verdict};
 use crate::plan;
 use crate::record::GroupRecord;
+use crate::spoken::Moment;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;

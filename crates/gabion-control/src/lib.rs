@@ -11,9 +11,9 @@
 //! ```
 //!
 //! - [`Controller`]: the machine; its text is the protocol. [`Command`]: an operator's wish.
+//! - [`Report`], [`Output`]: everything that it hears and says; [`wire`]: the same in bytes.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
 //! - [`store`]: where, and the contract of every store; [`store_wire`]: for other processes.
-//! - [`wire`]: the messages in bytes.
 //!
 //! The data path needs no controller: members go on in their view while it is away.
 #![no_std]
@@ -30,6 +30,7 @@ mod filling;
 pub mod plan;
 mod planted;
 pub mod record;
+mod spoken;
 pub mod store;
 pub mod store_wire;
 #[cfg(test)]
@@ -37,10 +38,11 @@ mod tests;
 pub mod wire;
 
 pub use command::Command;
-pub use controller::{Controller, Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
+pub use controller::Controller;
 pub use detector::{Patience, Probe, Verdict};
 pub use filling::{Filling, FillingStep};
 #[cfg(feature = "planted")]
 pub use planted::Mutant;
 pub use record::{Event, GroupRecord};
+pub use spoken::{Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use store::{Store, Swapped, Version, Versioned};

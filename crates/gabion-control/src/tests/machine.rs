@@ -612,7 +612,7 @@ fn give_up(rig: &mut Rig, id: u32) -> Result<(), Error> {
     rig.controller.handle_command(GROUP, Command::GiveUp(ReplicaId(id)), rig.now())
 }
 
-/// A lone survivor that may still answer reads is waited for, until an operator says that it cannot.
+/// A lone survivor that may still answer reads is waited for, until an operator gives it up.
 /// docs/faults.md: R2
 #[test]
 fn a_survivor_that_is_waited_for_can_be_given_up() {
