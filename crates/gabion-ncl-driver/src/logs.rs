@@ -326,8 +326,10 @@ impl Drop for Logs {
     /// Ends the instance, and tells the store, so that the next one need not wait. Records that are
     /// not acknowledged may be lost.
     fn drop(&mut self) {
-        if let Ok(mut state) = self.shared.lock() {
-            state.close();
+        match self.shared.state.lock() {
+            Ok(mut state) => state.close(),
+            // The core stopped in the middle of something; its threads end all the same.
+            Err(poisoned) => poisoned.into_inner().give_up(),
         }
         self.shared.changed.notify_all();
         // A panic of a thread was printed there.

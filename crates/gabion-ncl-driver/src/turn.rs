@@ -356,6 +356,12 @@ impl State {
         // The thread is gone already.
         let _ = self.jobs.send(Job::Last(last));
     }
+
+    /// Ends the threads without a word to the store or to peers.
+    pub(crate) fn give_up(&mut self) {
+        self.is_closed = true;
+        let _ = self.jobs.send(Job::Last(None));
+    }
 }
 
 /// Asks for the events that the link needs: to be told once more bytes can be sent, too.

@@ -292,6 +292,27 @@ fn a_run_with_a_smaller_f_recovers_from_a_majority_of_the_copies_that_there_were
     assert!(error.to_string().contains("3 are needed"), "{error}");
 }
 
+/// The instance meets seven copies and wants three.
+#[test]
+fn a_run_that_wants_far_fewer_copies_lets_the_others_go() {
+    let rig = Rig::new(Way::SharedMemory, 7);
+    let mut options = rig.options();
+    options.core.f = 3;
+    let logs = rig.open(options.clone());
+    let file = logs.create("a.log", Metadata::default()).unwrap();
+    logs.append(file, b"kept").unwrap();
+    logs.sync().unwrap();
+    std::mem::forget(logs);
+    options.core.f = 1;
+    let logs = rig.open(options);
+    assert_eq!(bytes(&logs, "a.log"), b"kept");
+    let file = logs.create("b.log", Metadata::default()).unwrap();
+    logs.append(file, b"more").unwrap();
+    logs.sync().unwrap();
+    let (status, counts) = logs.status().unwrap();
+    assert_eq!((status.map.members.len(), counts.connected), (3, 3));
+}
+
 /// docs/faults.md: N6
 #[test]
 fn regions_that_nobody_names_any_more_are_freed_by_their_peer() {

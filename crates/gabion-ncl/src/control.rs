@@ -337,6 +337,19 @@ impl<S: Images> Application<S> {
             }
             _ => {}
         }
+        if self.counted().count() > 2 * self.options.f {
+            self.leave_surplus();
+        }
+    }
+
+    /// Lets peers go that a former instance with more copies had: nobody needs them as long as all
+    /// that are wanted count.
+    fn leave_surplus(&mut self) {
+        let is_surplus = |peer: &&PeerId| self.map.member(**peer).is_none();
+        let surplus: Vec<PeerId> = self.links.keys().filter(is_surplus).copied().collect();
+        for peer in surplus {
+            self.lose(peer, Error::unavailable("the application has all the copies that it wants"));
+        }
     }
 
     /// Enters copies that are whole, and ends attempts that failed.

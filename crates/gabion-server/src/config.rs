@@ -105,10 +105,9 @@ impl SecurityConfig {
             None => Users::open(),
         };
         let users = users.with_operator(self.operator.as_deref());
-        if let Some(path) = &self.requirepass_file {
-            users.set_password(&read_password(path)?);
-        }
-        Ok(users)
+        let Some(path) = &self.requirepass_file else { return Ok(users) };
+        let refused = |why| Error::invalid(format!("{}: {why}", path.display()));
+        users.with_password(read_password(path)?).map_err(refused)
     }
 
     /// Checks that the files of users can be used.
@@ -254,7 +253,7 @@ mod tests {
         use ClientCertificates::{Ignored, Optional, Required};
         let open = Users::open();
         let closed = Users::open();
-        closed.set_password(b"secret");
+        closed.set_password(b"secret").unwrap();
         let loopback = "127.0.0.1:1";
         for (resp, tls, is_fine_when_open) in [
             (loopback, None, true),

@@ -135,7 +135,7 @@ impl<S: Read + Write> TlsStream<S> {
         self.flush().map(drop)
     }
 
-    /// Encrypts and sends what the socket takes; up to [`WRITE_LEN`] bytes that it does not take
+    /// Encrypts and sends what the socket takes; up to `WRITE_LEN` bytes that it does not take
     /// are kept. Returns how many bytes of `bytes` are sent or kept.
     ///
     /// # Errors

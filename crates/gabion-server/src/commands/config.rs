@@ -63,7 +63,9 @@ impl Commands {
         }
         host.set_options(&pairs)?;
         if let Some(password) = password {
-            self.users.set_password(&password);
+            let name = Bytes::from_static(PASSWORD.as_bytes());
+            let refused = |why| super::NotSet::Refused { name, why };
+            self.users.set_password(&password).map_err(refused)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The loop never waits for a scraper. It writes a page when the thread asks for one, at most once
-//! in [`http::KEPT`], whoever asks how often. Counters are those of INFO and `GABION STATUS`; only
+//! in `http::KEPT`, whoever asks how often. Counters are those of INFO and `GABION STATUS`; only
 //! the distribution of times and the age of the log at members are kept here.
 
 mod http;

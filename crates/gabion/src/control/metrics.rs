@@ -25,7 +25,7 @@ const KINDS: [EventKind; 9] = [
 /// The kind of which one ends each reconfiguration.
 const COMPLETE: &str = "complete";
 /// States of a replica as the controller names them.
-const STATES: [&str; 5] = ["full", "filled", "filling", "removed", "spare"];
+const STATES: [&str; 6] = ["full", "kept", "filled", "filling", "removed", "spare"];
 
 /// How many events of each kind there were since the controller began.
 #[derive(Default)]
@@ -75,8 +75,8 @@ pub(crate) fn of_process() -> String {
 
 fn write_group(page: &mut Page, status: &GroupStatus) {
     let view = &status.view;
-    let help = "Replicas by their state: full and filling members, those that will be members, \
-                those that were told to leave, spares.";
+    let help = "Replicas by their state: full, kept and filling members, those that will be \
+                members, those that were told to leave, spares.";
     let mut family = page.family("gabion_controller_replicas", Kind::Gauge, help);
     for name in STATES {
         let count = status.replicas.iter().filter(|it| state(status, it) == name).count();

@@ -23,10 +23,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The version of `member.json`.
 const FORMAT: u32 = 1;
 const DIRECTORY: &str = "group-";
+/// How long the controller's word counts that a group has enough without a replica: four times as
+/// long as between two of its words.
+const ANEW_MAX: Duration = Duration::from_secs(2);
 
 /// `member.json`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -160,8 +164,9 @@ pub(crate) struct Hosted {
     is_begun: bool,
     is_released: bool,
     make: Make,
-    /// Whether the group has enough without it, by the controller's last word.
-    may_be_made_anew: bool,
+    /// Until then it may be made anew: the group has enough without it, by the controller's last
+    /// word, which nobody relies on for longer.
+    anew_until: Option<Instant>,
     trouble: Option<String>,
 }
 
@@ -211,7 +216,8 @@ impl Hosted {
     /// Makes the files of a replica that is ordered. What an interrupted attempt left is put aside.
     ///
     /// # Errors
-    /// No space; I/O; of the settings.
+    /// Unavailable where the replica has files elsewhere, or had, and its group cannot do without
+    /// them; no space; I/O; of the settings.
     pub(crate) fn create(
         data: &Path,
         order: &Order,
@@ -220,6 +226,15 @@ impl Hosted {
         process: &ProcessOptions,
     ) -> Result<Self> {
         let base = data.join(format!("{DIRECTORY}{}", order.group));
+        if order.make != Make::Founder && !order.may_be_made_anew {
+            return Err(Error::unavailable(format!(
+                "{} {}: its files are not in {}, and the group cannot do without them yet: is that \
+                 the right disk?",
+                order.name,
+                order.replica,
+                base.display()
+            )));
+        }
         std::fs::create_dir_all(&base).map_err(|e| failed(&base, "cannot be made", e))?;
         let number = order.replica;
         if replica_dir(&base, number).symlink_metadata().is_ok() {
@@ -243,7 +258,7 @@ impl Hosted {
             is_begun: false,
             is_released: false,
             make: Make::Empty,
-            may_be_made_anew: false,
+            anew_until: None,
             trouble: None,
         }
     }
@@ -254,6 +269,10 @@ impl Hosted {
             Make::Founder => cluster::make_founder(&self.base, &settings, number),
             Make::Empty => cluster::make_empty(&self.base, &settings, number),
         }
+    }
+
+    fn may_be_made_anew(&self) -> bool {
+        self.anew_until.is_some_and(|until| Instant::now() < until)
     }
 
     pub(crate) fn is_of(&self, order: &Order) -> bool {
@@ -270,8 +289,8 @@ impl Hosted {
     /// # Errors
     /// I/O.
     pub(crate) fn take(&mut self, order: &Order) -> Result<()> {
-        (self.make, self.may_be_made_anew) = (order.make, order.may_be_made_anew);
-        self.replica.is_served = order.may_be_made_anew;
+        self.make = order.make;
+        self.anew_until = order.may_be_made_anew.then(|| Instant::now() + ANEW_MAX);
         if order.is_released && !self.is_released {
             self.is_released = true;
             self.replica.signal(Signal::TERM);
@@ -297,13 +316,15 @@ impl Hosted {
             return self.remove_when_ended(say);
         }
         self.replica.bound_log();
-        if let Some(line) = self.replica.end_without_files(self.may_be_made_anew) {
+        let may_be_made_anew = self.may_be_made_anew();
+        self.replica.is_served = may_be_made_anew;
+        if let Some(line) = self.replica.end_without_files(may_be_made_anew) {
             say(&line);
         }
         if let Some(death) = self.replica.check() {
             let line = death.in_words(self.member.replica);
             self.trouble = Some(line.clone());
-            if death.is_damaged && self.may_be_made_anew {
+            if death.is_damaged && may_be_made_anew {
                 say(&line);
                 say(&self.replica.put_aside());
             } else {
@@ -332,7 +353,7 @@ impl Hosted {
     fn begin(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
         let is_missing = is_missing(&self.base, self.member.replica);
         // Until the group is made nobody has anything, and a founder is made as often as it takes.
-        if is_missing && (self.make == Make::Founder || self.may_be_made_anew) {
+        if is_missing && (self.make == Make::Founder || self.may_be_made_anew()) {
             say(&anew(self.member.replica, "its pool is gone"));
             self.make_files()?;
         }
@@ -347,7 +368,7 @@ impl Hosted {
     }
 
     fn restart_if_due(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        if self.replica.is_due_without_files() && self.may_be_made_anew {
+        if self.replica.is_due_without_files() && self.may_be_made_anew() {
             say(&anew(self.member.replica, "its pool is gone"));
             self.make_files().inspect_err(|_| {
                 self.replica.pause();

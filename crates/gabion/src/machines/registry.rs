@@ -103,6 +103,9 @@ pub(crate) struct Seat {
     /// The node is to remove it: it is no member, and the others have all that it had.
     #[serde(default)]
     pub(crate) is_released: bool,
+    /// Its files were there: a node that lacks them has lost them, or its disk is not there.
+    #[serde(default)]
+    pub(crate) is_made: bool,
 }
 
 impl GroupSpec {
@@ -134,7 +137,14 @@ impl GroupSpec {
         let replica = self.next_replica;
         self.next_replica += 1;
         let (node, addresses) = (node.name.clone(), node.addresses);
-        self.seats.push(Seat { replica, node, addresses, is_founder, is_released: false });
+        self.seats.push(Seat {
+            replica,
+            node,
+            addresses,
+            is_founder,
+            is_released: false,
+            is_made: false,
+        });
         replica
     }
 

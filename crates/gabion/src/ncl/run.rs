@@ -113,7 +113,13 @@ fn open(options: &RunOptions, application: &str) -> Result<Opened> {
     let logs = Arc::new(Logs::start(settings, Box::new(store))?);
     logs.wait_until_ready()?;
     let (status, counts) = logs.status()?;
-    assert!(status.copies > usize::from(options.f), "files that are there have copies");
+    if status.copies <= usize::from(options.f) {
+        return Err(Error::unavailable(format!(
+            "log peers were lost at once: {} copies are within reach, {} are needed",
+            status.copies,
+            options.f + 1
+        )));
+    }
     let elsewhere = counts.connected.saturating_sub(counts.shared) > usize::from(options.f);
     let kept = format!(
         "{} log peers, {} of them on this machine: what is acknowledged survives the loss of any \

@@ -73,6 +73,19 @@ impl Body {
         Self { is_on: true, is_without_password: true, selectors, ..Self::new() }
     }
 
+    /// Has this password alone, or needs none where it is empty.
+    ///
+    /// # Errors
+    /// Where the rules would be too long with it.
+    fn require(&mut self, password: &[u8]) -> Result<(), &'static str> {
+        self.apply(b"resetpass")?;
+        match password.is_empty() {
+            true => self.apply(b"nopass")?,
+            false => self.apply(&[b">", password].concat())?,
+        }
+        self.check_len()
+    }
+
     /// Applies one rule.
     ///
     /// # Errors
@@ -226,6 +239,8 @@ pub(crate) struct Users {
     /// The user of `gabion up` itself, which may do everything and is not listed, and its password.
     operator: Option<(Rc<User>, Hash)>,
     file: Option<PathBuf>,
+    /// The password of `default` that this process was started with, whatever the file says.
+    required: Option<Vec<u8>>,
     /// When the file was changed last, as far as is known.
     stamp: Cell<Option<SystemTime>>,
 }
@@ -239,6 +254,7 @@ impl Users {
             nobody: User::new(Bytes::new(), Body::new()),
             operator: None,
             file: None,
+            required: None,
             stamp: Cell::new(None),
         }
     }
@@ -258,6 +274,16 @@ impl Users {
         let user = || User::new(Bytes::from_static(OPERATOR), Body::open());
         self.operator = password.map(|password| (user(), hash(password.as_bytes())));
         self
+    }
+
+    /// The same, where `default` has this password, also when the file is read again.
+    ///
+    /// # Errors
+    /// As [`Self::set_password`].
+    pub(crate) fn with_password(mut self, password: Vec<u8>) -> Result<Self, &'static str> {
+        self.set_password(&password)?;
+        self.required = Some(password);
+        Ok(self)
     }
 
     pub(crate) fn file(&self) -> Option<&Path> {
@@ -329,15 +355,19 @@ impl Users {
     }
 
     /// `requirepass`: the password of `default`, or none.
-    pub(crate) fn set_password(&self, password: &[u8]) {
-        let rule = if password.is_empty() {
-            Bytes::from_static(b"nopass")
-        } else {
-            Bytes::from([b">", password].concat())
-        };
-        let rules = [Bytes::from_static(b"resetpass"), rule];
-        let set = self.set(&Bytes::from_static(DEFAULT), &rules);
-        assert!(set.is_ok(), "neither rule can be wrong");
+    ///
+    /// # Errors
+    /// Where the user's rules would be too long with it.
+    pub(crate) fn set_password(&self, password: &[u8]) -> Result<(), &'static str> {
+        let default = self.get(DEFAULT);
+        let mut body = default.as_ref().map_or_else(Body::open, |user| user.body());
+        body.require(password)?;
+        let name = Bytes::from_static(DEFAULT);
+        match default {
+            Some(user) => user.set(body),
+            None => drop(self.users.borrow_mut().insert(name.clone(), User::new(name, body))),
+        }
+        Ok(())
     }
 
     /// Removes a user; its connections have to go.
@@ -362,7 +392,11 @@ impl Users {
         let mut read = parse(path, &text)?;
         // One that the file does not name stays: its password may be from elsewhere.
         let default = || self.get(DEFAULT).map_or_else(Body::open, |user| user.body());
-        read.entry(Bytes::from_static(DEFAULT)).or_insert_with(default);
+        let default = read.entry(Bytes::from_static(DEFAULT)).or_insert_with(default);
+        if let Some(password) = &self.required {
+            let text = |why| Error::limit(format!("{}: user default: {why}", path.display()));
+            default.require(password).map_err(text)?;
+        }
         self.stamp.set(stamp);
         let mut users = self.users.borrow_mut();
         let mut changed = Vec::new();

@@ -103,7 +103,9 @@ impl Registrar {
                 make: if is_founder { Make::Founder } else { Make::Empty },
                 runs: is_made && !seat.is_released,
                 is_released: seat.is_released,
-                may_be_made_anew: self.is_enough_without(settings.group, seat)?,
+                // The files of a founder were there before the group was made.
+                may_be_made_anew: !(seat.is_made || seat.is_founder)
+                    || self.is_enough_without(settings.group, seat)?,
             });
         }
         Ok(orders)
@@ -122,9 +124,24 @@ impl Registrar {
             if spec.state == GroupState::Making && inner.has_all_founders(spec)? {
                 self.found(inner, &name)?;
             }
+            self.note_made(inner, &name)?;
             self.forget_released(inner, &name)?;
         }
         Ok(())
+    }
+
+    /// From then on files that are missing are lost ones, and not those of a new replica.
+    fn note_made(&self, inner: &mut Inner, name: &str) -> Result<()> {
+        let Some(spec) = inner.registry.spec(name) else { return Ok(()) };
+        let mut spec = spec.clone();
+        let group = spec.group()?;
+        let mut is_changed = false;
+        for seat in spec.seats.iter_mut().filter(|seat| !seat.is_made && !seat.is_founder) {
+            let word = inner.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
+            seat.is_made = word.is_some_and(|word| word.is_made);
+            is_changed |= seat.is_made;
+        }
+        if is_changed { inner.registry.put_group(spec) } else { Ok(()) }
     }
 
     /// The record is stored before the state says so: a controller that ends in between finds the

@@ -87,6 +87,13 @@ fn founders_run_once_all_pools_are_there_and_a_pool_that_is_lost_later_is_made_e
     let order = rig.hear(&nodes[0], &[]).unwrap().remove(0);
     assert_eq!((order.runs, order.make), (true, Make::Empty));
     assert!(!order.may_be_made_anew, "nobody has reported");
+    // One that comes later was never made, and then it was.
+    let d = record("d", 5);
+    rig.hear(&d, &[]).unwrap();
+    rig.ask(&json!({ "do": "add", "group": "g", "replica": "d" }));
+    assert!(rig.hear(&d, &[]).unwrap()[0].may_be_made_anew, "there is nothing to lose");
+    rig.hear(&d, &[(group, 4)]).unwrap();
+    assert!(!rig.hear(&d, &[]).unwrap()[0].may_be_made_anew, "its disk may be out");
     // A controller that comes later knows it all.
     let later = Rig::on(rig.store.clone());
     assert!(later.hear(&nodes[1], &[(group, 2)]).unwrap()[0].runs);

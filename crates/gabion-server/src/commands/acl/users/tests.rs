@@ -73,7 +73,7 @@ fn a_file_that_does_not_name_the_default_user_takes_no_password_away() {
     let file = File::new("default", "user a on >p +get\n");
     let users = Users::of_file(&file.0).unwrap();
     assert!(users.lets_strangers_in());
-    users.set_password(b"secret");
+    users.set_password(b"secret").unwrap();
     fs::write(&file.0, "user b on >p +get\n").unwrap();
     users.load().unwrap();
     assert!(users.get(b"b").is_some() && !users.lets_strangers_in());
@@ -82,11 +82,23 @@ fn a_file_that_does_not_name_the_default_user_takes_no_password_away() {
     assert!(users.lets_strangers_in());
 }
 
+/// `--requirepass-file` says more than the file of users, whenever that is read.
+#[test]
+fn a_password_that_the_process_was_started_with_stays_whatever_the_file_says() {
+    let file = File::new("required", "user default on nopass ~* +@all\n");
+    let users = Users::of_file(&file.0).unwrap().with_password(b"secret".to_vec()).unwrap();
+    assert!(!users.lets_strangers_in());
+    fs::write(&file.0, "user default on nopass ~* +get\n").unwrap();
+    users.load().unwrap();
+    assert!(!users.lets_strangers_in());
+    assert!(users.authenticate(DEFAULT, b"secret").is_some());
+}
+
 #[test]
 fn the_operator_is_there_where_it_has_a_password_and_is_not_listed() {
     assert!(Users::open().authenticate(OPERATOR, b"").is_none());
     let users = Users::open().with_operator(Some("secret"));
-    users.set_password(b"other");
+    users.set_password(b"other").unwrap();
     assert!(users.authenticate(OPERATOR, b"wrong").is_none());
     assert!(users.authenticate(OPERATOR, b"secret").unwrap().is_free());
     assert!(!lines(&users).contains("operator"));
