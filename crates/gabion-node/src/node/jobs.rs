@@ -395,7 +395,8 @@ impl Jobs {
         if is_flush {
             self.counted.flushed_bytes += file.placement.len;
         }
-        if facts.config.compaction == CompactionMode::Primary {
+        // Nobody holds a file of an older term, and a job that is held back would wait for that.
+        if facts.config.compaction == CompactionMode::Primary && !is_stale(facts, job) {
             effects.signal(Signal::FileBuilt { file, is_flush });
         }
     }
@@ -468,6 +469,10 @@ impl Jobs {
         self.running = kept;
         let gone: BTreeMap<u64, Job> = gone;
         gone.values().for_each(|job| drop_built(effects, tree, job));
+        // What the others have built goes nowhere, so nothing of it holds them back: they end.
+        for job in self.running.values().filter(|job| job.edit.is_none()) {
+            effects.signal(Signal::Discard(job.files_built()));
+        }
         for aside in core::mem::take(&mut self.set_aside) {
             tree.job_failed(&aside.recipe);
         }
@@ -747,6 +752,28 @@ mod tests {
         let again = next_flush(&mut node).expect("its MemTable is to be flushed").recipe;
         assert_eq!(again.memtables, recipe.memtables);
         assert!(again.output_first >= recipe.output_end(), "a number is used again");
+    }
+
+    /// What it has built is held by nobody in a later term, and it would wait for ever to be shipped.
+    #[test]
+    fn a_job_that_is_held_back_when_a_term_begins_comes_to_its_end() {
+        let mut node = with_a_sealed_memtable();
+        node.options.unshipped_bytes_max = 1;
+        let inputs = next_flush(&mut node).unwrap();
+        let recipe = inputs.recipe.clone();
+        assert!(start(&mut node, inputs));
+        node.jobs.running.values_mut().for_each(|job| job.is_bounded = true);
+        let Some((id, Work::Job(order))) = ordered(&mut node) else { panic!("no job is ordered") };
+        let told = |node: &mut Node| {
+            node.let_jobs_build();
+            let (taken, until) = (node.jobs.taken, node.jobs.told.unwrap());
+            (until < taken, node.unshipped_bytes())
+        };
+        let file = FileId::sst(recipe.output_first);
+        node.handle_job_file(id, built(file, recipe.term, order.slots[..1].to_vec(), 4_096));
+        assert_eq!(told(&mut node), (true, 4_096));
+        node.give_up_work();
+        assert_eq!(told(&mut node), (false, 0));
     }
 
     #[test]
