@@ -21,6 +21,8 @@ pub enum Command {
     Add(ReplicaId),
     /// The group has one member fewer: without this one.
     Remove(ReplicaId),
+    /// This replica is no member, and is not to be taken as one.
+    Withdraw(ReplicaId),
     /// This failed member's process has ended and will not be back with its disk: nobody waits for
     /// it any more. A lie here may have reads answered from the past.
     GiveUp(ReplicaId),
@@ -52,6 +54,7 @@ impl Controller {
             Command::FailOver(to) => asked.fail_over(to)?,
             Command::Add(replica) => asked.add(replica)?,
             Command::Remove(replica) => asked.remove(replica)?,
+            Command::Withdraw(replica) => asked.withdraw(replica)?,
             Command::GiveUp(replica) => asked.give_up(replica)?,
             Command::Replace(old, new) => asked.replace(old, new)?,
         };
@@ -152,6 +155,16 @@ impl Asked<'_> {
         record.wanted = wanted;
         record.leave(id)?;
         Ok((record, format!("told to remove replica {}", id.get())))
+    }
+
+    fn withdraw(&self, id: ReplicaId) -> Answer {
+        if self.view().place_of(id).is_some() {
+            let text = format!("replica {} is a member: it has to be removed first", id.get());
+            return Err(Error::invalid(text));
+        }
+        let mut record = self.group.record.clone();
+        record.leave(id)?;
+        Ok((record, format!("told to take replica {} no more", id.get())))
     }
 
     fn give_up(&self, id: ReplicaId) -> Answer {

@@ -407,11 +407,7 @@ fn two_views_of_one_number_are_followed_by_the_members_of_both() {
 
 /// The view of the next record that is to be stored, which is stored.
 fn next_view(rig: &mut Rig) -> GroupView {
-    let mut swaps = rig.outputs().into_iter().filter_map(|output| match output {
-        Output::Swap { record, .. } => GroupRecord::decode(&record).ok(),
-        _ => None,
-    });
-    let record = swaps.next_back().expect("a change of the record");
+    let record = rig.swap_amid_others();
     rig.stored();
     record.newest().clone()
 }
@@ -509,6 +505,30 @@ fn an_operator_removes_no_member_that_the_group_needs() {
     rig.pass(100, &[1, 2, 3], |_| {});
     let view = next_view(&mut rig);
     assert_eq!((ids(&view), view.members[2].is_full), ([2, 3, 1].to_vec(), false));
+}
+
+/// Its files may go then.
+#[test]
+fn one_that_is_withdrawn_is_taken_no_more_whoever_fails() {
+    let mut rig = Rig::new(2);
+    let withdraw = |rig: &mut Rig, id| {
+        let now = rig.now();
+        rig.controller.handle_command(GROUP, Command::Withdraw(ReplicaId(id)), now)
+    };
+    rig.pass(1_000, &[1, 2, 3, 4], |_| {});
+    let error = withdraw(&mut rig, 3).unwrap_err();
+    assert!(error.message().contains("replica 3 is a member"), "{error}");
+    withdraw(&mut rig, 4).unwrap();
+    assert_eq!(rig.swap().leaving, [ReplicaId(4)]);
+    rig.stored();
+    rig.pass(1_000, &[2, 3, 4], |_| {});
+    let view = next_view(&mut rig);
+    assert_eq!(ids(&view), [2, 3]);
+    complete(&mut rig, view, &[2, 3, 4]);
+    // Longer than anybody waits for a member.
+    rig.pass(70_000, &[2, 3, 4], |_| {});
+    let said = rig.outputs();
+    assert!(said.iter().all(|it| matches!(it, Output::Tell { .. })), "it is no spare: {said:?}");
 }
 
 #[test]

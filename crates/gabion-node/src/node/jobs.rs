@@ -754,7 +754,7 @@ mod tests {
         assert!(again.output_first >= recipe.output_end(), "a number is used again");
     }
 
-    /// What it has built is held by nobody in a later term, and it would wait for ever to be shipped.
+    /// Nobody takes what it has built in a later term, and it would wait for that for ever.
     #[test]
     fn a_job_that_is_held_back_when_a_term_begins_comes_to_its_end() {
         let mut node = with_a_sealed_memtable();

@@ -190,6 +190,11 @@ impl Registrar {
             status.replicas.iter().any(|it| it.replica == ReplicaId(replica) && it.is_leaving);
         let is_member = status.view.place_of(ReplicaId(replica)).is_some();
         if !is_member && status.is_complete {
+            if !self.is_withdrawn(group, ReplicaId(replica))? {
+                // Else it might be taken as a member while its files go.
+                let command = Command::Withdraw(ReplicaId(replica));
+                return self.carry_out(group, command, &what, "is not to be a member any more");
+            }
             seat.is_released = true;
             inner.registry.put_group(spec)?;
             return Ok(format!("{what} is no member any more"));
@@ -206,12 +211,31 @@ impl Registrar {
             return Ok(text);
         };
         let command = Command::Replace(ReplicaId(replica), Some(ReplicaId(by)));
+        let done = format!("replica {by} is to take its place");
+        self.carry_out(group, command, &what, &done)
+    }
+
+    /// Whether the group takes the replica as a member no more, by the record that is stored.
+    fn is_withdrawn(&self, group: GroupId, replica: ReplicaId) -> Result<bool> {
+        self.driver.ask(move |controller, _| {
+            controller.record(group).is_some_and(|record| record.leaving.contains(&replica))
+        })
+    }
+
+    /// Has the controller carry a command out. Returns what there is to say, also where it is busy.
+    fn carry_out(
+        &self,
+        group: GroupId,
+        command: Command,
+        what: &str,
+        done: &str,
+    ) -> Result<String> {
         let carried = self
             .driver
             .ask(move |controller, now| controller.handle_command(group, command, now))?;
         match carried {
             Err(error) if error.kind() == ErrorKind::Busy => Ok(format!("{what}: {error}")),
-            carried => carried.map(|()| format!("{what}: replica {by} is to take its place")),
+            carried => carried.map(|()| format!("{what}: {done}")),
         }
     }
 
