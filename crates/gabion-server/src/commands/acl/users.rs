@@ -123,7 +123,11 @@ impl Body {
                 }
                 let mut selector = Selector::nothing();
                 let rules = rules.split(|byte| *byte == b' ').filter(|rule| !rule.is_empty());
-                rules.into_iter().try_for_each(|rule| selector.apply(rule))?;
+                rules.into_iter().try_for_each(|rule| match rule {
+                    // In a file the rules would end there.
+                    [.., b')'] => Err(rules::SYNTAX),
+                    rule => selector.apply(rule),
+                })?;
                 self.selectors.push(selector);
                 Ok(())
             }
@@ -508,7 +512,8 @@ fn parse(path: &Path, text: &[u8]) -> BaseResult<BTreeMap<Bytes, Body>> {
     Ok(users)
 }
 
-/// The words of a line; one in parentheses has spaces in it.
+/// The words of a line; a rule in parentheses has spaces in it. The name, the second word, may begin
+/// with one.
 fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     let mut open: Option<Vec<u8>> = None;
@@ -518,7 +523,7 @@ fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
                 joined.push(b' ');
                 joined.extend(word);
             }
-            None if word.starts_with(b"(") => open = Some(word.to_vec()),
+            None if word.starts_with(b"(") && all.len() >= 2 => open = Some(word.to_vec()),
             None => {
                 all.push(word.to_vec());
                 continue;

@@ -56,6 +56,23 @@ fn a_file_with_an_error_is_named_with_its_line_and_changes_nothing() {
     }
 }
 
+/// The next start would refuse the file.
+#[test]
+fn nothing_can_be_saved_that_is_not_read_again() {
+    let file = File::new("parentheses", "");
+    let users = Users::of_file(&file.0).unwrap();
+    let rules = |texts: &[&str]| -> Vec<Bytes> {
+        texts.iter().map(|text| Bytes::copy_from_slice(text.as_bytes())).collect()
+    };
+    let set = |name: &'static str, texts: &[&str]| users.set(&name.into(), &rules(texts));
+    set("(x", &["on", "~a)", "(~(b +get)"]).unwrap();
+    set("y)", &["on", "~(c"]).unwrap();
+    let (rule, why) = set("z", &["(~a) +get)"]).unwrap_err();
+    assert_eq!((&rule[..], why), (&b"(~a) +get)"[..], rules::SYNTAX));
+    users.save().unwrap();
+    assert_eq!(lines(&Users::of_file(&file.0).unwrap()), lines(&users));
+}
+
 #[test]
 fn a_load_names_those_whose_connections_have_to_go() {
     let file = File::new("load", "user a on >p +get\nuser b on +get\nuser c on +get\n");
