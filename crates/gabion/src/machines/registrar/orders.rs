@@ -145,16 +145,15 @@ impl Registrar {
     }
 
     /// The record is stored before the state says so: a controller that ends in between finds the
-    /// record, and begins with that.
+    /// record, and begins with that. The group is looked after before the state says so, too: of a
+    /// state nobody may know whether it was stored.
     fn found(&self, inner: &mut Inner, name: &str) -> Result<()> {
         let Some(mut spec) = inner.registry.spec(name).cloned() else { return Ok(()) };
         let record = record_of(inner.registry.store(), founding_record(&spec.settings()?))?;
         spec.state = GroupState::Made;
-        let doors = spec.doors();
-        inner.registry.put_group(spec)?;
         self.names.insert(record.1.complete.group, name);
-        self.driver.watch(Watched { record, doors });
-        Ok(())
+        self.driver.watch(Watched { record, doors: spec.doors() });
+        inner.registry.put_group(spec)
     }
 
     /// A replica whose files are removed has no seat any more.
