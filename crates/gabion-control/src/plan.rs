@@ -602,7 +602,7 @@ mod tests {
         (world.failed, world.gone) = (ids(&[2]), ids(&[2]));
         assert_eq!(world.intend(&mut record), "3");
         assert!(!record.newest().waits() && record.kept.is_empty(), "it has a term, and fills");
-        // Where too few are there though nobody is out, the term begins all the same.
+        // If too few are there though nobody is out, the term begins all the same.
         let (mut record, mut world) = five_without_three();
         (record.complete.members_min, world.gone) = (4, ids(&[2, 3]));
         assert_eq!(world.intend(&mut record), "4 5 [1]");

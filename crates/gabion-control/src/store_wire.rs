@@ -49,12 +49,12 @@ const HEAD_LEN: usize = 12;
 
 const _: () = assert!(PAGE_LEN + NAME_LEN_MAX + VALUE_LEN_MAX + 64 < MESSAGE_LEN_MAX);
 
-/// What a client asks.
+/// Question of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question<'a> {
     /// The first of a connection.
     Greet {
-        /// What proves the client, where the store asks for that.
+        /// Proof of the client, if the store asks for one.
         token: &'a [u8],
     },
     /// The value of a name.
@@ -80,7 +80,7 @@ pub enum Question<'a> {
     },
 }
 
-/// What a store answers.
+/// Answer of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The client may ask.
@@ -89,7 +89,7 @@ pub enum Answer {
     Got(Option<Versioned>),
     /// A page, and whether more follow.
     Listed(Vec<(String, Versioned)>, bool),
-    /// What came of a compare-and-set.
+    /// Outcome of a compare-and-set.
     Swapped(Swapped),
     /// It was not done, or nobody knows.
     Failed {

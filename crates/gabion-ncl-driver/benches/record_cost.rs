@@ -1,4 +1,4 @@
-//! What near-compute logs cost, over shared memory and over TCP loopback, with three peers in this
+//! Cost of near-compute logs, over shared memory and over TCP loopback, with three peers in this
 //! process: a synced record of 128 bytes, many threads, the replacement of a peer and recovery.
 #![allow(
     clippy::unwrap_used,

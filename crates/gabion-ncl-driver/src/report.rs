@@ -1,4 +1,4 @@
-//! What a running instance tells of itself in the store, for `gabion ncl status`.
+//! Report of a running instance in the store, for `gabion ncl status`.
 //!
 //! ```text
 //!   ncl/apps/<owner>/report   version u16 = 1 | term u64 | instance u64 | process u32

@@ -70,7 +70,7 @@ impl Machines {
         ([127, self.net.0, self.net.1, 1], 7400).into()
     }
 
-    /// Where a node's clients come; nodes have one letter.
+    /// Address of a node for clients; names of nodes have one letter.
     fn clients(&self, node: &str) -> SocketAddr {
         ([127, self.net.0, self.net.1, node.as_bytes()[0]], 6379).into()
     }

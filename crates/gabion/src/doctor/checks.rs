@@ -26,7 +26,7 @@ const CLOCKS: [&str; 5] =
 const DRIFT_MAX_PPM: f64 = 500.0;
 /// How long the clocks are compared.
 const DRIFT_FOR: Duration = Duration::from_millis(300);
-/// What a replica takes, caches at their defaults and nearly empty, and a little for jobs.
+/// Memory of a replica, caches at their defaults and nearly empty, and a little for jobs.
 const REPLICA_MEMORY: u64 = 768 * MIB;
 
 /// All of them but the ports.

@@ -154,7 +154,7 @@ fn serve(
         }
         let (registrar, own, may_answer) = (registrar.clone(), count.clone(), may_answer.clone());
         let started = spawn("gabion-asked", move || {
-            // Whoever goes, or says nothing, is not waited for.
+            // An asker that goes, or says nothing, is not waited for.
             let _ = converse(&stream, &registrar, &may_answer);
             own.fetch_sub(1, Ordering::Relaxed);
         });

@@ -52,7 +52,7 @@ pub(crate) struct Member {
     runs: bool,
 }
 
-/// What a replica's process is told.
+/// Configuration of a replica's process.
 pub(crate) struct Told {
     pub(crate) settings: Settings,
     pub(crate) listen: DoorAddresses,
@@ -120,7 +120,7 @@ fn member_path(base: &Path) -> PathBuf {
     base.join("member.json")
 }
 
-/// What the process of a replica that a node holds is told; none where the directory is no node's.
+/// Configuration of the process of a node's replica; none where the directory is no node's.
 ///
 /// # Errors
 /// As [`Member::load`]; invalid input for another replica than the directory's.
@@ -213,7 +213,7 @@ impl Hosted {
         list.into_iter().any(|entry| member_path(&entry.path()).is_file())
     }
 
-    /// Makes the files of a replica that is ordered. What an interrupted attempt left is put aside.
+    /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
     ///
     /// # Errors
     /// Unavailable where the replica has files elsewhere, or had, and its group cannot do without
@@ -303,7 +303,7 @@ impl Hosted {
         Ok(())
     }
 
-    /// What the controller is told.
+    /// Its word to the controller.
     pub(crate) fn word(&self) -> ReplicaWord {
         let Member { group, replica, .. } = self.member;
         let is_made = !is_missing(&self.base, replica);

@@ -113,7 +113,7 @@ fn keep_registered(server: &PeerServer, mut registrar: Registrar, ended: Receive
             said = Some(word);
         }
         if ended.recv_timeout(REGISTER_EVERY) != Err(RecvTimeoutError::Timeout) {
-            // Whoever asks for it meanwhile finds nobody.
+            // A client that asks for it meanwhile finds nobody.
             let _ = registrar.withdraw();
             return;
         }

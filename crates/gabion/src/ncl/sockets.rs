@@ -1,4 +1,4 @@
-//! What processes of near-compute logs have in common: sockets, signals, tokens.
+//! Sockets, signals and tokens, for all processes of near-compute logs.
 
 use crate::cluster::failed;
 use crate::owned::{in_the_way, remove_socket};
