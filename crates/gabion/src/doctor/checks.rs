@@ -154,15 +154,11 @@ fn huge_pages(enabled: &str) -> Check {
 
 /// The least of the machine's memory and the limits of the groups that this process is in.
 fn memory_limit() -> Option<u64> {
-    let total = read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = groups.lines().flat_map(limits_of).filter_map(|path| {
         read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok())
     });
-    limits.chain(total).min()
+    limits.chain(gabion_proc::machine_memory_bytes()).min()
 }
 
 /// The files with the limits of a line of `/proc/self/cgroup`, from the group up to the root.
