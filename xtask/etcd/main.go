@@ -1,4 +1,5 @@
-// etcd as its module has it: `go install` refuses modules with replacements, so this one asks for it.
+// etcd as its module has it: `go install` refuses modules with replacements, so this one asks for
+// it.
 package main
 
 import (

@@ -82,7 +82,7 @@ fn machine() -> Value {
         "name": line("/proc/sys/kernel/hostname"),
         "processor": read("/proc/cpuinfo").and_then(|text| processor(&text)),
         "cores": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
-        "memory_bytes": read("/proc/meminfo").and_then(|text| memory_bytes(&text)),
+        "memory_bytes": gabion_proc::machine_memory_bytes(),
         "kernel": line("/proc/sys/kernel/osrelease"),
     })
 }
@@ -92,12 +92,6 @@ fn processor(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     let (_, name) = line.split_once(':')?;
     Some(name.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -134,8 +128,6 @@ mod tests {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\nmodel name\t: Other\n";
         assert_eq!(processor(cpuinfo).as_deref(), Some("Some CPU @ 2.0GHz"));
         assert_eq!(processor("processor\t: 0\n"), None);
-        assert_eq!(memory_bytes("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(16_384));
-        assert_eq!(memory_bytes("MemTotal: much\n"), None);
         let machine = machine();
         assert!(machine["cores"].as_u64().unwrap() > 0, "{machine}");
     }

@@ -671,7 +671,7 @@ impl Group {
     }
 
     /// Members that could answer reads without those that have failed: they miss one of them.
-    /// Where all are heard the group goes on, whatever the controller hears.
+    /// If all are heard, the group goes on, whatever the controller hears.
     fn survivors(&self, failed: &[ReplicaId]) -> impl Iterator<Item = ReplicaId> {
         let misses = |report: &&Report| report.unheard.iter().any(|id| failed.contains(id));
         let all = self.reports().filter(|report| report.is_whole);

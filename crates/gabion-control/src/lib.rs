@@ -27,6 +27,7 @@ mod controller;
 mod cut;
 pub mod detector;
 mod filling;
+mod frame;
 pub mod plan;
 mod planted;
 pub mod record;

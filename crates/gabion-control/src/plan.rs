@@ -510,11 +510,17 @@ mod tests {
         (record(&[1, 2, 3, 4, 5], 3), world)
     }
 
+    /// A group of three that needs two: 3 answers reads, and 1 and 2, which have failed, are kept.
+    fn three_that_wait_for_two() -> (GroupRecord, World) {
+        let world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
+        let mut record = record(&[1, 2, 3], 2);
+        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        (record, world)
+    }
+
     #[test]
     fn below_the_minimum_a_survivor_answers_reads_and_the_failed_are_kept() {
-        let mut record = record(&[1, 2, 3], 2);
-        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
-        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        let (mut record, mut world) = three_that_wait_for_two();
         assert_eq!((&record.trusted, &record.kept), (&ids(&[1, 2, 3]), &ids(&[1, 2])));
         assert!(record.newest().waits() && record.newest().too_few().is_some());
         assert_eq!(world.next(&record), Plan::TooFew(1));
@@ -546,9 +552,7 @@ mod tests {
 
     #[test]
     fn whoever_may_answer_reads_alone_is_waited_for() {
-        let mut record = record(&[1, 2, 3], 2);
-        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
-        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        let (mut record, mut world) = three_that_wait_for_two();
         world.failed = ids(&[3]);
         assert_eq!(world.next(&record), Plan::WaitFor(ids(&[3])), "it may be paused");
         // A view that takes the others back has not begun, and changes nothing about that.
@@ -591,9 +595,7 @@ mod tests {
 
     #[test]
     fn members_that_are_kept_and_gone_are_not_waited_for() {
-        let mut record = record(&[1, 2, 3], 2);
-        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
-        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        let (mut record, mut world) = three_that_wait_for_two();
         world.gone = ids(&[1]);
         assert_eq!(world.intend(&mut record), "3 [2]");
         let mut back = record.clone();
@@ -602,7 +604,7 @@ mod tests {
         (world.failed, world.gone) = (ids(&[2]), ids(&[2]));
         assert_eq!(world.intend(&mut record), "3");
         assert!(!record.newest().waits() && record.kept.is_empty(), "it has a term, and fills");
-        // Where too few are there though nobody is out, the term begins all the same.
+        // If too few are there though nobody is out, the term begins all the same.
         let (mut record, mut world) = five_without_three();
         (record.complete.members_min, world.gone) = (4, ids(&[2, 3]));
         assert_eq!(world.intend(&mut record), "4 5 [1]");
@@ -629,9 +631,7 @@ mod tests {
 
     #[test]
     fn after_a_store_was_set_back_a_view_that_waits_tells_whom_to_trust() {
-        let mut record = record(&[1, 2, 3], 2);
-        let mut world = World { failed: ids(&[1, 2]), survivors: ids(&[3]), ..World::default() };
-        assert_eq!(world.intend(&mut record), "3 [1] [2]");
+        let (mut record, mut world) = three_that_wait_for_two();
         record.trusted.clear();
         record.kept.clear();
         world.failed.clear();

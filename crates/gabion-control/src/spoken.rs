@@ -85,7 +85,7 @@ pub enum Output {
 /// A replica, for status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// Which one.
+    /// Its number.
     pub replica: ReplicaId,
     /// Whether the newest view has it, and as a full member.
     pub is_member: bool,

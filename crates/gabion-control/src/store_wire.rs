@@ -21,12 +21,13 @@
 //! from the last name on. Whether a question that failed without being refused took effect is not
 //! known.
 
+use crate::frame::{CRC_LEN, Frame, LEN_LEN};
 use crate::store::{Swapped, Version, Versioned};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{Error, ErrorKind, Result, crc};
+use gabion_base::{Error, ErrorKind, Result};
 
 /// Longest name or prefix in bytes.
 pub const NAME_LEN_MAX: usize = 1024;
@@ -41,20 +42,18 @@ const PAGE_LEN: usize = 128 << 10;
 /// Longest text of a failure in bytes; a longer one is cut.
 const TEXT_LEN_MAX: usize = 1024;
 
-const VERSION: u16 = 1;
 const WHAT: &str = "message of a store";
-const LEN_LEN: usize = 4;
-const CRC_LEN: usize = 4;
+const FRAME: Frame = Frame { what: WHAT, version: 1, head_len: HEAD_LEN, len_max: MESSAGE_LEN_MAX };
 const HEAD_LEN: usize = 12;
 
 const _: () = assert!(PAGE_LEN + NAME_LEN_MAX + VALUE_LEN_MAX + 64 < MESSAGE_LEN_MAX);
 
-/// What a client asks.
+/// Question of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question<'a> {
     /// The first of a connection.
     Greet {
-        /// What proves the client, where the store asks for that.
+        /// Proof of the client, if the store asks for one.
         token: &'a [u8],
     },
     /// The value of a name.
@@ -80,7 +79,7 @@ pub enum Question<'a> {
     },
 }
 
-/// What a store answers.
+/// Answer of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The client may ask.
@@ -89,7 +88,7 @@ pub enum Answer {
     Got(Option<Versioned>),
     /// A page, and whether more follow.
     Listed(Vec<(String, Versioned)>, bool),
-    /// What came of a compare-and-set.
+    /// Outcome of a compare-and-set.
     Swapped(Swapped),
     /// It was not done, or nobody knows.
     Failed {
@@ -257,47 +256,23 @@ fn no_value(name: &str) -> String {
 }
 
 fn begin(kind: u8, number: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128);
-    out.put_u32(0);
-    out.put_u16(VERSION);
+    let mut out = FRAME.begin(128);
     out.put_u16(u16::from(kind));
     out.put_u64(number);
     out
 }
 
-fn end(mut out: Vec<u8>) -> Vec<u8> {
+fn end(out: Vec<u8>) -> Vec<u8> {
     let len = out.len() - LEN_LEN + CRC_LEN;
     assert!(len <= MESSAGE_LEN_MAX, "a message of {len} bytes");
-    out[..LEN_LEN].copy_from_slice(&(len as u32).to_le_bytes());
-    let sum = crc::crc32c(&out);
-    out.put_u32(sum);
-    out
+    Frame::end(out)
 }
 
 /// Kind, number, body and length of the first message.
 fn open(bytes: &[u8]) -> Result<Option<(u8, u64, Reader<'_>, usize)>> {
-    let Some(len) = bytes.first_chunk() else { return Ok(None) };
-    let len = u32::from_le_bytes(*len) as usize;
-    if !(HEAD_LEN + CRC_LEN..=MESSAGE_LEN_MAX).contains(&len) {
-        let least = HEAD_LEN + CRC_LEN;
-        return Err(Error::limit(format!(
-            "{WHAT}: {len} bytes, {least} to {MESSAGE_LEN_MAX} are possible"
-        )));
-    }
-    let Some(whole) = bytes.get(..LEN_LEN + len) else { return Ok(None) };
-    let (body, sum) = whole.split_at(LEN_LEN + len - CRC_LEN);
-    if crc::crc32c(body).to_le_bytes() != sum {
-        return Err(Error::corruption(format!("{WHAT}: bad checksum")));
-    }
-    let mut r = Reader::new(&body[LEN_LEN..], WHAT);
-    let (version, kind) = (r.u16()?, r.u16()?.to_le_bytes());
-    if version != VERSION {
-        return Err(Error::unsupported(format!(
-            "{WHAT}: it has version {version}, this build speaks {VERSION}"
-        )));
-    }
-    match kind {
-        [kind, 0] => Ok(Some((kind, r.u64()?, r, whole.len()))),
+    let Some((mut r, len)) = FRAME.open(bytes)? else { return Ok(None) };
+    match r.u16()?.to_le_bytes() {
+        [kind, 0] => Ok(Some((kind, r.u64()?, r, len))),
         [_, flag] => Err(Error::unsupported(format!("{WHAT}: flag {flag} is unknown"))),
     }
 }

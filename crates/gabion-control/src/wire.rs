@@ -22,13 +22,14 @@
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
 //! and at once when its view or its term has changed.
 
+use crate::frame::Frame;
 use crate::record::cut;
 use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::codec::{Put, Reader};
-use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result, crc};
+use gabion_base::{ConfigNumber, Error, GroupId, LogKind, ReplicaId, Result};
 use gabion_replication::{GroupView, Member};
 
 /// The number under which a controller connects. No member has it.
@@ -37,17 +38,14 @@ pub const CONTROLLER: ReplicaId = ReplicaId(u32::MAX);
 /// addresses.
 pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
 
-const VERSION: u16 = 2;
 const WHAT: &str = "message of a controller";
+const FRAME: Frame = Frame { what: WHAT, version: 2, head_len: HEAD_LEN, len_max: MESSAGE_LEN_MAX };
 const KIND_TELL: u8 = 1;
 const KIND_REPORT: u8 = 2;
 const KIND_ASK: u8 = 3;
 const KIND_ANSWER: u8 = 4;
 /// Longest text of an answer in bytes; a longer one is cut.
 const TEXT_LEN_MAX: usize = 512;
-/// Bytes of the length.
-const LEN_LEN: usize = 4;
-const CRC_LEN: usize = 4;
 const HEAD_LEN: usize = 4;
 
 /// A message.
@@ -83,9 +81,7 @@ impl ControlMessage {
     /// The message in bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
-        out.put_u32(0);
-        out.put_u16(VERSION);
+        let mut out = FRAME.begin(512);
         match self {
             Self::Tell { epoch, view } => {
                 out.put_u16(u16::from(KIND_TELL));
@@ -109,11 +105,7 @@ impl ControlMessage {
                 out.put_prefixed(cut(text, TEXT_LEN_MAX).as_bytes());
             }
         }
-        let len = (out.len() - LEN_LEN + CRC_LEN) as u32;
-        out[..LEN_LEN].copy_from_slice(&len.to_le_bytes());
-        let sum = crc::crc32c(&out);
-        out.put_u32(sum);
-        out
+        Frame::end(out)
     }
 
     /// The first message of what was received so far, and its length in bytes; nothing while it is
@@ -123,26 +115,7 @@ impl ControlMessage {
     /// Limit exceeded for a length that no message has; corruption; unsupported for another
     /// version. The connection is of no use then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>> {
-        let Some(len) = bytes.first_chunk() else { return Ok(None) };
-        let len = u32::from_le_bytes(*len) as usize;
-        if !(HEAD_LEN + CRC_LEN..=MESSAGE_LEN_MAX).contains(&len) {
-            return Err(Error::limit(format!(
-                "{WHAT}: {len} bytes, {} to {MESSAGE_LEN_MAX} are possible",
-                HEAD_LEN + CRC_LEN
-            )));
-        }
-        let Some(whole) = bytes.get(..LEN_LEN + len) else { return Ok(None) };
-        let (body, sum) = whole.split_at(LEN_LEN + len - CRC_LEN);
-        if crc::crc32c(body).to_le_bytes() != sum {
-            return Err(Error::corruption(format!("{WHAT}: bad checksum")));
-        }
-        let mut r = Reader::new(&body[LEN_LEN..], WHAT);
-        let version = r.u16()?;
-        if version != VERSION {
-            return Err(Error::unsupported(format!(
-                "{WHAT}: it has version {version}, this build speaks {VERSION}"
-            )));
-        }
+        let Some((mut r, len)) = FRAME.open(bytes)? else { return Ok(None) };
         let message = match r.u16()?.to_le_bytes() {
             [KIND_TELL, 0] => {
                 let epoch = read_epoch(&mut r)?;
@@ -169,7 +142,7 @@ impl ControlMessage {
             }
         };
         r.finish()?;
-        Ok(Some((message, whole.len())))
+        Ok(Some((message, len)))
     }
 }
 
@@ -287,6 +260,8 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{CRC_LEN, LEN_LEN};
+    use gabion_base::crc;
     use proptest::prelude::*;
 
     fn view() -> GroupView {

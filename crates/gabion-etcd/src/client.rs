@@ -28,7 +28,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) is_write: bool,
 }
 
-/// What is known after an attempt that failed.
+/// Outcome of an attempt that failed, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// It did not reach etcd.
@@ -55,7 +55,7 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
 }
 
-/// What etcd said.
+/// Reply of etcd.
 pub(crate) struct Answer {
     pub(crate) value: Value,
     /// Whether an attempt before the one that was answered may have taken effect.

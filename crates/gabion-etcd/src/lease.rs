@@ -1,4 +1,4 @@
-//! Who leads: one handle of all, which holds a key under a lease and has it confirmed.
+//! Leadership: one handle of all leads. It holds a key under a lease and has it confirmed.
 //!
 //! ```text
 //!   lead ─► leader's key is free? grant, put it under the lease ─► Leads ──┐ every 500 ms

@@ -36,7 +36,7 @@ pub struct EtcdStore {
     handle: u64,
     /// Writes of this handle.
     count: u64,
-    /// What it needs to lead; swaps are bound to it.
+    /// Its lease while it leads; swaps are bound to it.
     pub(crate) held: Option<Held>,
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// What the fake does about a request.
+/// Reaction of the fake to a request.
 enum Reply {
     Say(u16, String),
     /// The connection ends without an answer.

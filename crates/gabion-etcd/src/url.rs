@@ -4,8 +4,8 @@ use gabion_base::{Error, ErrorKind, Result};
 use std::fmt;
 
 const SCHEME: &str = "etcd://";
-/// Where TLS and its options are to come: an authority, a certificate and a key beside the URL, and
-/// `ureq` with rustls.
+/// TLS and its options are to come under it: an authority, a certificate and a key beside the URL,
+/// and `ureq` with rustls.
 const TLS_SCHEME: &str = "etcd+tls://";
 /// Clusters of etcd have 7 members at most in practice.
 const ENDPOINTS_MAX: usize = 16;

@@ -246,7 +246,9 @@ fn escape(name: &[u8]) -> String {
     text
 }
 
-fn unescape(text: &str) -> Option<Vec<u8>> {
+/// The bytes of a text in which '%' and two digits stand for a byte.
+#[must_use]
+pub fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut name = parts.next()?.as_bytes().to_vec();
     for part in parts {

@@ -1,4 +1,4 @@
-//! What near-compute logs cost, over shared memory and over TCP loopback, with three peers in this
+//! Cost of near-compute logs, over shared memory and over TCP loopback, with three peers in this
 //! process: a synced record of 128 bytes, many threads, the replacement of a peer and recovery.
 #![allow(
     clippy::unwrap_used,
@@ -7,18 +7,14 @@
     reason = "a program that measures"
 )]
 
-use gabion_base::Result;
-use gabion_control::store::MemoryStore;
-use gabion_control::{Store, Swapped, Version, Versioned};
-use gabion_fabric::remote::{PeerServer, ServerOptions};
+#[path = "../tests/support/peers.rs"]
+mod peers;
+
+use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
 use gabion_ncl::Metadata;
-use gabion_ncl_driver::address::PeerAddress;
-use gabion_ncl_driver::registry::Registrar;
 use gabion_ncl_driver::{Logs, LogsOptions};
-use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex};
+use peers::{Shared, Way};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -26,43 +22,13 @@ const LOG_LEN: usize = 60 * MIB;
 const RECORDS: usize = 100_000;
 const THREADS: usize = 64;
 
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<MemoryStore>>);
-
-impl Store for Shared {
-    fn get(&mut self, name: &str) -> Result<Option<Versioned>> {
-        self.0.lock().unwrap().get(name)
-    }
-
-    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Versioned)>> {
-        self.0.lock().unwrap().list(prefix)
-    }
-
-    fn swap(&mut self, name: &str, expected: Version, value: &[u8]) -> Result<Swapped> {
-        self.0.lock().unwrap().swap(name, expected, value)
-    }
-}
-
-fn peer(store: &Shared, id: u64, by_tcp: bool) -> PeerServer {
-    let (mut tcp, mut unix) = (None, None);
-    let name = format!("gabion-record-cost-{}-{id}-{by_tcp}", std::process::id());
+fn peer(store: &Shared, id: u64, way: Way) -> PeerServer {
+    let name = format!("gabion-record-cost-{}-{id}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let _ = std::fs::remove_file(&path);
-    match by_tcp {
-        true => tcp = Some(TcpListener::bind("127.0.0.1:0").unwrap()),
-        false => unix = Some(UnixListener::bind(&path).unwrap()),
-    }
-    let here = tcp.as_ref().map(|tcp| tcp.local_addr().unwrap());
-    let address = PeerAddress::here(here, unix.is_some().then_some(&path));
     let mut config = PeerConfig::new(PeerId(id), Incarnation(1), 512 << 20);
     config.ready_bytes = 256 << 20;
-    let options = ServerOptions { config, tcp, unix, greeting_timeout_ms: 5_000 };
-    let server = PeerServer::start(options).unwrap();
-    let of = (PeerId(id), Incarnation(1));
-    let renew = Duration::from_secs(60);
-    let mut registrar = Registrar::new(Box::new(store.clone()), of, "", &address, renew);
-    registrar.register(512 << 20).unwrap();
-    server
+    peers::start(store, way, &path, config).0
 }
 
 fn open(store: &Shared) -> Logs {
@@ -118,9 +84,9 @@ fn throughput(logs: &Logs, name: &str) {
 }
 
 fn main() {
-    for (name, by_tcp) in [("shared memory", false), ("TCP loopback", true)] {
+    for (name, way) in [("shared memory", Way::SharedMemory), ("TCP loopback", Way::Tcp)] {
         let store = Shared::default();
-        let mut peers: Vec<PeerServer> = (1..=4).map(|id| peer(&store, id, by_tcp)).collect();
+        let mut peers: Vec<PeerServer> = (1..=4).map(|id| peer(&store, id, way)).collect();
         let logs = open(&store);
         latency(&logs, name);
         throughput(&logs, name);

@@ -1,4 +1,4 @@
-//! Where a peer listens, as the registry has it.
+//! Addresses at which a peer listens, as the registry has them.
 //!
 //! ```text
 //!   tcp 10.0.0.7:7000
@@ -78,7 +78,7 @@ impl PeerAddress {
         Ok(address)
     }
 
-    /// Where to connect from here, in the order of trial: where memory can be mapped first.
+    /// Addresses for connections from here, in the order of trial: that of shared memory first.
     #[must_use]
     pub fn places(&self, boot: &str) -> Vec<LinkAddress> {
         let unix = self.unix.iter().filter(|(of, _)| of == boot);

@@ -52,15 +52,7 @@ fn escape(name: &[u8]) -> String {
 /// The name that a text means.
 fn unescape(text: &str) -> Result<Vec<u8>> {
     let bad = || Error::corruption(format!("'{}' is no name", text.escape_debug()));
-    let (mut name, mut rest) = (Vec::new(), text);
-    while let Some((before, after)) = rest.split_once('%') {
-        name.extend(before.as_bytes());
-        let digits = after.get(..2).ok_or_else(bad)?;
-        name.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
-        rest = &after[2..];
-    }
-    name.extend(rest.as_bytes());
-    Ok(name)
+    gabion_mirror::local::unescape(text).ok_or_else(bad)
 }
 
 fn to_core(metadata: Metadata) -> gabion_ncl::Metadata {

@@ -7,7 +7,7 @@
 //!                                             └─ Lent: the region is mapped first
 //! ```
 //!
-//! Where memory is shared every region is mapped before the core hears that it was lent. So all
+//! If memory is shared, every region is mapped before the core hears that it was lent. So all
 //! chains go the one way, and none overtakes another.
 
 use gabion_base::{Error, Result, Term};
@@ -18,14 +18,14 @@ use gabion_media::remote::{
 use gabion_ncl::{ChainPart, Command};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Who asks: for each request the same.
+/// The asker of every request of a link.
 pub(crate) struct Client {
     pub(crate) owner: String,
     pub(crate) client: ClientId,
     pub(crate) token: Vec<u8>,
 }
 
-/// What a reply over the socket is for.
+/// Purpose of a reply over the socket.
 enum Wire {
     /// The command of this slot.
     Command(u64),

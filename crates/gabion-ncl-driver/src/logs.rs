@@ -29,13 +29,13 @@ const LENGTHS_EVERY: Duration = Duration::from_secs(10);
 /// A longer write is made in pieces of so many bytes, each of which waits for room.
 const PIECE_LEN: usize = 1 << 20;
 
-/// What an instance needs beside the core's options.
+/// Options of an instance: the core's and those of its connections.
 #[derive(Clone, Debug)]
 pub struct LogsOptions {
     /// Names and limits. The number of the instance is made anew by each [`Logs::start`]: two that
     /// have the same would take each other for one.
     pub core: Options,
-    /// What peers ask for; empty for nothing.
+    /// Token that peers ask for; empty for none.
     pub token: Vec<u8>,
     /// How long a peer may take to be connected to, and over a reply, in ms.
     pub timeout_ms: u64,
@@ -49,7 +49,7 @@ impl LogsOptions {
     }
 }
 
-/// What happened to the copies of an instance since it started.
+/// Losses of an instance since it started, and its peers now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Times at which copies were missing.
@@ -292,7 +292,7 @@ impl Logs {
         self.shared.lock()?.core.list(prefix)
     }
 
-    /// What is known of a file.
+    /// Number, length and parts of a file.
     ///
     /// # Errors
     /// Not found; as [`Self::wait_until_ready`].
@@ -308,7 +308,7 @@ impl Logs {
         self.shared.lock()?.core.read(file, offset, into)
     }
 
-    /// What it does, for operators.
+    /// State of the instance, for operators.
     ///
     /// # Errors
     /// I/O after a panic.
@@ -343,7 +343,7 @@ impl Shared {
         self.state.lock().map_err(panicked)
     }
 
-    /// Whatever the core wanted to be connected to, each by a thread of its own.
+    /// Connects to the peers that the core asked for, each on a thread of its own.
     fn after(self: &Arc<Self>, state: &mut State) {
         for attempt in state.to_connect.drain(..) {
             let shared = Arc::clone(self);

@@ -1,4 +1,4 @@
-//! What a running instance tells of itself in the store, for `gabion ncl status`.
+//! Report of a running instance in the store, for `gabion ncl status`.
 //!
 //! ```text
 //!   ncl/apps/<owner>/report   version u16 = 1 | term u64 | instance u64 | process u32
@@ -9,8 +9,9 @@
 //!
 //! Nothing is decided by it. Entries may be fewer than files: those that fit into a value.
 
-use gabion_base::codec::{Put, Reader};
+use gabion_base::codec::Put;
 use gabion_base::{Error, Result, Term};
+use gabion_ncl::map::begin;
 
 const VERSION: u16 = 1;
 const WHAT: &str = "report of an instance";
@@ -103,14 +104,7 @@ impl InstanceReport {
     /// # Errors
     /// Corruption; unsupported for a later version.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u32)> {
-        let mut r = Reader::new(bytes, WHAT);
-        match r.u16()? {
-            VERSION => {}
-            version => {
-                let text = format!("{WHAT}: version {version}, known is {VERSION}");
-                return Err(Error::unsupported(text));
-            }
-        }
+        let mut r = begin(bytes, WHAT, VERSION)?;
         let mut report = Self {
             term: Term(r.u64()?),
             instance: r.u64()?,

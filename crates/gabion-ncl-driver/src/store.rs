@@ -256,7 +256,7 @@ pub struct StoreSockets {
     pub tcp: Option<TcpListener>,
     /// The Unix socket.
     pub unix: Option<UnixListener>,
-    /// What clients have to show.
+    /// Token that clients have to show.
     pub token: Option<Vec<u8>>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Job {
     Core(Asker, StoreOperation),
     /// The last one of a core that ends.
     Last(Option<StoreOperation>),
-    /// What the instance tells of itself.
+    /// The report of the instance.
     Report(Vec<u8>),
 }
 

@@ -5,50 +5,25 @@
     reason = "a test of a shell: it has sockets, threads and a clock"
 )]
 
-use gabion_base::{ErrorKind, Result};
-use gabion_control::store::MemoryStore;
-use gabion_control::{Store, Swapped, Version, Versioned};
-use gabion_fabric::remote::{PeerServer, ServerOptions};
+#[path = "support/peers.rs"]
+mod peers;
+
+use gabion_base::ErrorKind;
+use gabion_control::Store;
+use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
 use gabion_ncl::map::PeerRecord;
-use gabion_ncl::{Metadata, OnLoss};
-use gabion_ncl_driver::address::PeerAddress;
+use gabion_ncl::{FileNumber, Metadata, OnLoss};
 use gabion_ncl_driver::registry::Registrar;
 use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
-use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
+use peers::{Shared, Way};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const APP: &str = "app";
-
-/// A store that all parties of a test share.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<MemoryStore>>);
-
-impl Store for Shared {
-    fn get(&mut self, name: &str) -> Result<Option<Versioned>> {
-        self.0.lock().unwrap().get(name)
-    }
-
-    fn list(&mut self, prefix: &str) -> Result<Vec<(String, Versioned)>> {
-        self.0.lock().unwrap().list(prefix)
-    }
-
-    fn swap(&mut self, name: &str, expected: Version, value: &[u8]) -> Result<Swapped> {
-        self.0.lock().unwrap().swap(name, expected, value)
-    }
-}
-
-/// How programs reach the peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Tcp,
-    SharedMemory,
-}
 
 struct Rig {
     store: Shared,
@@ -83,21 +58,9 @@ impl Rig {
         self.peers[index] = None;
         self.runs += 1;
         let (peer, incarnation) = (PeerId(index as u64 + 1), Incarnation(self.runs));
-        let (mut tcp, mut unix) = (None, None);
         let path = self.dir.join(format!("peer-{index}-{}", self.runs));
-        match self.way {
-            Way::Tcp => tcp = Some(TcpListener::bind("127.0.0.1:0").unwrap()),
-            Way::SharedMemory => unix = Some(UnixListener::bind(&path).unwrap()),
-        }
-        let here = tcp.as_ref().map(|tcp| tcp.local_addr().unwrap());
-        let address = PeerAddress::here(here, unix.is_some().then_some(&path));
         let config = PeerConfig::new(peer, incarnation, 64 * MIB);
-        let options = ServerOptions { config, tcp, unix, greeting_timeout_ms: 5_000 };
-        let server = PeerServer::start(options).unwrap();
-        let (store, renew) = (Box::new(self.store.clone()), Duration::from_secs(60));
-        let mut registrar = Registrar::new(store, (peer, incarnation), "", &address, renew);
-        registrar.register(64 * MIB).unwrap();
-        self.peers[index] = Some((server, registrar));
+        self.peers[index] = Some(peers::start(&self.store, self.way, &path, config));
     }
 
     fn kill(&mut self, index: usize) {
@@ -116,6 +79,25 @@ impl Rig {
         logs.wait_until_ready().unwrap();
         logs
     }
+
+    /// Options for `f` of 1, after an instance with this `f` has kept a file and crashed.
+    fn after_a_run_with(&self, f: usize) -> LogsOptions {
+        let mut options = self.options();
+        options.core.f = f;
+        let logs = self.open(options.clone());
+        keep(&logs, "a.log", b"kept");
+        std::mem::forget(logs);
+        options.core.f = 1;
+        options
+    }
+}
+
+/// A new file whose bytes are synced.
+fn keep(logs: &Logs, name: &str, bytes: &[u8]) -> FileNumber {
+    let file = logs.create(name, Metadata::default()).unwrap();
+    logs.append(file, bytes).unwrap();
+    logs.sync().unwrap();
+    file
 }
 
 fn bytes(logs: &Logs, name: &str) -> Vec<u8> {
@@ -216,9 +198,7 @@ fn a_former_instance_cannot_write_once_there_is_another() {
     for way in [Way::Tcp, Way::SharedMemory] {
         let rig = Rig::new(way, 3);
         let former = rig.open(rig.options());
-        let file = former.create("a.log", Metadata::default()).unwrap();
-        former.append(file, b"old").unwrap();
-        former.sync().unwrap();
+        let file = keep(&former, "a.log", b"old");
         let next = rig.open(rig.options());
         let written = former.append(file, b"late").and_then(|number| former.wait_for(number));
         let error = written.expect_err("it was replaced");
@@ -246,9 +226,7 @@ fn with_too_few_peers_calls_wait_and_then_say_how_many_there_are() {
     rig.peers.push(None);
     rig.start(2);
     let logs = rig.open(options.clone());
-    let file = logs.create("a.log", Metadata::default()).unwrap();
-    logs.append(file, b"kept").unwrap();
-    logs.sync().unwrap();
+    let file = keep(&logs, "a.log", b"kept");
     // One may be lost.
     rig.kill(0);
     logs.append(file, b", too").unwrap();
@@ -269,14 +247,7 @@ fn with_too_few_peers_calls_wait_and_then_say_how_many_there_are() {
 #[test]
 fn a_run_with_a_smaller_f_recovers_from_a_majority_of_the_copies_that_there_were() {
     let mut rig = Rig::new(Way::SharedMemory, 5);
-    let mut options = rig.options();
-    options.core.f = 2;
-    let logs = rig.open(options.clone());
-    let file = logs.create("a.log", Metadata::default()).unwrap();
-    logs.append(file, b"kept").unwrap();
-    logs.sync().unwrap();
-    std::mem::forget(logs);
-    options.core.f = 1;
+    let mut options = rig.after_a_run_with(2);
     let logs = rig.open(options.clone());
     assert_eq!(bytes(&logs, "a.log"), b"kept");
     assert_eq!(logs.status().unwrap().0.map.members.len(), 3);
@@ -296,19 +267,9 @@ fn a_run_with_a_smaller_f_recovers_from_a_majority_of_the_copies_that_there_were
 #[test]
 fn a_run_that_wants_far_fewer_copies_lets_the_others_go() {
     let rig = Rig::new(Way::SharedMemory, 7);
-    let mut options = rig.options();
-    options.core.f = 3;
-    let logs = rig.open(options.clone());
-    let file = logs.create("a.log", Metadata::default()).unwrap();
-    logs.append(file, b"kept").unwrap();
-    logs.sync().unwrap();
-    std::mem::forget(logs);
-    options.core.f = 1;
-    let logs = rig.open(options);
+    let logs = rig.open(rig.after_a_run_with(3));
     assert_eq!(bytes(&logs, "a.log"), b"kept");
-    let file = logs.create("b.log", Metadata::default()).unwrap();
-    logs.append(file, b"more").unwrap();
-    logs.sync().unwrap();
+    keep(&logs, "b.log", b"more");
     let (status, counts) = logs.status().unwrap();
     assert_eq!((status.map.members.len(), counts.connected), (3, 3));
 }

@@ -133,7 +133,7 @@ impl<S: Images> Application<S> {
         }
     }
 
-    /// Copies among which the newest is sought: a majority of the map's. Who wrote it may have had
+    /// Copies among which the newest is sought: a majority of the map's. Its writer may have had
     /// another f than this instance.
     pub(crate) fn copies_to_recover(&self) -> usize {
         match self.map.members.len() {

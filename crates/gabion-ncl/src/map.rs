@@ -80,7 +80,7 @@ impl InstanceRecord {
     /// # Errors
     /// Corruption; unsupported for a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = begin(bytes, "record of an instance")?;
+        let mut reader = begin(bytes, "record of an instance", VERSION)?;
         Ok(Self {
             term: Term(reader.u64()?),
             instance: reader.u64()?,
@@ -177,7 +177,7 @@ impl ApMap {
     /// Corruption; unsupported for a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         const WHAT: &str = "ap-map";
-        let mut reader = begin(bytes, WHAT)?;
+        let mut reader = begin(bytes, WHAT, VERSION)?;
         let (term, epoch) = (Term(reader.u64()?), reader.u64()?);
         let (count, mut members) = (reader.u8()?, Vec::new());
         if count as usize > MEMBERS_MAX {
@@ -222,7 +222,7 @@ impl PeerRecord {
     /// # Errors
     /// Corruption; unsupported for a later version.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = begin(bytes, "record of a peer")?;
+        let mut reader = begin(bytes, "record of a peer", VERSION)?;
         let (incarnation, free_bytes) = (Incarnation(reader.u32()?), reader.u64()?);
         let mut text = || -> Result<String> {
             let len = reader.varint()?;
@@ -240,13 +240,15 @@ pub fn peer_of(name: &str) -> Option<PeerId> {
     u64::from_str_radix(name.strip_prefix(PEERS_PREFIX)?, 16).ok().map(PeerId)
 }
 
-fn begin<'a>(bytes: &'a [u8], what: &'static str) -> Result<Reader<'a>> {
+/// The fields of a record of the store, which stand behind its version.
+///
+/// # Errors
+/// Corruption; unsupported for another version than the known one.
+pub fn begin<'a>(bytes: &'a [u8], what: &'static str, known: u16) -> Result<Reader<'a>> {
     let mut reader = Reader::new(bytes, what);
     match reader.u16()? {
-        VERSION => Ok(reader),
-        version => {
-            Err(Error::unsupported(format!("{what}: version {version}, known is {VERSION}")))
-        }
+        version if version == known => Ok(reader),
+        version => Err(Error::unsupported(format!("{what}: version {version}, known is {known}"))),
     }
 }
 

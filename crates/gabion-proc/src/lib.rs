@@ -73,6 +73,13 @@ pub fn peak_memory_bytes() -> Option<u64> {
     status("VmHWM:")
 }
 
+/// Bytes of memory of the machine; none where the kernel does not say.
+#[must_use]
+pub fn machine_memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    field(&text, "MemTotal:").map(|kib| kib * 1024)
+}
+
 /// A number of kibibytes, in bytes.
 fn status(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -153,6 +160,7 @@ mod tests {
         let (_, seconds) = own.unwrap();
         assert!(seconds > 0.0 && seconds <= all[0] + all[1] + 0.02, "{seconds} of {all:?}");
         assert!(memory_bytes() > 1 << 20);
+        assert!(machine_memory_bytes().unwrap() > memory_bytes());
         assert!(peak_memory_bytes().unwrap() >= 1 << 20 && device_bytes().is_some());
     }
 
@@ -179,5 +187,6 @@ mod tests {
         assert_eq!(device_bytes_of(others), Some((1, 0)));
         assert_eq!(device_bytes_of("read_bytes: 1\nwrite_bytes: 2\n"), None);
         assert_eq!(field("VmRSS:\t    1234 kB\n", "VmRSS:"), Some(1234));
+        assert_eq!(field("MemTotal: much\n", "MemTotal:"), None);
     }
 }

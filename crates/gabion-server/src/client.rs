@@ -550,7 +550,7 @@ impl Client {
                 result => break result,
             }
         };
-        // What a handshake has for a socket that takes nothing now.
+        // A handshake may have bytes for a socket that takes nothing now.
         self.can_write &= !self.stream.has_pending();
         match result {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -51,10 +51,10 @@ pub struct ServerConfig {
     pub peer_listen: SocketAddr,
     /// Where the embedded NVMe/TCP target listens.
     pub target_listen: SocketAddr,
-    /// Where `/metrics` is served over HTTP, if anywhere. A port that cannot be had is noted in
-    /// the log and tried again, and the replica serves meanwhile.
+    /// Address of `/metrics` over HTTP, if it is served. A port that cannot be had is noted in the
+    /// log and tried again, and the replica serves meanwhile.
     pub metrics: Option<SocketAddr>,
-    /// Where this replica runs.
+    /// The machine of this replica.
     pub home: Home,
     /// The other members, as far as they are known. Others come by the views that run.
     pub peers: Vec<PeerAddress>,
@@ -74,14 +74,14 @@ pub struct ServerConfig {
     /// files and warm the cache stand back behind those that answer clients and members; the one
     /// that flushes by half as many.
     pub jobs_nice: u8,
-    /// Who may connect and do what.
+    /// Users, their rights, and TLS for clients.
     pub security: SecurityConfig,
     /// Heartbeats, windows, grants; and how many compactions may run at once, 1 to
     /// [`RunOptions::COMPACTIONS_MAX`].
     pub node: NodeOptions,
 }
 
-/// Who may connect to the door for clients, and what they may do (docs/security.md).
+/// Clients that may connect to their door, and their rights (docs/security.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityConfig {
     /// A second door for clients, where all is encrypted. None unless it is asked for.
@@ -92,8 +92,8 @@ pub struct SecurityConfig {
     /// File with the password of the user `default`, a last line feed aside. None: that of
     /// `aclfile`, or none is wanted.
     pub requirepass_file: Option<PathBuf>,
-    /// What the process that started this one shows as the password of the user
-    /// `gabion:operator`, who may do everything. None: there is no such user.
+    /// Password of the user `gabion:operator`, who may do everything: the process that started
+    /// this one shows it. None: there is no such user.
     pub operator: Option<String>,
 }
 
@@ -162,7 +162,7 @@ fn read_password(path: &Path) -> Result<Vec<u8>> {
 /// A door for clients where all is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsDoor {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     /// Its certificate, and whose it takes. The files are looked at once a second, and new
     /// connections begin with what is there.

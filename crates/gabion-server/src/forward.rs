@@ -211,7 +211,7 @@ pub(crate) fn encode(
     out
 }
 
-/// What the user of a script may do; none for everything.
+/// Rights of a script's user; none for all.
 fn decode_rights(r: &mut Reader<'_>) -> Result<Option<Rc<Rights>>> {
     let len = r.u32()? as usize;
     let bytes = r.bytes(len)?;

@@ -37,7 +37,7 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
     }
 }
 
-/// Where a member is reached, if the view says so.
+/// Addresses of a member, if the view has them.
 pub(crate) fn address_of(member: &Member) -> Option<PeerAddress> {
     let Addresses { members, clients, nvme, .. } = &member.addresses;
     let (peer, target) = (members.parse().ok()?, nvme.parse().ok()?);

@@ -96,7 +96,7 @@ pub(crate) struct Service {
     pub(crate) peers: Vec<Peer>,
     pub(crate) strangers: Vec<Option<Stranger>>,
     pub(crate) control: Control,
-    /// What scrapers see, and their door.
+    /// Numbers for scrapers, and their door.
     pub(crate) metrics: Metrics,
     pub(crate) next_connection: u64,
     pub(crate) forwarded: ForwardedList,

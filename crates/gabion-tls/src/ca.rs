@@ -37,7 +37,7 @@ const OWN: &str = "ca";
 const DAY_S: i64 = 86_400;
 /// A certificate is valid from a little before it was made, as clocks differ.
 const CLOCKS_DIFFER_S: i64 = 300;
-/// Where a node or controller is reached, if nothing else is said.
+/// Addresses of a node or controller, if no others are said.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// The authority in a directory.
@@ -54,7 +54,7 @@ struct Issued {
     addresses: Vec<String>,
 }
 
-/// What was made, for whoever is to be told.
+/// A certificate that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The certificate's file.
@@ -150,7 +150,7 @@ impl Authority {
         Ok(made)
     }
 
-    /// Makes the certificate of a name anew, with the key that it has. Whoever reads the file
+    /// Makes the certificate of a name anew, with the key that it has. A reader of the file
     /// meanwhile has the one or the other.
     ///
     /// # Errors
@@ -239,7 +239,7 @@ impl Authority {
         files::append(&self.directory.join("issued"), &format!("{line}\n"))
     }
 
-    /// What was issued to a name last.
+    /// The certificate that was issued to a name last.
     fn find(&self, name: &str) -> Result<Issued> {
         let mut found = None;
         for_each_line(&self.directory, |line| {

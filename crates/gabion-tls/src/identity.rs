@@ -1,4 +1,4 @@
-//! Whose a certificate is, and what for: a URI among its names, `urn:gabion:ROLE:NAME`.
+//! Owner and role of a certificate: a URI among its names, `urn:gabion:ROLE:NAME`.
 //!
 //! The common name says the name once more, for people. Nothing reads it.
 

@@ -65,7 +65,7 @@ pub struct ServerFiles {
 /// Tells one state of a file from another: renamed over, written to, or touched.
 type Stamp = (u64, i64, i64, u64);
 
-/// What new connections begin with.
+/// TLS of new connections, with the newest files.
 pub struct ServerTls {
     files: ServerFiles,
     stamps: Vec<Option<Stamp>>,

@@ -93,7 +93,7 @@ impl<S: Read + Write> TlsStream<S> {
         }
     }
 
-    /// What is decrypted.
+    /// Takes bytes that are decrypted.
     fn take_plain(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

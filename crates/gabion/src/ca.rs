@@ -19,7 +19,7 @@ pub(crate) enum CaCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct InitOptions {
-    /// Where the authority is kept; made if it is not there
+    /// Directory of the authority; made if it is not there
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Days that its certificate is valid; none that it issues is valid for longer
@@ -29,10 +29,10 @@ pub(crate) struct InitOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct IssueOptions {
-    /// Where the authority is kept
+    /// Directory of the authority
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Whose certificate it is: letters, digits, '-', '_', '.'. Files DIR/NAME.pem and DIR/NAME.key
+    /// Name of its owner: letters, digits, '-', '_', '.'. Files DIR/NAME.pem and DIR/NAME.key
     #[arg(long, value_name = "NAME")]
     name: String,
     /// node, controller or client. A client's opens no door of its own
@@ -49,10 +49,10 @@ pub(crate) struct IssueOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct RenewOptions {
-    /// Where the authority is kept
+    /// Directory of the authority
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Whose certificate is made anew
+    /// Name of the owner of the certificate that is made anew
     #[arg(long, value_name = "NAME", required_unless_present = "authority")]
     name: Option<String>,
     /// The authority's own certificate is: what it issued stays valid

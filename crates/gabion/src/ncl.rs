@@ -40,7 +40,7 @@ pub(crate) enum NclCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct ControllerOptions {
-    /// Where its store is; made if it is not there. It takes 68 MiB
+    /// Directory of its store; made if it is not there. It takes 68 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// TCP address for other machines [default: none]. Other than loopback it takes --token-file

@@ -156,14 +156,14 @@ pub(crate) struct ProcessOptions {
     pub(crate) rebuild_rate: u64,
     #[command(flatten)]
     pub(crate) security: SecurityOptions,
-    /// Where numbers for Prometheus are served at /metrics, over HTTP on loopback: the controller
-    /// on PORT, replica N on PORT + N; or off [default: 300 above --port]
+    /// Port of numbers for Prometheus, at /metrics over HTTP on loopback: the controller on PORT,
+    /// replica N on PORT + N; or off [default: 300 above --port]
     #[arg(long, value_name = "PORT", value_parser = parse_metrics, default_value = "auto")]
     #[arg(hide_default_value = true)]
     pub(crate) metrics_port: MetricsPort,
 }
 
-/// Where numbers for Prometheus are served.
+/// Port of numbers for Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsPort {
     /// As the first port of the group says.
@@ -190,7 +190,7 @@ impl MetricsPort {
         first.filter(|first| *first <= u16::MAX - Self::COUNT)
     }
 
-    /// Where a replica serves its numbers, by its number; 0 is the controller.
+    /// Address of a replica's numbers for Prometheus, by its own number; 0 is the controller.
     pub(crate) fn address(self, port: u16, number: u32) -> Option<SocketAddr> {
         let port = self.first(port)?.checked_add(u16::try_from(number).ok()?)?;
         Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
@@ -325,7 +325,7 @@ pub(crate) struct RemoteOptions {
     /// Address of the controller of a group on nodes, instead of a group of `gabion up`
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "port"], global = true)]
     pub(crate) controller: Option<SocketAddr>,
-    /// Which group of that controller [default: the only one]
+    /// Group of that controller [default: the only one]
     #[arg(long, value_name = "NAME", requires = "controller", global = true)]
     pub(crate) group: Option<String>,
 }
@@ -467,8 +467,9 @@ pub(crate) enum GroupCommand {
         #[arg(value_name = "REPLICA")]
         replica: Replica,
     },
-    /// A failed member is gone for good, process and disk: nobody waits for it any more. Say it only
-    /// of one that cannot run on: below the minimum it may still answer reads, from the past then
+    /// A failed member is gone for good, process and disk: nobody waits for it any more. Say it
+    /// only of one that cannot run on: below the minimum it may still answer reads, from the
+    /// past then
     GiveUp {
         /// Its number, or its node
         #[arg(value_name = "REPLICA")]

@@ -17,10 +17,10 @@ use gabion_base::{Error, Result};
 use gabion_fabric::fresh::{Named, NewFile, named};
 use gabion_host::replica::remove_replica;
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a file that decide its owner.
@@ -178,7 +178,7 @@ pub(crate) fn remove_control_dir(dir: &Path) -> Result<()> {
 ///
 /// # Errors
 /// I/O.
-pub(crate) fn remove_socket(path: &Path) -> Result<bool> {
+fn remove_socket(path: &Path) -> Result<bool> {
     let Ok(found) = path.symlink_metadata() else { return Ok(true) };
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     if !found.file_type().is_socket() || !UnixStream::connect(path).is_err_and(refused) {
@@ -186,6 +186,22 @@ pub(crate) fn remove_socket(path: &Path) -> Result<bool> {
     }
     std::fs::remove_file(path).map_err(|e| failed(path, "cannot be removed", e))?;
     Ok(true)
+}
+
+/// Listens on a socket that its owner alone may open, in the place of one on which nobody listens.
+/// The system is given `short`, another name of the same file.
+///
+/// # Errors
+/// Invalid input when something else has the name; I/O.
+pub(crate) fn listen(path: &Path, short: &Path) -> Result<UnixListener> {
+    if !remove_socket(path)? {
+        return Err(in_the_way(path, "no socket, or one on which somebody listens"));
+    }
+    let listener =
+        UnixListener::bind(short).map_err(|e| failed(path, "cannot be listened on", e))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))
+        .map_err(|e| failed(path, "cannot be kept for its owner", e))?;
+    Ok(listener)
 }
 
 /// The content of a data directory after all of ours was removed, in order.

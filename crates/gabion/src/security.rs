@@ -15,10 +15,10 @@ const AUTH_OF: &str = "GABION_AUTH";
 /// The user that `up` is.
 const OPERATOR: &str = "gabion:operator";
 
-/// What `up` shows its replicas, from its start on.
+/// Password that `up` shows its replicas, from its start on.
 static SHOWN: OnceLock<String> = OnceLock::new();
 
-/// Chooses what this process shows the replicas that it starts.
+/// Chooses the password that this process shows the replicas that it starts.
 ///
 /// # Errors
 /// I/O: the system has no random numbers.
@@ -30,7 +30,7 @@ pub(crate) fn be_operator() -> Result<()> {
     Ok(())
 }
 
-/// What this process shows the replicas that it starts, if it is `up`.
+/// Password that this process shows the replicas that it starts, if it is `up`.
 pub(crate) fn operator() -> Option<&'static str> {
     SHOWN.get().map(String::as_str)
 }
@@ -98,7 +98,7 @@ impl SecurityOptions {
         given.flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
-    /// What the process of a replica is told.
+    /// Configuration of a replica's process.
     ///
     /// # Errors
     /// Invalid input: there is no such port.

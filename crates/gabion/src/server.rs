@@ -51,8 +51,8 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     Ok(gabion_server::exit_code(&result))
 }
 
-/// What the data says: that of a node, or else that of `gabion up`, in which all is computed from
-/// the first port.
+/// Configuration in the data: that of a node, or else that of `gabion up`, in which all is computed
+/// from the first port.
 fn told(options: &ServerOptions) -> Result<Told> {
     if let Some(told) = hosted::told(&options.data, options.replica)? {
         return Ok(told);

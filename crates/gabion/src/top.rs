@@ -194,7 +194,7 @@ fn primary(rows: &[Row]) -> Option<&Row> {
     rows.iter().find(|row| row.role == "primary")
 }
 
-/// What the group does: commands, the time to acknowledgement, stalls.
+/// Line of the group: commands, the time to acknowledgement, stalls.
 fn group(rows: &[Row]) -> String {
     let commands: u64 = rows.iter().map(|row| row.commands_per_s).sum();
     let mut line = format!("ops/s {}", grouped(commands));

@@ -8,50 +8,34 @@
 
 #[path = "support/logged.rs"]
 mod logged;
+#[path = "support/processes.rs"]
+mod processes;
 
 use logged::{Logged, has_all};
+use processes::{Processes, node_file};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-const GABION: &str = env!("CARGO_BIN_EXE_gabion");
 const PATIENCE: Duration = Duration::from_secs(60);
 const NODES: [&str; 3] = ["d", "e", "f"];
 
-/// An etcd of one member, controllers `a` and `b`, nodes; all are gone at the end.
+/// An etcd of one member, controllers `a` and `b`, nodes.
 struct Place {
-    dir: PathBuf,
-    running: BTreeMap<String, Child>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.running.values_mut().for_each(|child| drop(child.kill()));
-        self.running.values_mut().for_each(|child| drop(child.wait()));
-        if std::thread::panicking() {
-            for name in self.running.keys() {
-                eprintln!("── {name}\n{}", self.log(name));
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
+    processes: Processes,
 }
 
 impl Place {
     fn new() -> Self {
         let pid = std::process::id();
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("controllers-{pid}"));
-        std::fs::create_dir_all(&dir).unwrap();
-        let mut place = Self { dir, running: BTreeMap::new() };
+        let mut place = Self { processes: Processes::new(dir) };
         let program = std::env::var("GABION_ETCD").expect("GABION_ETCD names etcd's program");
         let url = |port: u16| format!("http://{}", place.address("etcd", port));
         let (client, peer) = (url(2379), url(2380));
-        let data = place.dir.join("etcd-data");
+        let data = place.processes.dir.join("etcd-data");
         let args = [
             format!("--data-dir={}", data.display()),
             format!("--listen-client-urls={client}"),
@@ -61,36 +45,22 @@ impl Place {
             format!("--initial-cluster=default={peer}"),
             "--log-level=error".to_owned(),
         ];
-        place.start("etcd", Command::new(program).args(args));
+        place.processes.start("etcd", Command::new(program).args(args));
         for name in ["a", "b"] {
-            let data = place.dir.join(format!("data-{name}"));
-            place.write(
-                name,
-                &format!(
-                    "data = \"{}\"\nlisten = \"{}\"\nstore = \"etcd://{}/test\"\n",
-                    data.display(),
-                    place.address(name, 7400),
-                    place.address("etcd", 2379)
-                ),
+            let data = place.processes.dir.join(format!("data-{name}"));
+            let text = format!(
+                "data = \"{}\"\nlisten = \"{}\"\nstore = \"etcd://{}/test\"\n",
+                data.display(),
+                place.address(name, 7400),
+                place.address("etcd", 2379)
             );
+            place.processes.write(&format!("{name}.toml"), &text);
         }
         for name in NODES {
-            let data = place.dir.join(format!("data-{name}"));
-            let at = |port| place.address(name, port);
-            place.write(
-                name,
-                &format!(
-                    "name = \"{name}\"\ndata = \"{}\"\ncontrollers = [\"{}\", \"{}\"]\n\
-                     pool_size = \"256MiB\"\nclients.listen = \"{}\"\nmembers.listen = \"{}\"\n\
-                     targets.listen = \"{}\"\n",
-                    data.display(),
-                    place.address("a", 7400),
-                    place.address("b", 7400),
-                    at(6379),
-                    at(6479),
-                    at(6579)
-                ),
-            );
+            let data = place.processes.dir.join(format!("data-{name}"));
+            let controllers = ["a", "b"].map(|name| place.address(name, 7400));
+            let text = node_file(name, &data, &controllers, place.address(name, 0).ip());
+            place.processes.write(&format!("{name}.toml"), &text);
         }
         place
     }
@@ -101,66 +71,38 @@ impl Place {
         ([127, 32 + (std::process::id() % 192) as u8, 201, host], port).into()
     }
 
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.dir.join(format!("{name}.toml")), text).unwrap();
-    }
-
-    fn start(&mut self, name: &str, command: &mut Command) {
-        let log = self.dir.join(format!("{name}.log"));
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        let command = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.running.insert(name.to_owned(), command.spawn().unwrap());
-    }
-
     fn gabion(&mut self, role: &str, name: &str) {
-        let config = self.dir.join(format!("{name}.toml"));
-        self.start(name, Command::new(GABION).arg(role).arg("--config").arg(config));
+        self.processes.gabion(role, name);
     }
 
     fn kill(&mut self, name: &str) {
-        let mut child = self.running.remove(name).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        self.processes.kill(name);
     }
 
     fn signal(&self, name: &str, signal: Signal) {
-        let pid = Pid::from_raw(self.running[name].id().cast_signed()).unwrap();
+        let pid = Pid::from_child(&self.processes.running[name]);
         kill_process(pid, signal).unwrap();
-    }
-
-    fn log(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
     }
 
     /// A command to a controller, and its answer.
     fn ask(&self, controller: &str, words: &[&str]) -> Output {
-        let address = self.address(controller, 7400).to_string();
-        let mut command = Command::new(GABION);
-        command.args(words).args(["--controller", &address]).stdin(Stdio::null());
-        command.output().unwrap()
+        processes::ask(self.address(controller, 7400), words)
     }
 
-    fn json(&self, controller: &str, words: &[&str]) -> Value {
-        let output = self.ask(controller, &[words, &["--json"]].concat());
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
-    }
-
-    /// How many nodes a controller hears.
     fn nodes_here(&self, controller: &str) -> usize {
-        let listed = self.json(controller, &["node", "list"])["nodes"].take();
-        let listed = listed.as_array().cloned().unwrap_or_default();
-        listed.iter().filter(|node| node["here"] == true).count()
+        processes::nodes_here(self.address(controller, 7400))
     }
 
     /// The full members of the group, by a controller.
     fn full(&self, controller: &str) -> usize {
-        let listed = self.json(controller, &["group", "list"])["groups"].take();
+        let controller = self.address(controller, 7400);
+        let listed = processes::json(controller, &["group", "list"])["groups"].take();
         listed[0]["full"].as_array().map_or(0, Vec::len)
     }
 
     /// How often a controller has said this.
     fn said(&self, name: &str, text: &str) -> usize {
-        self.log(name).matches(text).count()
+        self.processes.log(name).matches(text).count()
     }
 }
 

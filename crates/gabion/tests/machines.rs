@@ -8,37 +8,25 @@
 
 #[path = "support/logged.rs"]
 mod logged;
+#[path = "support/processes.rs"]
+mod processes;
 
 use logged::{Logged, has_all};
+use processes::{GABION, Processes, ask, nodes_here};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
 
-const GABION: &str = env!("CARGO_BIN_EXE_gabion");
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A controller, nodes, and their directory; all are gone at the end.
+/// A controller and nodes.
 struct Machines {
-    dir: PathBuf,
+    processes: Processes,
     /// The second and third number of all addresses: those of this test alone.
     net: (u8, u8),
-    running: BTreeMap<String, Child>,
-}
-
-impl Drop for Machines {
-    fn drop(&mut self) {
-        self.running.values_mut().for_each(|child| drop(child.kill()));
-        self.running.values_mut().for_each(|child| drop(child.wait()));
-        if std::thread::panicking() {
-            self.say_logs();
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
 }
 
 impl Machines {
@@ -46,22 +34,18 @@ impl Machines {
     fn new(test: u8, nodes: &[&str]) -> Self {
         let pid = std::process::id();
         let dir = std::env::temp_dir().join(format!("gabion-machines-{pid}-{test}"));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
         let net = (32 + (pid % 192) as u8, test);
-        let mut machines = Self { dir, net, running: BTreeMap::new() };
+        let mut machines = Self { processes: Processes::new(dir), net };
         let text = format!(
             "data = \"{}\"\nlisten = \"{}\"\n",
-            machines.dir.join("control-data").display(),
+            machines.processes.dir.join("control-data").display(),
             machines.controller()
         );
         machines.write("controller.toml", &text);
         machines.start("controller");
         nodes.iter().for_each(|node| machines.add(node));
         machines.wait("all nodes are here", |machines| {
-            let listed = machines.json(&["node", "list"])["nodes"].take();
-            let listed = listed.as_array().cloned().unwrap_or_default();
-            listed.iter().filter(|node| node["here"] == true).count() == nodes.len()
+            nodes_here(machines.controller()) == nodes.len()
         });
         machines
     }
@@ -70,17 +54,17 @@ impl Machines {
         ([127, self.net.0, self.net.1, 1], 7400).into()
     }
 
-    /// Where a node's clients come; nodes have one letter.
+    /// Address of a node for clients; names of nodes have one letter.
     fn clients(&self, node: &str) -> SocketAddr {
         ([127, self.net.0, self.net.1, node.as_bytes()[0]], 6379).into()
     }
 
     fn data(&self, node: &str) -> PathBuf {
-        self.dir.join(format!("data-{node}"))
+        self.processes.dir.join(format!("data-{node}"))
     }
 
     fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.dir.join(name), text).unwrap();
+        self.processes.write(name, text);
     }
 
     /// Starts a node with a configuration of its own.
@@ -92,39 +76,22 @@ impl Machines {
     /// The file of a node; its data may be another's.
     fn node_file(&self, node: &str, data: &str) -> String {
         let ip = self.clients(node).ip();
-        format!(
-            "name = \"{node}\"\ndata = \"{}\"\ncontrollers = [\"{}\"]\npool_size = \"256MiB\"\n\
-             clients.listen = \"{ip}:6379\"\nmembers.listen = \"{ip}:6479\"\n\
-             targets.listen = \"{ip}:6579\"\n",
-            self.data(data).display(),
-            self.controller()
-        )
+        processes::node_file(node, &self.data(data), &[self.controller()], ip)
     }
 
     fn start(&mut self, name: &str) {
-        let command = if name == "controller" { "controller" } else { "node" };
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.join(format!("{name}.log")))
-            .unwrap();
-        let child = Command::new(GABION)
-            .arg(command)
-            .arg("--config")
-            .arg(self.dir.join(format!("{name}.toml")))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.running.insert(name.to_owned(), child);
+        let role = if name == "controller" { "controller" } else { "node" };
+        self.processes.gabion(role, name);
+    }
+
+    /// Waits until a process has ended by itself.
+    fn ended(&mut self, name: &str) -> ExitStatus {
+        self.processes.running.get_mut(name).unwrap().wait().unwrap()
     }
 
     /// `kill -9`, and waits until the process is gone.
     fn kill(&mut self, name: &str) {
-        let mut child = self.running.remove(name).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        self.processes.kill(name);
     }
 
     /// The same for a node that a controller looks after, until that has left it out.
@@ -137,26 +104,12 @@ impl Machines {
     }
 
     fn log(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
-    }
-
-    fn say_logs(&self) {
-        for entry in std::fs::read_dir(&self.dir).unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            if let Some(name) = name.strip_suffix(".log") {
-                eprintln!("── {name}\n{}", self.log(name));
-            }
-        }
+        self.processes.log(name)
     }
 
     /// A command that asks the controller.
     fn run(&self, words: &[&str]) -> Output {
-        Command::new(GABION)
-            .args(words)
-            .args(["--controller", &self.controller().to_string()])
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        ask(self.controller(), words)
     }
 
     fn succeeds(&self, words: &[&str]) -> String {
@@ -172,8 +125,7 @@ impl Machines {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        let output = self.run(&[words, &["--json"]].concat());
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+        processes::json(self.controller(), words)
     }
 
     fn group(&self) -> Value {
@@ -311,7 +263,7 @@ fn a_disk_that_is_empty_or_older_is_filled_and_one_of_another_node_is_refused() 
 
     // A copy of the disk from before, after the others went on.
     machines.lose("c");
-    let copy = machines.dir.join("copy");
+    let copy = machines.processes.dir.join("copy");
     let copied = Command::new("cp").arg("-a").arg(machines.data("c")).arg(&copy).status().unwrap();
     assert!(copied.success());
     machines.start("c");
@@ -328,7 +280,7 @@ fn a_disk_that_is_empty_or_older_is_filled_and_one_of_another_node_is_refused() 
     machines.kill("c");
     machines.write("b.toml", &machines.node_file("b", "c"));
     machines.start("b");
-    let ended = machines.running.get_mut("b").unwrap().wait().unwrap();
+    let ended = machines.ended("b");
     assert_eq!(ended.code(), Some(2));
     let log = machines.log("b");
     assert!(log.contains("belongs to node c, and name is b: it is another node's disk"), "{log}");
@@ -338,12 +290,12 @@ fn a_disk_that_is_empty_or_older_is_filled_and_one_of_another_node_is_refused() 
         let group = list.find(|it| it.file_name().to_string_lossy().starts_with("group-")).unwrap();
         group.path()
     });
-    let away = machines.dir.join("away");
+    let away = machines.processes.dir.join("away");
     std::fs::rename(&ours, &away).unwrap();
     let copied = Command::new("cp").arg("-a").arg(&theirs).arg(&ours).status().unwrap();
     assert!(copied.success());
     machines.start("b");
-    assert_eq!(machines.running.get_mut("b").unwrap().wait().unwrap().code(), Some(2));
+    assert_eq!(machines.ended("b").code(), Some(2));
     assert!(machines.log("b").contains("was made by node"), "{}", machines.log("b"));
     std::fs::remove_dir_all(&ours).unwrap();
     std::fs::rename(&away, &ours).unwrap();
@@ -406,7 +358,7 @@ fn members_come_and_go_by_the_names_of_their_nodes_and_a_drained_node_holds_noth
 fn files_are_checked_and_what_cannot_be_is_refused_in_one_line_before_anything_is_made() {
     let mut machines = Machines::new(5, &["a"]);
     let check = |command: &str, file: &str| {
-        let path = machines.dir.join(file);
+        let path = machines.processes.dir.join(file);
         let output =
             Command::new(GABION).args([command, "--check", "--config"]).arg(path).output().unwrap();
         (output.status.code(), said(&output))
@@ -432,7 +384,7 @@ fn files_are_checked_and_what_cannot_be_is_refused_in_one_line_before_anything_i
     let _held = std::net::TcpListener::bind(machines.clients("a")).unwrap();
     machines.write("e.toml", &taken);
     machines.start("e");
-    assert_eq!(machines.running.get_mut("e").unwrap().wait().unwrap().code(), Some(2));
+    assert_eq!(machines.ended("e").code(), Some(2));
     let log = machines.log("e");
     assert!(log.contains("clients.listen is") && log.contains("cannot be listened on"), "{log}");
     for (words, part) in [

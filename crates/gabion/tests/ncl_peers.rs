@@ -160,7 +160,7 @@ impl House {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// What the status says of the only application.
+    /// Status of the only application.
     fn application(&self) -> Value {
         self.status()["applications"][0].clone()
     }

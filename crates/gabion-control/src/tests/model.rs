@@ -357,8 +357,8 @@ impl World {
         self.acknowledged.insert(self.next_write);
     }
 
-    /// Whoever may answer reads has every write that was ever acknowledged: the last full member of
-    /// its view, while every other full one promises that it acts in no newer view.
+    /// The reader of a view, its last full member, has every write that was ever acknowledged, as
+    /// long as every other full one promises that it acts in no newer view.
     fn read(&mut self) {
         for replica in self.replicas.values() {
             let id = replica.me.replica;

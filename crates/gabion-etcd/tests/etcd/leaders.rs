@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What etcd takes beyond a lease to end it, and a watch to tell.
+/// Time that etcd takes beyond a lease to end it, and a watch to tell.
 const LATE: Duration = Duration::from_millis(1_500);
 
 fn version_of(store: &mut EtcdStore, name: &str) -> Version {

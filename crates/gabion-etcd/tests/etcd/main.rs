@@ -31,7 +31,7 @@ fn lead(store: &mut EtcdStore, who: &str) -> Leadership {
     }
 }
 
-/// What became of many additions to one counter.
+/// Outcomes of many additions to one counter.
 #[derive(Debug, Default, Clone, Copy)]
 struct Tally {
     stored: u64,

@@ -153,7 +153,7 @@ pub(crate) fn signal_to(child: &Child, signal: Signal) {
 impl Drop for Etcd {
     fn drop(&mut self) {
         (0..self.members.len()).for_each(|at| self.kill(at));
-        // What a failed test leaves is looked at.
+        // The files of a failed test stay, to be looked at.
         if !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.dir);
         }

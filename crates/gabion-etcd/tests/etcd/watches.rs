@@ -7,7 +7,7 @@ use gabion_etcd::{Change, EtcdStore, Watch};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What the changes of a watch add up to.
+/// Sum of the changes of a watch.
 pub(crate) struct Mirror {
     watch: Watch,
     names: BTreeMap<String, Versioned>,

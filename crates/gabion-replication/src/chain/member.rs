@@ -291,8 +291,8 @@ impl Chain {
     }
 
     /// The tail may answer reads once it has all records acknowledged before it (re)joined: a head
-    /// that is the only full member has them. Where the view waits for others, nothing that it
-    /// lacks can come, nor may it have more.
+    /// that is the only full member has them. If the view waits for others, nothing that it lacks
+    /// can come, nor may it have more.
     pub(super) fn become_readable(&mut self) {
         let (is_tail, is_head) = (self.is_reader(), self.index == 0);
         let is_early = self.planted.has(Mutant::ReadableAtOnce);

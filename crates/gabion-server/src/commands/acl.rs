@@ -10,8 +10,8 @@
 //! - [`rules`]: the rules of a user. - [`log`]: ACL LOG.
 //! - [`users`]: all users, their passwords and their file.
 //!
-//! What a request may do is asked at the node of its client alone. A script takes the rights of its
-//! user with it to where it runs, as its commands are known there.
+//! The node of its client alone checks a request. A script takes the rights of its user with it to
+//! where it runs, as its commands are known there.
 
 pub(crate) mod log;
 pub(crate) mod rules;
@@ -346,7 +346,7 @@ impl Commands {
     }
 }
 
-/// Why something is denied, in Redis's words. Which key it was is for those alone who ask about it.
+/// Reason of a denial, in Redis's words. The key is named only to those who ask about it.
 pub(crate) fn told(user: &[u8], denied: &Denied, names_key: bool) -> String {
     let user = errors::shown(user);
     match denied {

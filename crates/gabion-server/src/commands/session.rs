@@ -74,7 +74,7 @@ pub(crate) struct Client {
     pub(crate) name: RefCell<Bytes>,
     pub(crate) library_name: RefCell<Bytes>,
     pub(crate) library_version: RefCell<Bytes>,
-    /// Who it is.
+    /// Its user.
     pub(crate) user: RefCell<Rc<User>>,
     pub(crate) no_evict: Cell<bool>,
     pub(crate) no_touch: Cell<bool>,

@@ -210,7 +210,7 @@ fn redacted(call: &Call) -> impl Iterator<Item = Bytes> {
         Id::Auth => 1..3,
         Id::Hello => place(b"auth") + 1..place(b"auth") + 3,
         Id::Acl if is(1, b"setuser") => 3..args.len(),
-        // Whatever stands beside a password.
+        // Everything that stands beside a password.
         Id::Config if is(1, b"set") && place(b"requirepass") < args.len() => 2..args.len(),
         _ => 0..0,
     };

@@ -422,7 +422,9 @@ table! {
         "Chooses the version of the protocol."
         "Not inside MULTI. AUTH as below. Roles: see below.";
     Auth "auth" -2 Local ["noscript" "loading" "stale" "fast" "no_auth"] (0 0 0) "1.0.0" "connection"
-        "Authenticates the connection." "`AUTH [user] password`, see `security.md`. While no password is set the user `default` is let in with any, and a password without a user is refused, as in Redis.";
+        "Authenticates the connection."
+        "`AUTH [user] password`, see `security.md`. While no password is set the user `default` is \
+         let in with any, and a password without a user is refused, as in Redis.";
     Client "client" -2 Local ["noscript" "loading" "stale"] (0 0 0) "2.4.0" "connection"
         "What is known of this and other connections."
         "All but PAUSE (clients of other nodes would go on), TRACKING ON and CACHING. KILL and LIST are about this node's connections. Names are at most 1,024 bytes.";
@@ -463,7 +465,9 @@ table! {
     Slowlog "slowlog" -2 Local [] (0 0 0) "2.2.12" "server"
         "Returns the commands that took long." "GET, LEN, RESET, HELP; see below.";
     Acl "acl" -2 Local [] (0 0 0) "6.0.0" "server"
-        "Describes and changes users." "CAT, DELUSER, DRYRUN, GENPASS, GETUSER, LIST, LOAD, LOG, SAVE, SETUSER, USERS, WHOAMI, HELP: Redis 7's rules, see `security.md`. LOAD and SAVE take `--aclfile`.";
+        "Describes and changes users."
+        "CAT, DELUSER, DRYRUN, GENPASS, GETUSER, LIST, LOAD, LOG, SAVE, SETUSER, USERS, WHOAMI, \
+         HELP: Redis 7's rules, see `security.md`. LOAD and SAVE take `--aclfile`.";
     Cluster "cluster" -2 Local [] (0 0 0) "3.0.0" "server"
         "Is for clusters." "Refused in Redis's words: cluster support is disabled.";
     Latency "latency" -2 Local [] (0 0 0) "2.8.13" "server"

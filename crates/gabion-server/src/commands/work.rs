@@ -94,7 +94,7 @@ impl Call {
         self.row as usize
     }
 
-    /// What the user of a script may do, if that is not everything.
+    /// Rights of a script's user, if they are not all.
     pub(crate) fn rights(&self) -> Option<&Rc<Rights>> {
         self.rights.as_ref()
     }

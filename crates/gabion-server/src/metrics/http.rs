@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Everything that a stranger could ask for too much of is bounded: connections, bytes of a head,
-//! the time that a connection lives, and how often a page is made. Whoever comes when all places
-//! are taken gets the place of the oldest, so those who send nothing keep no scraper out. All
-//! share one page while it is fresh.
+//! the time that a connection lives, and how often a page is made. A connection that comes when
+//! all places are taken gets the place of the oldest, so those that send nothing keep no scraper
+//! out. All share one page while it is fresh.
 
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_host::jobs::thread;
@@ -132,7 +132,7 @@ struct Connection {
     stream: TcpStream,
     since: Instant,
     input: Vec<u8>,
-    /// What is sent, and how much of it was.
+    /// The answer, how much of it was sent, and its length.
     output: Option<(Answer, usize, usize)>,
 }
 
@@ -279,7 +279,7 @@ impl Connection {
         if sent < len {
             return Ok(false);
         }
-        // What it still sends would have the system take the answer back.
+        // Unread input would have the system take the answer back.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let _ = self.stream.read(&mut [0; HEAD_LEN_MAX]);
         Ok(true)

@@ -44,7 +44,7 @@ pub(crate) struct Refused {
     pub(crate) queue: Cell<u64>,
 }
 
-/// What a service keeps for its metrics, and its door for them.
+/// Numbers that a service keeps for scrapers alone, and their door.
 pub(crate) struct Metrics {
     /// Requests of the door's thread for a page.
     wanted: Receiver<Sender<String>>,

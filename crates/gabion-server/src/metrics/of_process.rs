@@ -21,7 +21,7 @@ pub(super) fn page() -> String {
     page.finish()
 }
 
-/// What any process tells of itself: version, processor time, memory, descriptors, its start.
+/// Metrics of any process: version, processor time, memory, descriptors, its start.
 pub fn write(page: &mut Page) {
     let version = env!("CARGO_PKG_VERSION");
     page.family("gabion_build_info", Kind::Gauge, "The version of this process.")

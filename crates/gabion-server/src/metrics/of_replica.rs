@@ -13,7 +13,7 @@ const GAUGE: Kind = Kind::Gauge;
 
 /// Its roles, of which it has one.
 const ROLES: [&str; 5] = ["primary", "middle", "tail", "filling", "left out"];
-/// What may become of a ring that was lost.
+/// Fates of a ring that was lost.
 const FATES: [&str; 3] = ["open", "taken-over", "gone"];
 
 /// The whole page. While the replica is opened again, that alone and what its door knows.

@@ -81,7 +81,7 @@ fn parse(page: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// What Prometheus's conventions ask for, and what a histogram is.
+/// Checks a family against Prometheus's conventions, and that a histogram is one.
 fn check(name: &str, family: &Family) {
     assert!(name.starts_with("gabion_") || name.starts_with("process_"), "{name}");
     for unit in ["_ms", "_us", "_ns", "_kib", "_mib", "_percent"] {

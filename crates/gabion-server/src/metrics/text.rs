@@ -12,7 +12,7 @@
 use super::latencies::{BUCKETS, bounds};
 use core::fmt::Write as _;
 
-/// What kind of number a family has.
+/// Kind of a family's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows, until the process ends or somebody resets it.

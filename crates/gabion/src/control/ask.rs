@@ -20,7 +20,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Events that `status` shows.
 const EVENTS_SHOWN: usize = 5;
 
-/// Whom a command asks.
+/// The controller that a command asks.
 pub(crate) enum Source {
     /// The controller within the `up` of this data.
     Up(PathBuf),

@@ -1,4 +1,4 @@
-//! What the controller sees, for Prometheus.
+//! The controller's metrics, for Prometheus.
 
 use super::driver::Handle;
 use super::socket::state;

@@ -15,15 +15,14 @@ use super::driver::{Handle, spawn};
 use super::socket_path;
 use crate::cluster::failed;
 use crate::filling;
-use crate::owned::{in_the_way, remove_socket};
+use crate::owned;
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::{Command, Controller, GroupStatus, Moment, ReplicaStatus};
 use serde_json::{Value, json};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,14 +44,8 @@ impl Socket {
     /// Invalid input when something else has the name; I/O.
     pub(super) fn open(dir: &Path, controller: Handle, group: GroupId) -> Result<Self> {
         let path = socket_path(dir);
-        if !remove_socket(&path)? {
-            return Err(in_the_way(&path, "no socket, or one on which somebody listens"));
-        }
         let directory = File::open(dir).map_err(|e| failed(dir, "cannot be opened", e))?;
-        let listener = UnixListener::bind(short_path(&directory))
-            .map_err(|e| failed(&path, "cannot be listened on", e))?;
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600))
-            .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
+        let listener = owned::listen(&path, Path::new(&short_path(&directory)))?;
         spawn("gabion-asked", move || {
             for stream in listener.incoming().flatten() {
                 // A client that asks nothing, or reads no answer, is not waited for.

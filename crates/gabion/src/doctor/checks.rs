@@ -26,7 +26,7 @@ const CLOCKS: [&str; 5] =
 const DRIFT_MAX_PPM: f64 = 500.0;
 /// How long the clocks are compared.
 const DRIFT_FOR: Duration = Duration::from_millis(300);
-/// What a replica takes, caches at their defaults and nearly empty, and a little for jobs.
+/// Memory of a replica, caches at their defaults and nearly empty, and a little for jobs.
 const REPLICA_MEMORY: u64 = 768 * MIB;
 
 /// All of them but the ports.
@@ -154,15 +154,11 @@ fn huge_pages(enabled: &str) -> Check {
 
 /// The least of the machine's memory and the limits of the groups that this process is in.
 fn memory_limit() -> Option<u64> {
-    let total = read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = groups.lines().flat_map(limits_of).filter_map(|path| {
         read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok())
     });
-    limits.chain(total).min()
+    limits.chain(gabion_proc::machine_memory_bytes()).min()
 }
 
 /// The files with the limits of a line of `/proc/self/cgroup`, from the group up to the root.

@@ -24,7 +24,7 @@ const FLUSHING_MAX: Duration = Duration::from_secs(3);
 /// cache that forgets, has not reached anything.
 const SOLID_MIN: Duration = Duration::from_micros(30);
 /// Half a turn of a fast disk is 2 ms; a flush that waits for the platter waits for nearly that.
-/// What says that it turns may be a virtual disk, so a faster one is no proof.
+/// A virtual disk may say that it turns, so a faster flush of one is no proof.
 const TURNING_MIN: Duration = Duration::from_micros(1_500);
 /// Slower ones hold up writes whenever the log is flushed.
 const FLUSH_MAX: Duration = Duration::from_millis(20);

@@ -113,7 +113,7 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
     Ok(0)
 }
 
-/// Whom a group waits for that is made; none when all of it runs.
+/// The part of a new group that does not run yet; none when all of it runs.
 fn not_well(group: &Value) -> Option<String> {
     let replicas = group["replicas"].as_array()?;
     let is_well = |seat: &Value| {
@@ -130,7 +130,7 @@ fn not_well(group: &Value) -> Option<String> {
     Some(format!("replica {replica} on {} starts", first["node"].as_str().unwrap_or("?")))
 }
 
-/// Whom a group waits for that is being made.
+/// The node whose pool a new group waits for.
 fn not_made(controller: SocketAddr, options: &CreateOptions) -> Result<String> {
     let answer = ask(controller, &json!({ "do": "groups" }))?;
     let groups = answer["groups"].as_array().cloned().unwrap_or_default();

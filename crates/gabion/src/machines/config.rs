@@ -40,7 +40,7 @@ pub(crate) struct ControllerConfig {
     pub(crate) data: PathBuf,
     #[serde(default, deserialize_with = "store")]
     pub(crate) store: StoreChoice,
-    /// Where nodes and commands come.
+    /// Address for nodes and commands.
     pub(crate) listen: SocketAddr,
     /// In ms.
     #[serde(default = "replace_after", deserialize_with = "milliseconds")]

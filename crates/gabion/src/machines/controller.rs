@@ -7,11 +7,11 @@ mod leaders;
 use super::config::{ControllerConfig, StoreChoice};
 use super::registrar::{Names, Registrar};
 use super::registry::{GroupState, Registry};
-use super::{trust, wire};
+use super::{say, trust, wire};
 use crate::cluster::{self, Lock, failed};
 use crate::control::driver::{Driver, Setup, Watched, spawn};
 use crate::control::store::{DbStore, SharedStore, next_epoch, record_of};
-use crate::control::{self, AnyStore, STORE_LEN, founding_record, random_number};
+use crate::control::{AnyStore, STORE_LEN, founding_record, random_number};
 use crate::options::ControllerOptions;
 use crate::screen::put;
 use crate::signals;
@@ -66,11 +66,6 @@ fn say_end(signal: i32) {
 
 fn unwatched() -> Error {
     Error::io("the thread that watches signals is gone")
-}
-
-/// A line with its time.
-fn say(line: &str) {
-    put(&format!("{}  {line}\n", utc(control::unix_ms())));
 }
 
 /// `--check`: all that can be known without starting.
@@ -154,7 +149,7 @@ fn serve(
         }
         let (registrar, own, may_answer) = (registrar.clone(), count.clone(), may_answer.clone());
         let started = spawn("gabion-asked", move || {
-            // Whoever goes, or says nothing, is not waited for.
+            // An asker that goes, or says nothing, is not waited for.
             let _ = converse(&stream, &registrar, &may_answer);
             own.fetch_sub(1, Ordering::Relaxed);
         });

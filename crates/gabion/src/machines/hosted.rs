@@ -11,6 +11,7 @@
 
 use super::config::DoorAddresses;
 use super::registrar::{Make, Neighbour, Order, ReplicaWord};
+use super::{load_file, save_file};
 use crate::child::{Replica, anew};
 use crate::cluster::{self, Settings, failed, is_missing, replica_dir};
 use crate::control::unix_ms;
@@ -21,11 +22,11 @@ use gabion_server::{Addresses, Home, PeerAddress};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The version of `member.json`.
+const FILE: &str = "member.json";
+/// Its version.
 const FORMAT: u32 = 1;
 const DIRECTORY: &str = "group-";
 /// How long the controller's word counts that a group has enough without a replica: four times as
@@ -52,7 +53,7 @@ pub(crate) struct Member {
     runs: bool,
 }
 
-/// What a replica's process is told.
+/// Configuration of a replica's process.
 pub(crate) struct Told {
     pub(crate) settings: Settings,
     pub(crate) listen: DoorAddresses,
@@ -84,30 +85,11 @@ impl Member {
     /// # Errors
     /// Corruption for another file; unsupported for another version; I/O.
     fn load(base: &Path) -> Result<Option<Self>> {
-        let path = member_path(base);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(&path, "cannot be read", error)),
-        };
-        let member: Self = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::corruption(format!("{}: cannot be read: {error}", path.display()))
-        })?;
-        if member.format != FORMAT {
-            return Err(Error::unsupported(format!(
-                "{}: has format {}, this build knows {FORMAT}",
-                path.display(),
-                member.format
-            )));
-        }
-        Ok(Some(member))
+        load_file(&member_path(base), FORMAT, |member: &Self| member.format)
     }
 
     fn save(&self, base: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::invalid(format!("member.json cannot be written: {error}")))?;
-        let new = base.join("member.json.unfinished");
-        cluster::write_settings(&member_path(base), &new, &format!("{text}\n"))
+        save_file(base, FILE, self)
     }
 
     fn settings(&self) -> Result<Settings> {
@@ -117,10 +99,10 @@ impl Member {
 }
 
 fn member_path(base: &Path) -> PathBuf {
-    base.join("member.json")
+    base.join(FILE)
 }
 
-/// What the process of a replica that a node holds is told; none where the directory is no node's.
+/// Configuration of the process of a node's replica; none where the directory is no node's.
 ///
 /// # Errors
 /// As [`Member::load`]; invalid input for another replica than the directory's.
@@ -213,7 +195,7 @@ impl Hosted {
         list.into_iter().any(|entry| member_path(&entry.path()).is_file())
     }
 
-    /// Makes the files of a replica that is ordered. What an interrupted attempt left is put aside.
+    /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
     ///
     /// # Errors
     /// Unavailable where the replica has files elsewhere, or had, and its group cannot do without
@@ -303,7 +285,7 @@ impl Hosted {
         Ok(())
     }
 
-    /// What the controller is told.
+    /// Its word to the controller.
     pub(crate) fn word(&self) -> ReplicaWord {
         let Member { group, replica, .. } = self.member;
         let is_made = !is_missing(&self.base, replica);

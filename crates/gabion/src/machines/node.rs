@@ -14,18 +14,18 @@ use super::hosted::Hosted;
 use super::registrar::{Order, ReplicaWord};
 use super::registry::NodeRecord;
 use super::wire::Asker;
+use super::{load_file, save_file, say};
 use crate::child;
 use crate::cluster::{self, Lock, failed, free_by};
 use crate::control::driver::spawn;
-use crate::control::{random_number, unix_ms};
+use crate::control::random_number;
 use crate::options::NodeRunOptions;
 use crate::screen::put;
 use crate::signals;
-use crate::units::{size, utc};
+use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -38,7 +38,8 @@ const TICK: Duration = Duration::from_millis(100);
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How long doors of a process that was just killed may stay occupied.
 const DOORS_MAX: Duration = Duration::from_secs(2);
-/// The version of `node.json`.
+const FILE: &str = "node.json";
+/// Its version.
 const FORMAT: u32 = 1;
 
 /// `node.json`: the node that a directory belongs to.
@@ -79,11 +80,6 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
         node.config.listen().clients
     ));
     node.run(&inbox)
-}
-
-/// A line with its time.
-fn say(line: &str) {
-    put(&format!("{}  {line}\n", utc(unix_ms())));
 }
 
 /// `--check`: all that can be known without starting.
@@ -131,22 +127,7 @@ fn check_doors(listen: DoorAddresses) -> Result<()> {
 
 impl Identity {
     fn load(data: &Path) -> Result<Option<Self>> {
-        let path = identity_path(data);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(&path, "cannot be read", error)),
-        };
-        let found: Self = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::corruption(format!("{}: cannot be read: {error}", path.display()))
-        })?;
-        match found.format {
-            FORMAT => Ok(Some(found)),
-            format => Err(Error::unsupported(format!(
-                "{}: has format {format}, this build knows {FORMAT}",
-                path.display()
-            ))),
-        }
+        load_file(&data.join(FILE), FORMAT, |found: &Self| found.format)
     }
 
     fn load_or_make(config: &NodeConfig) -> Result<Self> {
@@ -178,15 +159,8 @@ impl Identity {
     }
 
     fn save(&self, data: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::invalid(format!("node.json cannot be written: {error}")))?;
-        let new = data.join("node.json.unfinished");
-        cluster::write_settings(&identity_path(data), &new, &format!("{text}\n"))
+        save_file(data, FILE, self)
     }
-}
-
-fn identity_path(data: &Path) -> PathBuf {
-    data.join("node.json")
 }
 
 /// The events that the main thread waits for.

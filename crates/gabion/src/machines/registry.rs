@@ -148,7 +148,7 @@ impl GroupSpec {
         replica
     }
 
-    /// What is fixed of the group.
+    /// The group's settings, which never change.
     ///
     /// # Errors
     /// Unsupported for settings of another version.

@@ -8,7 +8,7 @@
 //!   refused: {"ok": false, "kind": "busy", "error": "…"}
 //! ```
 //!
-//! Both ends bound a line before they read it. What the fields mean stands at the types that they
+//! Both ends bound a line before they read it. The fields are described at the types that they
 //! are read as, in [`super::registry`] and [`super::registrar`].
 
 use super::trust;
@@ -81,7 +81,7 @@ pub(crate) fn accepted(answer: Value) -> Result<Value> {
     Err(Error::new(kind, answer["error"].as_str().unwrap_or("no reason is given").to_owned()))
 }
 
-/// What is answered to a question that failed.
+/// Answer to a question that failed.
 pub(crate) fn refusal(error: &Error) -> Value {
     let kind = match error.kind() {
         ErrorKind::Busy => "busy",

@@ -113,7 +113,7 @@ fn keep_registered(server: &PeerServer, mut registrar: Registrar, ended: Receive
             said = Some(word);
         }
         if ended.recv_timeout(REGISTER_EVERY) != Err(RecvTimeoutError::Timeout) {
-            // Whoever asks for it meanwhile finds nobody.
+            // A client that asks for it meanwhile finds nobody.
             let _ = registrar.withdraw();
             return;
         }
@@ -155,7 +155,7 @@ fn check(options: &PeerOptions) -> Result<()> {
     if options.memory < MEMORY_MIN {
         return Err(Error::invalid(format!("--memory {}: 1MiB or more is valid", options.memory)));
     }
-    if let Some(total) = machine_memory()
+    if let Some(total) = gabion_proc::machine_memory_bytes()
         && options.memory > total
     {
         return Err(Error::invalid(format!(
@@ -171,14 +171,6 @@ fn check(options: &PeerOptions) -> Result<()> {
         )));
     }
     check_listen(options.listen, options.token_file.is_some())
-}
-
-/// Bytes of memory of this machine, where the kernel tells.
-fn machine_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// Each region is an open file, and most shells allow a thousand.

@@ -1,14 +1,13 @@
-//! What processes of near-compute logs have in common: sockets, signals, tokens.
+//! Sockets, signals and tokens, for all processes of near-compute logs.
 
 use crate::cluster::failed;
-use crate::owned::{in_the_way, remove_socket};
+use crate::owned;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::remote::message::TOKEN_LEN_MAX;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -93,13 +92,7 @@ impl SocketFile {
                 path.display()
             )));
         }
-        if !remove_socket(&path)? {
-            return Err(in_the_way(&path, "no socket, or one on which somebody listens"));
-        }
-        let listener =
-            UnixListener::bind(&path).map_err(|e| failed(&path, "cannot be listened on", e))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-            .map_err(|e| failed(&path, "cannot be kept for its owner", e))?;
+        let listener = owned::listen(&path, &path)?;
         Ok(Self { path, listener })
     }
 }

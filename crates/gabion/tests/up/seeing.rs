@@ -1,4 +1,4 @@
-//! What operators see: `/metrics` of every process, and the rules and the dashboard on it.
+//! Views for operators: `/metrics` of every process, and the rules and the dashboard on it.
 
 use super::{PATIENCE, Place, said};
 use serde_json::Value;
@@ -154,8 +154,9 @@ fn every_alert_says_how_long_it_waits_and_what_to_do() {
         {
             assert!(rule.contains(part), "{name}: no `{}`", part.trim());
         }
-        let todo = rule.split("          description: ").nth(1).expect("a description");
-        assert!(todo.contains("Do: ") && todo.trim_end().ends_with(".\""), "{name}: {todo}");
+        let todo = rule.split("          description: >-\n").nth(1).expect("a description");
+        let todo = todo.trim();
+        assert!(todo.starts_with("Do: ") && todo.ends_with('.'), "{name}: {todo}");
     }
 }
 

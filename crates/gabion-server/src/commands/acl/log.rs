@@ -14,7 +14,7 @@ const SAME_US: u64 = 60_000_000;
 /// Bytes of an object or a name that are kept.
 const TEXT_LEN_MAX: usize = 256;
 
-/// Where something was denied.
+/// Context in which something was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Toplevel,

@@ -107,7 +107,7 @@ impl Selector {
     /// Applies one rule.
     ///
     /// # Errors
-    /// What is wrong with it, in Redis's words; nothing has changed.
+    /// The fault of the rule, in Redis's words; nothing has changed.
     pub(crate) fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
         match &rule.to_ascii_lowercase()[..] {
             b"allkeys" | b"~*" => {
@@ -331,8 +331,8 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Whether a request is within the rules of one of the selectors. Where none is, a key is named
-    /// rather than the command, as that has come further.
+    /// Whether a request is within the rules of one of the selectors. If it is not, a key is named
+    /// rather than the command, as keys are checked after the command.
     pub(crate) fn check(&self, call: &Call) -> Result<(), Denied> {
         check_all(&self.selectors, call)
     }

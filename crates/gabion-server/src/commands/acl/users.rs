@@ -44,7 +44,7 @@ pub(crate) fn hash(password: &[u8]) -> Hash {
     hex
 }
 
-/// What is set of a user.
+/// Settings of a user.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) is_on: bool,
@@ -76,7 +76,7 @@ impl Body {
     /// Has this password alone, or needs none where it is empty.
     ///
     /// # Errors
-    /// Where the rules would be too long with it.
+    /// The rules would be too long with it.
     fn require(&mut self, password: &[u8]) -> Result<(), &'static str> {
         self.apply(b"resetpass")?;
         match password.is_empty() {
@@ -89,7 +89,7 @@ impl Body {
     /// Applies one rule.
     ///
     /// # Errors
-    /// What is wrong with it, in Redis's words.
+    /// The fault of the rule, in Redis's words.
     pub(crate) fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
         match &rule.to_ascii_lowercase()[..] {
             b"on" => self.is_on = true,
@@ -227,7 +227,7 @@ impl User {
         check_all(&self.body.borrow().selectors, call)
     }
 
-    /// What goes with a script; none where nothing is to be asked.
+    /// Rights that go with a script; none if nothing is to be checked.
     pub(crate) fn rights(&self) -> Option<Rc<Rights>> {
         let selectors = || self.body.borrow().selectors.clone();
         let rights = || Rights { user: self.name.clone(), selectors: selectors() };
@@ -306,7 +306,7 @@ impl Users {
         self.users.borrow().values().cloned().collect()
     }
 
-    /// Who a connection is that has not said who it is.
+    /// The user of a connection that has not said who it is.
     pub(crate) fn of_stranger(&self) -> Rc<User> {
         let default = self.get(DEFAULT);
         let is_open = |user: &Rc<User>| {
@@ -361,7 +361,7 @@ impl Users {
     /// `requirepass`: the password of `default`, or none.
     ///
     /// # Errors
-    /// Where the user's rules would be too long with it.
+    /// The user's rules would be too long with it.
     pub(crate) fn set_password(&self, password: &[u8]) -> Result<(), &'static str> {
         let default = self.get(DEFAULT);
         let mut body = default.as_ref().map_or_else(Body::open, |user| user.body());

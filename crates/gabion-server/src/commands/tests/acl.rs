@@ -81,7 +81,7 @@ fn a_user_has_the_commands_that_rules_give_in_their_order() {
         ("CLIENT SETNAME x", &no_command("u", "client|setname")),
         ("PING", "+PONG\r\n"),
     ]);
-    // What always goes, as in Redis.
+    // AUTH always goes, as in Redis.
     let mut client = user(&node, "nocommands");
     client.script(&[("AUTH u p", "+OK\r\n"), ("PING", &no_command("u", "ping"))]);
 }

@@ -10,10 +10,10 @@
 //! controller that does not know yet that it leads no more has its swaps refused by etcd, and its
 //! answers held back by its lease.
 
-use super::{open, say, say_end, serve, unwatched};
+use super::{open, say_end, serve, unwatched};
 use crate::control::driver::spawn;
 use crate::machines::config::ControllerConfig;
-use crate::machines::trust;
+use crate::machines::{say, trust};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_etcd::{EtcdStore, EtcdUrl, Leadership, Led};
 use std::net::TcpStream;

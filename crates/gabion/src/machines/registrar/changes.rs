@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! Changes that operators ask for.
 
 use super::*;
 use crate::cluster::REPLICAS_MAX;
@@ -92,7 +92,7 @@ impl Registrar {
         socket::answer(&asked, &self.driver, group)
     }
 
-    /// Gives a node a replica of a group. Whoever asked asks again until that runs.
+    /// Gives a node a replica of a group. The command asks again until that runs.
     fn seat(
         &self,
         inner: &mut Inner,
@@ -356,7 +356,7 @@ fn check_apart(others: &[&NodeRecord], node: &NodeRecord, may_share: bool) -> Re
     }
 }
 
-/// What is fixed of a group that is made on these nodes.
+/// Settings of a group that is made on these nodes: they never change.
 fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
     let number = |name: &str| match &question[name] {
         Value::Null => Ok(None),

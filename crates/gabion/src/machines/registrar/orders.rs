@@ -13,7 +13,7 @@ pub(crate) struct Order {
     /// The group's name.
     pub(crate) name: String,
     pub(crate) replica: u32,
-    /// What is fixed of the group.
+    /// The group's settings, which never change.
     pub(crate) settings: Value,
     /// Its addresses, of those that the node is reached at.
     pub(crate) addresses: DoorAddresses,
@@ -83,7 +83,7 @@ impl Registrar {
         Ok(json!({ "ok": true, "cluster": inner.registry.cluster, "orders": orders }))
     }
 
-    /// What a node is to have.
+    /// Orders for all replicas that a node is to have.
     fn orders(&self, inner: &Inner, node: &str) -> Result<Vec<Order>> {
         let mut orders = Vec::new();
         for (spec, seat) in inner.registry.seats_of(node) {
