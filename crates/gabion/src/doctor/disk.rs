@@ -241,7 +241,7 @@ fn flush(median: Result<Duration, String>, device: Option<Device>) -> Check {
         (true, false) => SOLID_MIN,
         (false, _) => Duration::ZERO,
     };
-    let (least_ms, most_ms) = (least.as_secs_f64() * 1e3, FLUSH_MAX.as_millis());
+    let (least_ms, most_ms) = (least.as_micros() as f64 / 1e3, FLUSH_MAX.as_millis());
     if median < least {
         let limit = format!("{least_ms} ms or more, as the cache is volatile");
         let state = if median < SOLID_MIN { State::Bad } else { State::Warn };
