@@ -6,10 +6,12 @@
 //! docs/faults.md: E14
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+mod control;
 mod depth;
 mod disk;
 mod files;
 mod logs;
+mod memory;
 mod samples;
 mod whole_logs;
 mod wire;
@@ -51,6 +53,13 @@ fn nothing_that_tools_scan_past_what_is_bad_panics_or_reserves_much() {
 #[test]
 fn nothing_that_comes_over_a_wire_panics_or_reserves_much() {
     wire::formats().iter().for_each(Format::run);
+}
+
+/// docs/faults.md: E14
+#[test]
+fn nothing_that_controllers_stores_and_memory_peers_hear_panics_or_reserves_much() {
+    control::formats().iter().for_each(Format::run);
+    memory::formats().iter().for_each(Format::run);
 }
 
 /// A parser that breaks all rules is caught at each.
