@@ -262,6 +262,7 @@ impl Controller {
                 is_filled: replica.report.as_ref().is_some_and(|report| report.is_filled),
                 filling: replica.report.as_ref().and_then(|report| report.filling),
                 is_leaving: group.record.leaving.contains(id),
+                vitals: replica.report.as_ref().and_then(|report| report.vitals.clone()),
             }
         });
         let replicas = replicas.collect();

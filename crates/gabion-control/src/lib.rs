@@ -36,6 +36,7 @@ pub mod store;
 pub mod store_wire;
 #[cfg(test)]
 mod tests;
+mod vitals;
 pub mod wire;
 
 pub use command::Command;
@@ -47,3 +48,4 @@ pub use planted::Mutant;
 pub use record::{Event, GroupRecord};
 pub use spoken::{Epoch, GroupStatus, Moment, Output, ReplicaStatus, Report};
 pub use store::{Store, Swapped, Version, Versioned};
+pub use vitals::{BUCKETS, Lag, Times, Vitals};

@@ -3,6 +3,7 @@
 use crate::detector::{Probe, Verdict};
 use crate::filling::Filling;
 use crate::store::Version;
+use crate::vitals::Vitals;
 use alloc::vec::Vec;
 use gabion_base::{ConfigNumber, GroupId, ReplicaId, Term};
 use gabion_replication::{GroupView, Member};
@@ -46,6 +47,8 @@ pub struct Report {
     pub filling: Option<Filling>,
     /// Its probe write.
     pub probe: Probe,
+    /// Its load and room; none while it opens.
+    pub vitals: Option<Vitals>,
     /// Members of the view in effect here that it has not heard for longer than members stay
     /// silent: at most [`GroupView::MEMBERS_MAX`].
     pub unheard: Vec<ReplicaId>,
@@ -101,6 +104,8 @@ pub struct ReplicaStatus {
     pub filling: Option<Filling>,
     /// Whether it is to be no member, by an operator's word.
     pub is_leaving: bool,
+    /// Its load and room, by its last report; none before one.
+    pub vitals: Option<Vitals>,
 }
 
 /// A group, for status.

@@ -2,7 +2,7 @@
 //! the replica's door for members. Its preamble names [`CONTROLLER`] as who connects.
 //!
 //! ```text
-//!   u32 bytes that follow | u16 version, 2 | u8 kind | u8 zero | body | u32 CRC32C of all before
+//!   u32 bytes that follow | u16 version, 3 | u8 kind | u8 zero | body | u32 CRC32C of all before
 //!
 //!   kind  name     body                                                          sent by
 //!      1  Tell     epoch | view                                                  the controller
@@ -10,10 +10,11 @@
 //!      4  Answer   u64 number | u8 refused | prefixed text, none where it is not  the controller
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u8 whole | u8 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view
-//!                  | u16 members unheard, u32 each | filling                    the replica
+//!                  | u16 members unheard, u32 each | filling | vitals           the replica
 //!
 //!   epoch: number u64, id u64    view, member: u32 length (0: none), then gabion_replication::view
 //!   filling: u8 0: none, or its step from 1 | u64 bytes | u64 of these done | u64 bytes a second
+//!   vitals: see the module of that name
 //! ```
 //!
 //! Ask is for a fail-over: to a member, or to the next one. Its number is the replica's, and the
@@ -24,6 +25,7 @@
 
 use crate::frame::Frame;
 use crate::record::cut;
+use crate::vitals::{put_vitals, read_vitals};
 use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -39,7 +41,7 @@ pub const CONTROLLER: ReplicaId = ReplicaId(u32::MAX);
 pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
 
 const WHAT: &str = "message of a controller";
-const FRAME: Frame = Frame { what: WHAT, version: 2, head_len: HEAD_LEN, len_max: MESSAGE_LEN_MAX };
+const FRAME: Frame = Frame { what: WHAT, version: 3, head_len: HEAD_LEN, len_max: MESSAGE_LEN_MAX };
 const KIND_TELL: u8 = 1;
 const KIND_REPORT: u8 = 2;
 const KIND_ASK: u8 = 3;
@@ -198,6 +200,7 @@ fn put_report(out: &mut Vec<u8>, report: &Report) {
     out.put_u16(report.unheard.len() as u16);
     report.unheard.iter().for_each(|replica| out.put_u32(replica.get()));
     put_filling(out, report.filling);
+    put_vitals(out, report.vitals.as_ref());
 }
 
 fn put_filling(out: &mut Vec<u8>, filling: Option<Filling>) {
@@ -253,13 +256,27 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report> {
         )));
     }
     let unheard = (0..count).map(|_| r.u32().map(ReplicaId)).collect::<Result<_>>()?;
-    let (is_filled, is_whole, filling) = (filled != 0, whole != 0, read_filling(r)?);
-    Ok(Report { member, group, view, founded, is_filled, is_whole, filling, probe, unheard, epoch })
+    let (filling, vitals) = (read_filling(r)?, read_vitals(r, WHAT)?);
+    let (is_filled, is_whole) = (filled != 0, whole != 0);
+    Ok(Report {
+        member,
+        group,
+        view,
+        founded,
+        is_filled,
+        is_whole,
+        filling,
+        probe,
+        vitals,
+        unheard,
+        epoch,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Vitals;
     use crate::frame::{CRC_LEN, LEN_LEN};
     use gabion_base::crc;
     use proptest::prelude::*;
@@ -284,6 +301,7 @@ mod tests {
             is_whole: false,
             filling: None,
             probe: Probe::Running(250),
+            vitals: None,
             unheard: alloc::vec![ReplicaId(1), ReplicaId(3)],
             epoch: Epoch { number: 3, id: 5 },
         }
@@ -305,6 +323,8 @@ mod tests {
             let filling = Some(Filling { step, bytes: 9 << 30, bytes_done: 1, bytes_per_s: 7 });
             all.push(ControlMessage::Report(Report { filling, ..report() }));
         }
+        let vitals = Some(Vitals { commands: 7, slots: 3, ..Vitals::default() });
+        all.push(ControlMessage::Report(Report { vitals, ..report() }));
         for probe in [Probe::Well, Probe::Refused, Probe::Full] {
             let (is_filled, is_whole) = (false, true);
             all.push(ControlMessage::Report(Report { probe, is_filled, is_whole, ..report() }));
@@ -361,7 +381,7 @@ mod tests {
         assert!(error.contains("6 of 5 bytes"), "{error}");
         let mut bytes = ControlMessage::Report(report()).encode();
         let end = bytes.len() - CRC_LEN;
-        bytes[end - 25] = 5;
+        bytes[end - 26] = 5;
         let sum = crc::crc32c(&bytes[..end]);
         bytes[end..].copy_from_slice(&sum.to_le_bytes());
         let error = ControlMessage::decode(&bytes).unwrap_err().to_string();

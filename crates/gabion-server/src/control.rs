@@ -16,7 +16,7 @@ use crate::server::{self, CONTROLS};
 use crate::service::Service;
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::wire::{ControlMessage, MESSAGE_LEN_MAX};
-use gabion_control::{Epoch, Filling, FillingStep, Patience, Probe, Report};
+use gabion_control::{Epoch, Filling, FillingStep, Patience, Probe, Report, Vitals};
 use gabion_node::{FillStatus, FillStep, Node, WriteGate};
 use gabion_pool::PoolId;
 use gabion_replication::{GroupView, Member};
@@ -34,6 +34,8 @@ const REOPENING_MAX_MS: u64 = 3_000;
 const SHORT_MAX_MS: u64 = 5_000;
 /// How long another member may be silent, in ms, before controllers are told: three heartbeats.
 const UNHEARD_MS: u64 = 300;
+/// How long it says the same of its load, in ms.
+const VITALS_EVERY_MS: u64 = 1_000;
 /// Bytes of one read.
 const READ_LEN: usize = 16 << 10;
 /// Reads in one turn.
@@ -108,6 +110,8 @@ pub(crate) struct Control {
     closed_ms: Option<u64>,
     /// Since when its pool is short of room, in ms.
     short_ms: Option<u64>,
+    /// What it says of its load, and when that was gathered, in ms.
+    vitals: Option<(u64, Vitals)>,
     /// The last complaint, so that it is logged once.
     complaint: String,
 }
@@ -124,8 +128,14 @@ impl Control {
             probe,
             closed_ms: None,
             short_ms: None,
+            vitals: None,
             complaint: String::new(),
         }
+    }
+
+    /// The shortest of its last probe writes, in µs.
+    pub(crate) fn probe_us(&self) -> u64 {
+        self.probe.least_us()
     }
 
     /// How the device answers probe writes.
@@ -167,6 +177,7 @@ impl Control {
             is_filled,
             is_whole: false,
             filling: None,
+            vitals: None,
             probe,
             unheard: Vec::new(),
             epoch: self.epoch,
@@ -393,8 +404,22 @@ impl Service {
             report.unheard = node.unheard(UNHEARD_MS);
             report.is_whole = node.is_whole();
             report.filling = node.fill_status().as_ref().map(filling);
+            drop(node);
+            report.vitals = Some(self.vitals(now_ms));
         }
         ControlMessage::Report(report).encode()
+    }
+
+    /// What is said of the load, gathered anew where that is old.
+    fn vitals(&mut self, now_ms: u64) -> Vitals {
+        if let Some((since_ms, vitals)) = &self.control.vitals
+            && now_ms.saturating_sub(*since_ms) < VITALS_EVERY_MS
+        {
+            return vitals.clone();
+        }
+        let vitals = crate::vitals::of(self);
+        self.control.vitals = Some((now_ms, vitals.clone()));
+        vitals
     }
 
     /// Whether it is this replica's pool that holds up writes.

@@ -75,6 +75,7 @@ mod stop;
 mod store;
 mod stream;
 mod tls;
+mod vitals;
 mod waits;
 mod warm;
 

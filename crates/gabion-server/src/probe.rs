@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// The pause between two probe writes.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Writes whose times are kept.
+const RECENT: usize = 8;
 /// No write is under way.
 const IDLE: u64 = u64::MAX;
 
@@ -43,9 +45,24 @@ struct Shared {
     begun_ms: AtomicU64,
     is_refused: AtomicBool,
     is_over: AtomicBool,
+    /// How long the last writes took, in µs, in no order.
+    recent_us: [AtomicU64; RECENT],
+    /// Writes that ended.
+    ended: AtomicU64,
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            begun_ms: AtomicU64::new(IDLE),
+            is_refused: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            recent_us: Default::default(),
+            ended: AtomicU64::new(0),
+        }
+    }
+
     fn now_ms(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(IDLE - 1)
     }
@@ -62,10 +79,20 @@ impl Shared {
         }
     }
 
+    /// The shortest of the last writes: a disk is slow where all of them are, and one that waited
+    /// for another's flush is no sign. 0 before there were so many.
+    fn least_us(&self) -> u64 {
+        self.recent_us.iter().map(|us| us.load(Ordering::Relaxed)).min().unwrap_or(0)
+    }
+
     /// Carries out a probe write.
     fn watch<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
         self.begun_ms.store(self.now_ms(), Ordering::Release);
+        let begun = Instant::now();
         let outcome = write();
+        let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let place = self.ended.fetch_add(1, Ordering::Relaxed) % RECENT as u64;
+        self.recent_us[place as usize].store(us, Ordering::Relaxed);
         self.is_refused.store(outcome.is_err(), Ordering::Release);
         self.begun_ms.store(IDLE, Ordering::Release);
         outcome
@@ -88,12 +115,7 @@ impl ProbeThread {
     pub(crate) fn start(dir: &Path) -> Result<Self> {
         let path = probe_path(dir);
         is_probe(&path)?;
-        let shared = Arc::new(Shared {
-            origin: Instant::now(),
-            begun_ms: AtomicU64::new(IDLE),
-            is_refused: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new());
         let of_thread = shared.clone();
         let handle = thread("gabion-probe", 0, move || run(path, &of_thread))?;
         Ok(Self { shared, thread: handle.thread().clone() })
@@ -102,6 +124,11 @@ impl ProbeThread {
     /// How the writes are doing.
     pub(crate) fn state(&self) -> Probe {
         self.shared.state()
+    }
+
+    /// The shortest of the last writes, in µs; 0 before there were enough.
+    pub(crate) fn least_us(&self) -> u64 {
+        self.shared.least_us()
     }
 }
 
@@ -209,12 +236,7 @@ mod tests {
     /// docs/faults.md: E15
     #[test]
     fn a_write_that_hangs_shows_for_as_long_as_it_does_and_one_that_is_refused_until_one_is_not() {
-        let shared = Arc::new(Shared {
-            origin: Instant::now(),
-            begun_ms: AtomicU64::new(IDLE),
-            is_refused: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new());
         assert_eq!(shared.state(), Probe::Well);
         let (end, ends) = channel();
         let of_thread = shared.clone();
@@ -239,6 +261,26 @@ mod tests {
         until("it ended well", || shared.state() == Probe::Well);
         drop(end);
         device.join().unwrap();
+    }
+
+    #[test]
+    fn a_disk_is_as_slow_as_the_shortest_of_the_last_writes() {
+        let shared = Shared::new();
+        let write = |ms| {
+            shared.watch(|| -> Result<()> {
+                std::thread::sleep(Duration::from_millis(ms));
+                Ok(())
+            })
+        };
+        for _ in 1..RECENT {
+            write(3).unwrap();
+            assert_eq!(shared.least_us(), 0, "too few");
+        }
+        write(3).unwrap();
+        let slow = shared.least_us();
+        assert!(slow >= 3_000, "{slow}");
+        write(0).unwrap();
+        assert!(shared.least_us() < slow, "one was faster");
     }
 
     #[test]

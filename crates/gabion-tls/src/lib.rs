@@ -19,6 +19,7 @@ mod files;
 mod identity;
 mod server;
 mod stream;
+mod validity;
 
 pub use identity::{Identity, NAME_LEN_MAX, Role};
 pub use rustls;

@@ -1,7 +1,7 @@
 //! The end that listens: its certificate, and whose certificates it takes, from files that are
 //! read again when they change.
 
-use crate::{files, provider};
+use crate::{files, provider, validity};
 use gabion_base::{Error, ErrorKind, Result};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -70,6 +70,8 @@ pub struct ServerTls {
     files: ServerFiles,
     stamps: Vec<Option<Stamp>>,
     config: Arc<ServerConfig>,
+    /// The end of its certificate, in seconds since 1970, if it can be read.
+    until_s: Option<i64>,
 }
 
 impl ServerTls {
@@ -80,8 +82,8 @@ impl ServerTls {
     /// certificates of clients are wanted and no authority is named.
     pub fn open(files: ServerFiles) -> Result<Self> {
         let stamps = stamps(&files);
-        let config = load(&files)?;
-        Ok(Self { files, stamps, config })
+        let (config, until_s) = load(&files)?;
+        Ok(Self { files, stamps, config, until_s })
     }
 
     /// The files.
@@ -100,9 +102,16 @@ impl ServerTls {
         if stamps == self.stamps {
             return Ok(false);
         }
-        self.config = load(&self.files)?;
+        (self.config, self.until_s) = load(&self.files)?;
         self.stamps = stamps;
         Ok(true)
+    }
+
+    /// The end of the certificate that clients are shown, in seconds since 1970; none where its
+    /// bytes do not say it.
+    #[must_use]
+    pub const fn until_s(&self) -> Option<i64> {
+        self.until_s
     }
 
     /// The state of a connection that was accepted.
@@ -131,9 +140,11 @@ fn stamps(of: &ServerFiles) -> Vec<Option<Stamp>> {
         .collect()
 }
 
-fn load(of: &ServerFiles) -> Result<Arc<ServerConfig>> {
+/// TLS from these files, and the end of their certificate.
+fn load(of: &ServerFiles) -> Result<(Arc<ServerConfig>, Option<i64>)> {
     let provider = provider();
     let chain = certificates(&of.certificate)?;
+    let until_s = chain.first().and_then(validity::until_s);
     let key = PrivateKeyDer::from_pem_slice(&files::read(&of.key)?)
         .map_err(|error| Error::invalid(format!("{}: no key in PEM: {error}", of.key.display())))?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -157,7 +168,7 @@ fn load(of: &ServerFiles) -> Result<Arc<ServerConfig>> {
     // expired since.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), until_s))
 }
 
 fn verifier(

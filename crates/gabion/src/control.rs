@@ -7,13 +7,16 @@
 //! ```
 //!
 //! - [`store`]: the controller's store. [`driver`]: the thread that owns the machine. [`link`]: the
-//!   connection with one replica. [`metrics`]: its numbers for Prometheus.
+//!   connection with one replica. [`metrics`]: its numbers for Prometheus. [`history`]: the load of
+//!   the last hour. [`page`]: the status page.
 //! - [`socket`]: questions of other processes, answered. [`ask`]: the commands that ask.
 
 pub(crate) mod ask;
 pub(crate) mod driver;
+mod history;
 mod link;
 pub(crate) mod metrics;
+pub(crate) mod page;
 pub(crate) mod socket;
 pub(crate) mod store;
 #[cfg(test)]
@@ -113,7 +116,7 @@ impl Control {
         self.status().is_some_and(|status| is_enough_without(&status, number))
     }
 
-    /// Serves its numbers. `said` hears when the port cannot be had.
+    /// Serves its numbers and the status page. `said` hears when the port cannot be had.
     ///
     /// # Errors
     /// I/O when a thread cannot start.
@@ -122,7 +125,12 @@ impl Control {
         address: SocketAddr,
         said: impl Fn(&str) + Send + 'static,
     ) -> Result<Door> {
-        metrics::serve(address, self.driver.handle(), self.group, self.events.clone(), said)
+        let handle = self.driver.handle();
+        let numbers = metrics::route(handle.clone(), self.group, self.events.clone());
+        let group = self.group;
+        let mut routes = page::routes(move || page::of_up(&handle, group));
+        routes.push(numbers);
+        Door::start(address, routes, said)
     }
 
     fn status(&self) -> Option<GroupStatus> {

@@ -18,6 +18,7 @@
 //! - [`machines`]: `gabion controller` and `gabion node`, and those who ask them.
 //! - [`up`]: the supervisor; [`child`]: one replica's process; [`signals`]: what ends a supervisor;
 //!   [`screen`]: the drawing.
+//! - [`judgement`]: what is wrong with a group; [`quantile`]: quantiles of times.
 //! - [`top`]: `gabion top`; [`doctor`]: `gabion doctor`.
 //! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
@@ -48,11 +49,13 @@ mod destroy;
 mod doctor;
 mod engine;
 mod filling;
+mod judgement;
 mod lines;
 mod machines;
 mod ncl;
 mod options;
 mod owned;
+mod quantile;
 mod repl;
 mod screen;
 mod security;

@@ -12,7 +12,10 @@
 //! are of the time since it began.
 
 use crate::cluster::addresses;
+use crate::control::ask::group_of;
+use crate::judgement::sentences;
 use crate::options::TopOptions;
+use crate::quantile::quantile;
 use crate::screen::{Screen, put};
 use crate::status::ask;
 use crate::units::{count, short_count, short_size};
@@ -32,6 +35,8 @@ pub(crate) fn run(options: &TopOptions) -> Result<u8> {
     loop {
         let begun = Instant::now();
         let now = ask_all(&addresses);
+        let group = group_of(&options.place);
+        let problems: Vec<&str> = group.iter().flat_map(sentences).collect();
         let rows: Vec<Row> = addresses
             .iter()
             .zip(before.iter().zip(&now))
@@ -39,13 +44,13 @@ pub(crate) fn run(options: &TopOptions) -> Result<u8> {
             .collect();
         let is_well = rows.iter().all(|row| row.is_ready);
         if options.once {
-            put(&(lines(&rows, addresses[0].1).join("\n") + "\n"));
+            put(&(lines(&rows, addresses[0].1, &problems).join("\n") + "\n"));
             return Ok(u8::from(!is_well));
         }
         if screen.is_terminal() {
-            screen.draw(&lines(&rows, addresses[0].1));
+            screen.draw(&lines(&rows, addresses[0].1, &problems));
         } else {
-            put(&(in_a_line(&rows) + "\n"));
+            put(&(in_a_line(&rows, &problems) + "\n"));
         }
         // A replica that is silent for a moment is compared with what it was before that.
         for (before, now) in before.iter_mut().zip(now) {
@@ -176,20 +181,6 @@ impl Row {
     }
 }
 
-/// The end of the bucket in which the quantile lies, in ms; none where nothing was counted. The
-/// ends double from `first_ns`, and the last bucket has none: it is told by the end before.
-fn quantile_ms(counts: &[u64], first_ns: u64, quantile: f64) -> Option<f64> {
-    let all: u64 = counts.iter().sum();
-    let rank = ((all as f64 * quantile).ceil() as u64).max(1);
-    let mut so_far = 0;
-    let bucket = counts.iter().position(|count| {
-        so_far += count;
-        so_far >= rank
-    });
-    let bucket = bucket?.min(counts.len().saturating_sub(2)) as i32;
-    Some(first_ns as f64 * 2_f64.powi(bucket) / 1e6)
-}
-
 fn primary(rows: &[Row]) -> Option<&Row> {
     rows.iter().find(|row| row.role == "primary")
 }
@@ -199,7 +190,8 @@ fn group(rows: &[Row]) -> String {
     let commands: u64 = rows.iter().map(|row| row.commands_per_s).sum();
     let mut line = format!("ops/s {}", grouped(commands));
     if let Some(row) = primary(rows) {
-        let at = |quantile| quantile_ms(&row.acknowledged, row.first_ns, quantile);
+        let first_ms = row.first_ns as f64 / 1e6;
+        let at = |part| quantile(&row.acknowledged, first_ms, part);
         if let (Some(half), Some(most)) = (at(0.5), at(0.99)) {
             line += &format!("  ack p50 {half:.1} p99 {most:.1} ms");
         }
@@ -209,9 +201,10 @@ fn group(rows: &[Row]) -> String {
 }
 
 /// The block that is drawn.
-fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
+fn lines(rows: &[Row], address: SocketAddr, problems: &[&str]) -> Vec<String> {
     let replicas = count(rows.len() as u64, "replica");
     let mut lines = vec![format!("gabion top  {address}  {replicas}"), group(rows)];
+    lines.extend(problems.iter().map(|problem| format!("! {problem}")));
     lines.push(format!(
         "{:<3}{:<9}{:>8}{:>9}{:>8}{:>9}{:>13}{:>7}{:>8}",
         "#", "role", "ops/s", "lag", "old", "log/s", "slots free", "cpu", "mem"
@@ -244,7 +237,7 @@ fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
 }
 
 /// The same where nothing can be redrawn.
-fn in_a_line(rows: &[Row]) -> String {
+fn in_a_line(rows: &[Row], problems: &[&str]) -> String {
     let mut line = group(rows);
     for (member, bytes, ms) in primary(rows).map_or(&[][..], |row| &row.lags) {
         let old = *ms as f64 / 1e3;
@@ -255,6 +248,7 @@ fn in_a_line(rows: &[Row]) -> String {
         let note = if note.is_empty() { "not ready" } else { &note };
         line += &format!("; replica {}: {note}", row.number);
     }
+    problems.iter().for_each(|problem| line += &format!("; {problem}"));
     line
 }
 
@@ -289,28 +283,26 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_the_end_of_its_bucket() {
-        let ms = |counts: &[u64], quantile| quantile_ms(counts, 1_000_000, quantile);
-        assert_eq!(ms(&[0, 0, 0], 0.5), None);
-        assert_eq!(ms(&[], 0.5), None);
-        assert_eq!((ms(&[50, 49, 1, 0], 0.5), ms(&[50, 49, 1, 0], 0.99)), (Some(1.0), Some(2.0)));
-        assert_eq!(ms(&[50, 49, 1, 0], 1.0), Some(4.0));
-        assert_eq!(ms(&[0, 0, 0, 1], 0.5), Some(4.0), "longer than all that have an end");
-    }
-
-    #[test]
     fn a_group_is_drawn_with_its_lags_and_what_is_wrong() {
         let tail = Seen::of(json!({"role": "tail", "ready": false, "reason": "it is starting"}));
         let rows = [Row::of(1, None, Some(&seen(1, 1_000, 3_000))), Row::of(2, None, Some(&tail))];
-        let drawn = lines(&rows, "127.0.0.1:6379".parse().unwrap()).join("\n");
-        for part in
-            ["ops/s 3,000", "stalls 20 %", "primary", "2.0K", "1.5s", "5/9", "it is starting"]
-        {
+        let drawn =
+            lines(&rows, "127.0.0.1:6379".parse().unwrap(), &["It is not well."]).join("\n");
+        for part in [
+            "ops/s 3,000",
+            "stalls 20 %",
+            "primary",
+            "2.0K",
+            "1.5s",
+            "5/9",
+            "it is starting",
+            "! It is not well.",
+        ] {
             assert!(drawn.contains(part), "{part}: {drawn}");
         }
         assert!(drawn.lines().all(|line| line.len() <= 79), "{drawn}");
         let silent = [Row::of(1, None, Some(&seen(1, 1_000, 3_000))), Row::of(2, None, None)];
-        let line = in_a_line(&silent);
+        let line = in_a_line(&silent, &[]);
         assert!(line.contains("replica 2 lag 2.0K 1.5 s"), "{line}");
         assert!(line.ends_with("replica 2: does not answer"), "{line}");
     }

@@ -25,7 +25,7 @@ use crate::status::{self, Cpu, Status};
 use crate::units::{count, size};
 use gabion_base::{Error, Result};
 use gabion_control::Patience;
-use gabion_server::metrics::Door;
+use gabion_server::metrics::{Door, Route};
 use signal_hook::consts::SIGINT;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -257,8 +257,14 @@ impl Group {
         let events = events.clone();
         let said = move |line: &str| drop(events.send(Event::Said(line.to_owned())));
         self.metrics = Some(match &self.control {
-            Some(control) => control.serve_metrics(address, said)?,
-            None => Door::start(address, || Ok(control::metrics::of_process()), said)?,
+            Some(control) => {
+                self.screen.say(&format!("status page: http://{address}/"));
+                control.serve_metrics(address, said)?
+            }
+            None => {
+                let numbers = Route::metrics(|| Ok(control::metrics::of_process()));
+                Door::start(address, vec![numbers], said)?
+            }
         });
         Ok(())
     }

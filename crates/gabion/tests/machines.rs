@@ -8,6 +8,8 @@
 
 #[path = "support/logged.rs"]
 mod logged;
+#[path = "support/page.rs"]
+mod page;
 #[path = "support/processes.rs"]
 mod processes;
 
@@ -37,9 +39,10 @@ impl Machines {
         let net = (32 + (pid % 192) as u8, test);
         let mut machines = Self { processes: Processes::new(dir), net };
         let text = format!(
-            "data = \"{}\"\nlisten = \"{}\"\n",
+            "data = \"{}\"\nlisten = \"{}\"\npage.listen = \"{}\"\n",
             machines.processes.dir.join("control-data").display(),
-            machines.controller()
+            machines.controller(),
+            machines.page()
         );
         machines.write("controller.toml", &text);
         machines.start("controller");
@@ -52,6 +55,23 @@ impl Machines {
 
     fn controller(&self) -> SocketAddr {
         ([127, self.net.0, self.net.1, 1], 7400).into()
+    }
+
+    /// Address of the controller's status page.
+    fn page(&self) -> SocketAddr {
+        ([127, self.net.0, self.net.1, 1], 7480).into()
+    }
+
+    /// Waits until the page says this, or that all is well.
+    fn is_seen(&self, sentence: Option<&str>) {
+        page::wait(self.page(), PATIENCE, |told| {
+            let problems = told["groups"][0]["problems"].as_array();
+            problems.is_some_and(|problems| match (sentence, problems.first()) {
+                (None, first) => first.is_none(),
+                (Some(sentence), first) => first
+                    .is_some_and(|it| it["text"].as_str().is_some_and(|it| it.contains(sentence))),
+            })
+        });
     }
 
     /// Address of a node for clients; names of nodes have one letter.
@@ -196,10 +216,13 @@ fn a_group_of_three_nodes_loses_one_and_its_controller_and_nothing_that_was_ackn
     machines.kill("a");
     client.goes_on();
     machines.wait("a is left out", |machines| machines.full() == ["b", "c"]);
+    machines.is_seen(Some("Replica 1 on node a is lost: "));
+    machines.is_seen(Some("2 of 3 full members are left"));
     assert_eq!(machines.writer(), "b");
     let listed = machines.json(&["group", "list"]);
     machines.start("a");
     machines.is_whole(&["a", "b", "c"]);
+    machines.is_seen(None);
     assert_eq!(listed["groups"][0]["name"], "g");
 
     // Without a controller the data path goes on, and nobody can ask.

@@ -27,6 +27,8 @@ mod failover;
 mod logged;
 #[path = "up/ncl.rs"]
 mod ncl;
+#[path = "support/page.rs"]
+mod page;
 #[path = "up/ring.rs"]
 mod ring;
 #[path = "up/seeing.rs"]

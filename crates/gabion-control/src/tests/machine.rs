@@ -52,6 +52,7 @@ impl Rig {
             is_filled: false,
             is_whole: false,
             filling: None,
+            vitals: None,
             unheard: Vec::new(),
             probe: Probe::Well,
             epoch: EPOCH,

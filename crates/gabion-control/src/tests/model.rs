@@ -81,6 +81,7 @@ impl Replica {
             is_filled: self.is_filled,
             is_whole: self.view.as_ref().filter(is_full).is_some_and(has_begun),
             filling: None,
+            vitals: None,
             unheard,
             probe: Probe::Well,
             epoch: self.epoch,

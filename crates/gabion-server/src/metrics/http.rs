@@ -1,4 +1,5 @@
-//! A small HTTP door: it answers `GET /metrics`, on a thread of its own, and can hold nobody up.
+//! A small HTTP door: it answers GET for a few paths, on a thread of its own, and can hold nobody
+//! up.
 //!
 //! ```text
 //!   accept ─► read until the head is whole ─► page (kept for a moment) ─► write ─► close
@@ -12,6 +13,7 @@
 //! all places are taken gets the place of the oldest, so those that send nothing keep no scraper
 //! out. All share one page while it is fresh.
 
+use super::route::{Route, TYPE_TEXT, answer};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_host::jobs::thread;
 use mio::event::Event;
@@ -43,9 +45,6 @@ const NICE: u8 = 10;
 const DOOR: Token = Token(CONNECTIONS_MAX);
 const WAKER: Token = Token(CONNECTIONS_MAX + 1);
 
-const TYPE_METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-const TYPE_TEXT: &str = "text/plain; charset=utf-8";
-
 /// A running door. It closes when this is dropped.
 #[derive(Debug)]
 pub struct Door {
@@ -60,14 +59,14 @@ struct Shared {
 }
 
 impl Door {
-    /// Opens a door whose pages come from `page`, which may wait for a while. `said` hears when
+    /// Opens a door that answers these paths. `said` hears when
     /// the port cannot be listened on, and that it can again; it is tried again and again.
     ///
     /// # Errors
     /// The system's, when it gives no thread or no readiness.
     pub fn start(
         address: SocketAddr,
-        page: impl FnMut() -> Result<String> + Send + 'static,
+        routes: Vec<Route>,
         said: impl Fn(&str) + Send + 'static,
     ) -> Result<Self> {
         let refused = |e| Error::with_source(ErrorKind::Io, "door for metrics: no readiness", e);
@@ -82,7 +81,7 @@ impl Door {
             listen_at: Instant::now(),
             complaint: String::new(),
             places: Default::default(),
-            pages: Pages { make: Box::new(page), last: None },
+            routes,
             said: Box::new(said),
         };
         let thread = thread("gabion-metrics", NICE, move || server.run(&of_thread))?;
@@ -101,32 +100,7 @@ impl Drop for Door {
 }
 
 /// An answer, its head included; many may be sent the same.
-type Answer = Arc<[u8]>;
-
-/// The pages, and the newest one.
-struct Pages {
-    make: Box<dyn FnMut() -> Result<String> + Send>,
-    last: Option<(Instant, Answer)>,
-}
-
-impl Pages {
-    fn get(&mut self) -> Answer {
-        if let Some((at, page)) = &self.last
-            && at.elapsed() < KEPT
-        {
-            return page.clone();
-        }
-        let page = match (self.make)() {
-            Ok(text) => answer("200 OK", TYPE_METRICS, &text),
-            Err(error) => {
-                answer("503 Service Unavailable", TYPE_TEXT, &format!("{}\n", error.message()))
-            }
-        };
-        // From now on: the page may have been waited for.
-        self.last = Some((Instant::now(), page.clone()));
-        page
-    }
-}
+pub(super) type Answer = Arc<[u8]>;
 
 struct Connection {
     stream: TcpStream,
@@ -143,7 +117,7 @@ struct Server {
     listen_at: Instant,
     complaint: String,
     places: [Option<Connection>; CONNECTIONS_MAX],
-    pages: Pages,
+    routes: Vec<Route>,
     said: Box<dyn Fn(&str) + Send>,
 }
 
@@ -235,7 +209,7 @@ impl Server {
 
     fn serve(&mut self, place: usize) {
         let Some(connection) = &mut self.places[place] else { return };
-        if connection.serve(&mut self.pages).unwrap_or(true) {
+        if connection.serve(&mut self.routes).unwrap_or(true) {
             self.places[place] = None;
         }
     }
@@ -243,10 +217,10 @@ impl Server {
 
 impl Connection {
     /// Goes on as far as the socket lets it. Returns whether it is over.
-    fn serve(&mut self, pages: &mut Pages) -> io::Result<bool> {
+    fn serve(&mut self, routes: &mut [Route]) -> io::Result<bool> {
         loop {
             let step = match self.output {
-                None => self.read(pages),
+                None => self.read(routes),
                 Some(_) => self.write(),
             };
             match step {
@@ -259,14 +233,14 @@ impl Connection {
         }
     }
 
-    fn read(&mut self, pages: &mut Pages) -> io::Result<bool> {
+    fn read(&mut self, routes: &mut [Route]) -> io::Result<bool> {
         let mut chunk = [0; 1024];
         let len = self.stream.read(&mut chunk)?;
         if len == 0 {
             return Ok(true);
         }
         self.input.extend_from_slice(&chunk[..len]);
-        if let Some((answer, len)) = judge(&self.input, pages) {
+        if let Some((answer, len)) = judge(&self.input, routes) {
             self.input = Vec::new();
             self.output = Some((answer, 0, len));
         }
@@ -287,11 +261,11 @@ impl Connection {
 }
 
 /// The answer to a request, and how much of it is to be sent; none before its head is whole.
-fn judge(input: &[u8], pages: &mut Pages) -> Option<(Answer, usize)> {
+fn judge(input: &[u8], routes: &mut [Route]) -> Option<(Answer, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let refused = |status: &str, text: &str| {
-        let answer = answer(status, TYPE_TEXT, text);
+        let answer = answer(status, TYPE_TEXT, "", text);
         let len = answer.len();
         Some((answer, len))
     };
@@ -308,29 +282,21 @@ fn judge(input: &[u8], pages: &mut Pages) -> Option<(Answer, usize)> {
         Err(error) => return refused("400 Bad Request", &format!("no HTTP request: {error}\n")),
     }
     let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
-    match (request.method, path) {
-        (Some("GET"), "/metrics") => {
-            let page = pages.get();
-            let len = page.len();
-            Some((page, len))
-        }
-        (Some("HEAD"), "/metrics") => {
-            let page = pages.get();
-            let head = page.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
-            Some((page, head))
-        }
-        (Some("GET" | "HEAD"), _) => refused("404 Not Found", "metrics are at /metrics\n"),
-        _ => refused("405 Method Not Allowed", "GET or HEAD\n"),
-    }
-}
-
-fn answer(status: &str, content: &str, body: &str) -> Answer {
-    let len = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content}\r\nContent-Length: {len}\r\n\
-         Connection: close\r\n\r\n"
-    );
-    [head.as_bytes(), body.as_bytes()].concat().into()
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return refused("405 Method Not Allowed", "GET or HEAD\n"),
+    };
+    let Some(route) = routes.iter_mut().find(|route| route.path == path) else {
+        let paths: Vec<&str> = routes.iter().map(|route| route.path).collect();
+        return refused("404 Not Found", &format!("there is {}\n", paths.join(", ")));
+    };
+    let page = route.get(request.headers);
+    let len = match is_head {
+        true => page.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4),
+        false => page.len(),
+    };
+    Some((page, len))
 }
 
 #[cfg(test)]
@@ -351,7 +317,8 @@ mod tests {
             count += 1;
             Ok(format!("pages {count}\n"))
         };
-        let door = Door::start(address, page, |line| panic!("{line}")).unwrap();
+        let door =
+            Door::start(address, vec![Route::metrics(page)], |line| panic!("{line}")).unwrap();
         (address, door)
     }
 
@@ -384,7 +351,10 @@ mod tests {
         let (address, _door) = door();
         let first = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
-        assert!(first.contains(TYPE_METRICS) && first.ends_with("\r\n\r\npages 1\n"), "{first}");
+        assert!(
+            first.contains("text/plain; version=0.0.4") && first.ends_with("\r\n\r\npages 1\n"),
+            "{first}"
+        );
         let begun = Instant::now();
         for _ in 0..50 {
             ask(address, "GET /metrics?x=1 HTTP/1.0\r\n\r\n");
@@ -415,6 +385,35 @@ mod tests {
     }
 
     #[test]
+    fn a_page_for_browsers_is_given_under_a_name_of_this_machine_and_runs_nothing_foreign() {
+        let address = free_address();
+        let html = Route::html("/", "<style>p {}</style><script>1</script>");
+        let json = Route::json("/status.json", || Ok("{}".to_owned()));
+        let _door = Door::start(address, vec![html, json], |line| panic!("{line}")).unwrap();
+        for (path, content) in [("/", "text/html"), ("/status.json", "application/json")] {
+            let get = |host: &str| ask(address, &format!("GET {path} HTTP/1.1\r\n{host}\r\n"));
+            let own = get("Host: localhost:1\r\n");
+            assert!(own.starts_with("HTTP/1.1 200 ") && own.contains(content), "{own}");
+            assert!(own.contains("nosniff") && own.contains("no-store"), "{own}");
+            for host in ["", "Host: example.org\r\n", "Host: localhost\r\nHost: example.org\r\n"] {
+                let said = get(host);
+                assert!(said.starts_with("HTTP/1.1 421 "), "{host}: {said}");
+            }
+        }
+        let page = ask(address, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        let policy = page.lines().find(|it| it.starts_with("Content-Security-Policy: ")).unwrap();
+        assert!(policy.contains("default-src 'none'"), "{policy}");
+        assert!(
+            policy.contains("script-src 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s='")
+        );
+        assert!(!policy.contains("unsafe"), "{policy}");
+        let said = ask(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(said.ends_with("there is /, /status.json\n"), "{said}");
+        let said = ask(address, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(said.starts_with("HTTP/1.1 405 "), "{said}");
+    }
+
+    #[test]
     fn those_who_say_nothing_keep_no_scraper_out_and_are_closed() {
         let (address, _door) = door();
         let begun = Instant::now();
@@ -436,7 +435,8 @@ mod tests {
         let address = taken.local_addr().unwrap();
         let (sender, said) = std::sync::mpsc::channel();
         let line = move |line: &str| sender.send(line.to_owned()).unwrap();
-        let _door = Door::start(address, || Ok("x 1\n".into()), line).unwrap();
+        let _door =
+            Door::start(address, vec![Route::metrics(|| Ok("x 1\n".into()))], line).unwrap();
         let first = said.recv_timeout(PATIENCE).unwrap();
         assert!(first.contains(&format!("cannot listen on {address}")), "{first}");
         drop(taken);
@@ -449,7 +449,7 @@ mod tests {
     fn a_page_that_cannot_be_made_is_an_answer() {
         let address = free_address();
         let page = || Err(Error::unavailable("the loop does not answer"));
-        let _door = Door::start(address, page, |_| ()).unwrap();
+        let _door = Door::start(address, vec![Route::metrics(page)], |_| ()).unwrap();
         let said = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
         assert!(said.ends_with("the loop does not answer\n"), "{said}");

@@ -14,10 +14,11 @@ mod lag;
 mod latencies;
 mod of_process;
 mod of_replica;
+mod route;
 mod text;
 
 pub(crate) use lag::LagClock;
-pub(crate) use latencies::{Buckets, Latencies, bounds};
+pub(crate) use latencies::{BUCKETS, Buckets, Latencies, bounds};
 
 use crate::service::Service;
 use gabion_base::{Error, Result};
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 pub use http::Door;
 pub use of_process::write as write_process;
+pub use route::Route;
 pub use text::{Family, Kind, Number, Page};
 
 /// How long a scraper waits for a loop that does not come to it.
@@ -75,7 +77,9 @@ impl Metrics {
             page.push_str(&of_process::page());
             Ok(page)
         };
-        let door = address.map(|address| Door::start(address, source, |line| note!("{line}")));
+        let serve =
+            |address| Door::start(address, vec![Route::metrics(source)], |line| note!("{line}"));
+        let door = address.map(serve);
         Ok(Self {
             wanted,
             address,

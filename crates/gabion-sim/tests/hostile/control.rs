@@ -6,7 +6,7 @@ use gabion_control::detector::Probe;
 use gabion_control::store_wire::{Answer, Question};
 use gabion_control::wire::ControlMessage;
 use gabion_control::{
-    Epoch, Filling, FillingStep, GroupRecord, Report, Swapped, Version, Versioned,
+    Epoch, Filling, FillingStep, GroupRecord, Lag, Report, Swapped, Version, Versioned, Vitals,
 };
 use gabion_replication::{GroupView, LogKind};
 
@@ -86,6 +86,14 @@ fn messages() -> Vec<Vec<u8>> {
     let epoch = Epoch { number: 3, id: 0x1234 };
     let filling =
         Filling { step: FillingStep::ALL[1], bytes: 9 << 30, bytes_done: 1, bytes_per_s: 7 };
+    let lag = Lag { replica: ReplicaId(2), bytes: 7, ms: 9 };
+    let vitals = Vitals {
+        slots: 9,
+        slots_free: 3,
+        levels: vec![1, 2],
+        lags: vec![lag],
+        ..Vitals::default()
+    };
     let report = Report {
         member: view(1).members[0].clone(),
         group: GROUP,
@@ -95,10 +103,12 @@ fn messages() -> Vec<Vec<u8>> {
         is_whole: true,
         filling: Some(filling),
         probe: Probe::Running(12),
+        vitals: Some(vitals),
         unheard: vec![ReplicaId(2), ReplicaId(3)],
         epoch,
     };
-    let empty = Report { view: None, filling: None, unheard: Vec::new(), ..report.clone() };
+    let report_of_little = Report { view: None, filling: None, vitals: None, ..report.clone() };
+    let empty = Report { unheard: Vec::new(), ..report_of_little };
     let all = [
         ControlMessage::Tell { epoch, view: view(2) },
         ControlMessage::Report(report),

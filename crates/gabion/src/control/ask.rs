@@ -3,6 +3,7 @@
 use super::{events_at_rest, socket};
 use crate::cluster::{self, IS_UP_RUNNING, Lock, control_dir};
 use crate::filling;
+use crate::judgement::sentences;
 use crate::machines;
 use crate::options::{EventsOptions, FailoverOptions, GroupCommand, Replica, WhereOptions};
 use crate::screen::put;
@@ -152,7 +153,8 @@ pub(crate) fn full_of(
 pub(crate) fn lines(group: &Value) -> Vec<String> {
     let number = |name: &str| group[name].as_u64().unwrap_or(0);
     let is_complete = group["complete"].as_bool().unwrap_or(false);
-    let mut lines = vec![format!(
+    let mut lines: Vec<String> = sentences(group).map(|sentence| format!("! {sentence}")).collect();
+    lines.push(format!(
         "group: c{}{}, term {}; {} members wanted, {} needed for writes",
         number("config"),
         match is_complete {
@@ -163,7 +165,7 @@ pub(crate) fn lines(group: &Value) -> Vec<String> {
         number("term"),
         number("wanted"),
         number("min_replicas")
-    )];
+    ));
     let empty = Vec::new();
     for replica in group["replicas"].as_array().unwrap_or(&empty) {
         let text = |name: &str| replica[name].as_str().unwrap_or("").to_owned();

@@ -8,6 +8,7 @@
 //!
 //! Nothing here waits for a disk or a replica: the store has a thread, and so has each replica.
 
+use super::history::History;
 use super::link::{Link, Target};
 use super::store::record_name;
 use super::{AnyStore, unix_ms};
@@ -16,9 +17,11 @@ use gabion_control::record::Event;
 use gabion_control::store::{Swapped, Version, Versioned};
 use gabion_control::wire::ControlMessage;
 use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
+use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,7 +74,23 @@ pub(crate) struct Driver {
 
 /// A way to ask the controller.
 #[derive(Clone)]
-pub(crate) struct Handle(Sender<Input>);
+pub(crate) struct Handle {
+    inbox: Sender<Input>,
+    seen: Arc<Seen>,
+}
+
+/// What the thread saw that is no part of the machine.
+#[derive(Default)]
+struct Seen {
+    /// Why the store's last answer was none.
+    store: Mutex<Option<String>>,
+    /// The load of each group.
+    histories: Mutex<BTreeMap<GroupId, History>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Handle {
     /// The answers of the machine.
@@ -88,19 +107,29 @@ impl Handle {
             // The asker may be gone.
             let _ = sender.send(question(controller, now));
         });
-        self.0.send(Input::Asked(question)).map_err(|_| gone())?;
+        self.inbox.send(Input::Asked(question)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())
     }
 
     /// Looks after one group more.
     pub(crate) fn watch(&self, watched: Watched) {
         // A controller that has ended looks after nothing.
-        let _ = self.0.send(Input::Watch(Box::new(watched)));
+        let _ = self.inbox.send(Input::Watch(Box::new(watched)));
     }
 
     /// A replica of a group is reached there from now on; none: it is no replica any more.
     pub(crate) fn set_door(&self, group: GroupId, replica: ReplicaId, door: Option<SocketAddr>) {
-        let _ = self.0.send(Input::Door(group, replica, door));
+        let _ = self.inbox.send(Input::Door(group, replica, door));
+    }
+
+    /// Why the controller's store does not answer, if its last answer was none.
+    pub(crate) fn store_failure(&self) -> Option<String> {
+        locked(&self.seen.store).clone()
+    }
+
+    /// The load of a group over the last hour, as JSON; null before the first sample.
+    pub(crate) fn history(&self, group: GroupId) -> Value {
+        locked(&self.seen.histories).get(&group).map_or(Value::Null, History::json)
     }
 }
 
@@ -117,16 +146,17 @@ impl Driver {
         heard: impl Fn(GroupId, Event) + Send + 'static,
     ) -> Result<Self> {
         let (sender, inbox) = channel();
-        let handle = Handle(sender);
+        let handle = Handle { inbox: sender, seen: Arc::default() };
         let (calls, waiting) = channel();
-        let answers = handle.0.clone();
+        let answers = handle.inbox.clone();
         spawn("gabion-store", move || serve_store(store, &waiting, &answers))?;
         let now = Moment { now_ms: 0, unix_ms: unix_ms() };
         let mut machine = Machine {
             controller: Controller::new(setup.patience, setup.epoch, [], now),
             begun: Instant::now(),
             links: BTreeMap::new(),
-            reports: handle.0.clone(),
+            reports: handle.inbox.clone(),
+            seen: handle.seen.clone(),
             calls,
             told: BTreeMap::new(),
         };
@@ -142,7 +172,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let _ = self.handle.0.send(Input::Stop);
+        let _ = self.handle.inbox.send(Input::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -158,6 +188,7 @@ struct Machine {
     /// For the links.
     reports: Sender<Input>,
     calls: Sender<Call>,
+    seen: Arc<Seen>,
     /// The events of each group that were told.
     told: BTreeMap<GroupId, VecDeque<Event>>,
 }
@@ -203,7 +234,27 @@ impl Machine {
                 self.carry_out(output);
             }
             self.tell_events(heard);
+            self.sample(now);
         }
+    }
+
+    /// Takes the samples of the groups' load that are due.
+    fn sample(&self, now: Moment) {
+        let mut histories = locked(&self.seen.histories);
+        for group in self.told.keys() {
+            let history = histories.entry(*group).or_default();
+            if history.is_due(now.now_ms)
+                && let Some(status) = self.controller.status(*group, now)
+            {
+                history.take(&status, now.now_ms, now.unix_ms);
+            }
+        }
+    }
+
+    /// Notes whether the store answers.
+    fn note_store<T>(&self, answer: &Result<T>) {
+        let why = answer.as_ref().err().map(|error| error.message().to_owned());
+        *locked(&self.seen.store) = why;
     }
 
     /// `Instant` is a clock that stands still while the machine is suspended.
@@ -214,8 +265,14 @@ impl Machine {
     fn take(&mut self, input: Input, now: Moment) {
         match input {
             Input::Heard(group, from, message) => self.hear(group, from, *message, now),
-            Input::Swapped(group, swapped) => self.controller.handle_swapped(group, swapped, now),
-            Input::Read(group, read) => self.controller.handle_read(group, read, now),
+            Input::Swapped(group, swapped) => {
+                self.note_store(&swapped);
+                self.controller.handle_swapped(group, swapped, now);
+            }
+            Input::Read(group, read) => {
+                self.note_store(&read);
+                self.controller.handle_read(group, read, now);
+            }
             Input::Asked(question) => question(&mut self.controller, now),
             Input::Watch(watched) => noted(self.watch(*watched, now)),
             Input::Door(group, replica, Some(door)) => noted(self.connect(group, replica, door)),

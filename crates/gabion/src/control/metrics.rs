@@ -2,10 +2,9 @@
 
 use super::driver::Handle;
 use super::socket::state;
-use gabion_base::{Error, GroupId, Result};
+use gabion_base::{Error, GroupId};
 use gabion_control::{GroupStatus, Verdict};
-use gabion_server::metrics::{Door, Kind, Page, write_process};
-use std::net::SocketAddr;
+use gabion_server::metrics::{Kind, Page, Route, write_process};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,18 +42,9 @@ impl EventCounts {
     }
 }
 
-/// Serves the controller's numbers, and those of this process.
-///
-/// # Errors
-/// I/O when a thread cannot start.
-pub(super) fn serve(
-    address: SocketAddr,
-    controller: Handle,
-    group: GroupId,
-    events: Arc<EventCounts>,
-    said: impl Fn(&str) + Send + 'static,
-) -> Result<Door> {
-    let page = move || {
+/// The controller's numbers, and those of this process.
+pub(super) fn route(controller: Handle, group: GroupId, events: Arc<EventCounts>) -> Route {
+    Route::metrics(move || {
         let status = controller.ask(move |controller, now| controller.status(group, now))?;
         let status = status.ok_or_else(|| Error::not_found(format!("no record of {group}")))?;
         let group = group.get().to_string();
@@ -62,8 +52,7 @@ pub(super) fn serve(
         write_group(&mut page, &status);
         write_events(&mut page, &events);
         Ok(page.finish() + &of_process())
-    };
-    Door::start(address, page, said)
+    })
 }
 
 /// The numbers of a process without a controller.

@@ -12,12 +12,13 @@
 //! Only the owner of the data may open it: its mode is 0600.
 
 use super::driver::{Handle, spawn};
-use super::socket_path;
+use super::{socket_path, unix_ms};
 use crate::cluster::failed;
 use crate::filling;
+use crate::judgement::{Around, Problem, judge, lag_of};
 use crate::owned;
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
-use gabion_control::{Command, Controller, GroupStatus, Moment, ReplicaStatus};
+use gabion_control::{Command, Controller, GroupStatus, Moment, ReplicaStatus, Vitals};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -75,7 +76,9 @@ fn serve(stream: &UnixStream, controller: &Handle, group: GroupId) -> Result<()>
     BufReader::new(stream.take(QUESTION_LEN_MAX)).read_line(&mut line).map_err(io)?;
     let question = serde_json::from_str(&line)
         .map_err(|e| Error::invalid(format!("a question that is no JSON: {e}")));
-    let answer = match question.and_then(|question| answer(&question, controller, group)) {
+    let answer = match question
+        .and_then(|question| answer(&question, controller, group, around(controller)))
+    {
         Ok(answer) => answer,
         Err(error) => {
             json!({ "ok": false, "kind": error.kind().as_str(), "error": error.message() })
@@ -89,7 +92,12 @@ fn serve(stream: &UnixStream, controller: &Handle, group: GroupId) -> Result<()>
 ///
 /// # Errors
 /// Invalid input for a question that is none; the controller's.
-pub(crate) fn answer(value: &Value, controller: &Handle, group: GroupId) -> Result<Value> {
+pub(crate) fn answer(
+    value: &Value,
+    controller: &Handle,
+    group: GroupId,
+    around: Around,
+) -> Result<Value> {
     let optional = |name: &str| match &value[name] {
         Value::Null => Ok(None),
         number => number
@@ -106,8 +114,9 @@ pub(crate) fn answer(value: &Value, controller: &Handle, group: GroupId) -> Resu
     };
     let command = match value["do"].as_str() {
         Some("status") => {
-            let found = controller.ask(move |controller, now| status(controller, group, now))?;
-            return Ok(json!({ "ok": true, "group": found }));
+            let ask =
+                move |controller: &mut Controller, now| status(controller, group, &around, now);
+            return Ok(json!({ "ok": true, "group": controller.ask(ask)? }));
         }
         Some("failover") => Command::FailOver(optional("replica")?),
         Some("add") => Command::Add(replica()?),
@@ -120,12 +129,19 @@ pub(crate) fn answer(value: &Value, controller: &Handle, group: GroupId) -> Resu
     Ok(json!({ "ok": true }))
 }
 
+/// The circumstances of a group whose replicas are all on this machine.
+pub(super) fn around(controller: &Handle) -> Around {
+    let unix_s = (unix_ms() / 1_000).cast_signed();
+    Around { store: controller.store_failure(), unix_s, ..Around::default() }
+}
+
 /// The group as JSON; null where there is no record of it.
-fn status(controller: &Controller, group: GroupId, now: Moment) -> Value {
+fn status(controller: &Controller, group: GroupId, around: &Around, now: Moment) -> Value {
     let found = controller.status(group, now).zip(controller.record(group));
     let Some((status, record)) = found else { return Value::Null };
     let view = &status.view;
     let replicas: Vec<Value> = status.replicas.iter().map(|it| replica(&status, it)).collect();
+    let problems: Vec<Value> = judge(&status, around).iter().map(Problem::json).collect();
     let events: Vec<Value> = record.events.iter().map(event).collect();
     json!({
         "config": view.config.get(),
@@ -139,6 +155,7 @@ fn status(controller: &Controller, group: GroupId, now: Moment) -> Value {
         "reader": view.full().last().map(|member| member.replica.get()),
         "writes_wait": view.too_few(),
         "replicas": replicas,
+        "problems": problems,
         "events": events,
     })
 }
@@ -152,6 +169,35 @@ fn replica(group: &GroupStatus, status: &ReplicaStatus) -> Value {
         "lost": status.verdict.is_none_or(|verdict| verdict.is_failure()),
         "config": status.config.map(|config| config.get()),
         "filling": filling::as_json(status.filling),
+        "role": role(group, status.replica),
+        "lag": lag_of(group, status.replica).map(|(bytes, ms)| json!({"bytes": bytes, "ms": ms})),
+        "load": status.vitals.as_ref().map(load),
+    })
+}
+
+/// A replica's place in the chain; null where it has none.
+fn role(group: &GroupStatus, replica: ReplicaId) -> Option<&'static str> {
+    let full: Vec<ReplicaId> = group.view.full().map(|member| member.replica).collect();
+    match full.iter().position(|it| *it == replica)? {
+        _ if full.len() == 1 => Some("alone"),
+        0 => Some("head"),
+        place if place + 1 == full.len() => Some("tail"),
+        _ => Some("middle"),
+    }
+}
+
+/// A replica's load and room.
+fn load(vitals: &Vitals) -> Value {
+    json!({
+        "uptime_ms": vitals.uptime_ms,
+        "commands": vitals.commands,
+        "slots": vitals.slots,
+        "slots_free": vitals.slots_free,
+        "memtable_bytes": vitals.memtable_bytes,
+        "levels": vitals.levels,
+        "garbage_bytes": vitals.garbage_bytes,
+        "probe_us": vitals.probe_us,
+        "certificate_until_s": vitals.certificate_until_s,
     })
 }
 

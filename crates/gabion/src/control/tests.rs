@@ -204,6 +204,7 @@ fn serve(
             is_filled: true,
             is_whole: false,
             filling: None,
+            vitals: None,
             unheard: Vec::new(),
             view,
             founded,

@@ -45,6 +45,16 @@ pub(crate) struct ControllerConfig {
     /// In ms.
     #[serde(default = "replace_after", deserialize_with = "milliseconds")]
     pub(crate) replace_after: u64,
+    #[serde(default)]
+    pub(crate) page: PageConfig,
+}
+
+/// The status page.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PageConfig {
+    /// Its address; none: there is no page.
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// The place of what the cluster knows of itself.
@@ -174,7 +184,18 @@ impl ControllerConfig {
 
     fn check(&self) -> Result<()> {
         check_directory("data", &self.data)?;
-        trust::check("listen", self.listen)
+        trust::check("listen", self.listen)?;
+        let Some(page) = self.page.listen else { return Ok(()) };
+        if !page.ip().is_loopback() {
+            return Err(Error::invalid(format!(
+                "page.listen is {page}: the page asks nobody for a name, so only loopback \
+                 addresses are possible, 127.0.0.1 to 127.255.255.254 or ::1"
+            )));
+        }
+        if page == self.listen {
+            return Err(Error::invalid(format!("page.listen is {page}, which is listen already")));
+        }
+        Ok(())
     }
 }
 
@@ -472,6 +493,27 @@ targets.listen = "127.0.0.2:6579"
         assert_eq!((process.io, process.block_cache_bytes), (Io::Threads, 0));
         assert_eq!((process.large_values, process.compactions_max), (1024, 4));
         assert_eq!(process.value_compression, Compression::Zstd { level: 5 });
+    }
+
+    #[test]
+    fn the_page_of_a_controller_is_for_this_machine() {
+        let controller = |page: &str| {
+            let text = format!("data = \"/d\"\nlisten = \"127.0.0.1:7400\"\n{page}");
+            let config: ControllerConfig = from_text(&text)?;
+            config.check().map(|()| config.page.listen)
+        };
+        assert_eq!(controller("").unwrap(), None);
+        let at = "127.0.0.1:7480";
+        let found = controller(&format!("page.listen = \"{at}\"\n")).unwrap();
+        assert_eq!(found, Some(at.parse().unwrap()));
+        for (page, part) in [
+            ("page.listen = \"0.0.0.0:7480\"", "page.listen is 0.0.0.0:7480: the page asks nobody"),
+            ("page.listen = \"127.0.0.1:7400\"", "which is listen already"),
+            ("page.at = 1", "unknown field `at`"),
+        ] {
+            let error = controller(page).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
     }
 
     /// docs/faults.md: P36

@@ -5,7 +5,7 @@
 mod leaders;
 
 use super::config::{ControllerConfig, StoreChoice};
-use super::registrar::{Names, Registrar};
+use super::registrar::{Names, Registrar, StatusPage};
 use super::registry::{GroupState, Registry};
 use super::{say, trust, wire};
 use crate::cluster::{self, Lock, failed};
@@ -18,6 +18,7 @@ use crate::signals;
 use crate::units::{size, utc};
 use gabion_base::{Error, GroupId, Result};
 use gabion_control::Patience;
+use gabion_server::metrics::Door;
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -49,15 +50,27 @@ pub(crate) fn run(options: &ControllerOptions) -> Result<u8> {
         drop(door);
         return leaders::run(&config, url, &signals);
     }
+    let page = StatusPage::default();
+    let _page_door = serve_page(&config, &page)?;
     let (registrar, _driver) = open(&config, Box::new(DbStore::open(&store_dir(data))?))?;
+    let registrar = Arc::new(registrar);
+    page.lead(registrar.clone());
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
-    spawn("gabion-door", move || serve(&door, &Arc::new(registrar), &|| true))?;
+    spawn("gabion-door", move || serve(&door, &registrar, &|| true))?;
     say(&format!("ready: nodes and commands on {address}; the store is in {}", data.display()));
     match signals.recv() {
         Ok(signal) => say_end(signal),
         Err(_) => return Err(unwatched()),
     }
     Ok(0)
+}
+
+/// Serves the status page, where the configuration has an address for it.
+fn serve_page(config: &ControllerConfig, page: &StatusPage) -> Result<Option<Door>> {
+    let Some(address) = config.page.listen else { return Ok(None) };
+    let door = Door::start(address, page.routes(), say)?;
+    say(&format!("status page on http://{address}/"));
+    Ok(Some(door))
 }
 
 fn say_end(signal: i32) {

@@ -12,14 +12,17 @@
 //! founders run. From then on a pool that is lost is made empty, as the other members have what it
 //! had.
 //!
-//! - [`orders`]: what nodes hear. [`changes`]: what operators ask for.
+//! - [`orders`]: what nodes hear. [`changes`]: what operators ask for. [`overview`]: what the
+//!   status page shows.
 
 mod changes;
 mod orders;
+mod overview;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use orders::{Make, Neighbour, Order, ReplicaWord};
+pub(crate) use overview::StatusPage;
 
 use super::config::check_name;
 use super::registry::{GroupSpec, GroupState, NodeRecord, Registry};
@@ -123,28 +126,7 @@ impl Registrar {
     }
 
     fn list_nodes(&self) -> Value {
-        let inner = self.lock();
-        let of = |node: &NodeRecord| {
-            let heard = inner.heard.get(&node.name).filter(|heard| heard.id == node.id);
-            let seats = inner.registry.seats_of(&node.name);
-            let seats =
-                seats.map(|(spec, seat)| json!({"group": spec.name, "replica": seat.replica}));
-            json!({
-                "name": node.name,
-                "here": heard.is_some_and(Heard::is_here),
-                "heard_ms": heard.map(|heard| heard.at.elapsed().as_millis() as u64),
-                "draining": node.is_draining,
-                "failure_domain": node.failure_domain,
-                "pool_size": node.pool_size,
-                "free": heard.map(|heard| heard.free),
-                "clients": node.addresses.clients,
-                "members": node.addresses.members,
-                "targets": node.addresses.targets,
-                "replicas": seats.collect::<Vec<_>>(),
-            })
-        };
-        let nodes: Vec<Value> = inner.registry.nodes().map(of).collect();
-        json!({ "ok": true, "nodes": nodes })
+        json!({ "ok": true, "nodes": self.lock().nodes() })
     }
 
     fn list_groups(&self) -> Result<Value> {
@@ -176,10 +158,14 @@ impl Registrar {
     }
 
     fn status_of(&self, question: &Value) -> Result<Value> {
-        let inner = self.lock();
+        self.told(&self.lock(), question)
+    }
+
+    fn told(&self, inner: &Inner, question: &Value) -> Result<Value> {
         let spec = inner.spec_of(question)?;
         let group = spec.group()?;
-        let mut answer = socket::answer(question, &self.driver, group)?;
+        let around = inner.around(spec, group, &self.driver);
+        let mut answer = socket::answer(question, &self.driver, group, around)?;
         let told = &mut answer["group"];
         if told.is_null() {
             let text = format!("group {}: is being made, see `gabion group list`", spec.name);
@@ -236,6 +222,30 @@ impl Inner {
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             Error::invalid(format!("node {name:?} has not registered; known are {known}"))
         })
+    }
+
+    /// The nodes, as people ask for them.
+    fn nodes(&self) -> Vec<Value> {
+        let of = |node: &NodeRecord| {
+            let heard = self.heard.get(&node.name).filter(|heard| heard.id == node.id);
+            let seats = self.registry.seats_of(&node.name);
+            let seats =
+                seats.map(|(spec, seat)| json!({"group": spec.name, "replica": seat.replica}));
+            json!({
+                "name": node.name,
+                "here": heard.is_some_and(Heard::is_here),
+                "heard_ms": heard.map(|heard| heard.at.elapsed().as_millis() as u64),
+                "draining": node.is_draining,
+                "failure_domain": node.failure_domain,
+                "pool_size": node.pool_size,
+                "free": heard.map(|heard| heard.free),
+                "clients": node.addresses.clients,
+                "members": node.addresses.members,
+                "targets": node.addresses.targets,
+                "replicas": seats.collect::<Vec<_>>(),
+            })
+        };
+        self.registry.nodes().map(of).collect()
     }
 
     /// The nodes of a group that are away.

@@ -1,6 +1,7 @@
 //! Views for operators: `/metrics` of every process, and the rules and the dashboard on it.
 
-use super::{PATIENCE, Place, said};
+use super::logged::Logged;
+use super::{PATIENCE, Place, kill, page, said};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -77,6 +78,56 @@ fn expressions(dashboard: &Value) -> String {
         }
     }
     all
+}
+
+/// docs/faults.md: R1
+#[test]
+fn the_status_page_names_a_member_that_hangs_and_is_well_again_once_it_is_whole() {
+    let place = Place::new("page");
+    let first = metrics_ports();
+    let up = place.up(&["--metrics-port", &first.to_string()]);
+    let address = ([127, 0, 0, 1], first).into();
+    let client = Logged::start(([127, 0, 0, 1], place.port + 2).into());
+    client.goes_on();
+    let is_well = |told: &Value| {
+        let group = &told["groups"][0];
+        let is_full = |it: &Value| it["state"] == "full" && it["load"]["slots"].as_u64() > Some(0);
+        let replicas = group["replicas"].as_array();
+        replicas.is_some_and(|it| it.len() == 3 && it.iter().all(is_full))
+            && group["problems"].as_array().is_some_and(Vec::is_empty)
+    };
+    page::wait(address, PATIENCE, is_well);
+    let (head, html) = page::get(address, "/", "localhost").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && html.starts_with("<!DOCTYPE html>"), "{head}");
+    let loads = ["src=", "url(", "import", "<link rel=\"style"];
+    assert!(loads.iter().all(|it| !html.contains(it)), "everything is in the page");
+    let (head, _) = page::get(address, "/status.json", "example.org").unwrap();
+    assert!(head.starts_with("HTTP/1.1 421 "), "{head}");
+    // It is known how many commands there are, and how long they take.
+    page::wait(address, PATIENCE, |told| {
+        let load = &told["groups"][0]["load"];
+        let is_some = |name: &str| {
+            let all = load[name].as_array();
+            all.is_some_and(|all| all.iter().any(|it| it.as_u64() > Some(0)))
+        };
+        ["commands_per_s", "served_p99_us", "acknowledged_p99_us"].iter().all(|it| is_some(it))
+    });
+
+    // One that is stopped is not restarted.
+    let pid = place.pids()[0];
+    kill(pid, "-STOP");
+    page::wait(address, PATIENCE, |told| {
+        let first = told["groups"][0]["problems"][0]["text"].as_str().unwrap_or_default();
+        first.starts_with("Replica 1 is lost: ") && first.contains("2 of 3 full members are left")
+    });
+    let told = said(&place.run(&["group"]));
+    assert!(told.contains("! Replica 1 is lost: "), "{told}");
+    client.goes_on();
+    kill(pid, "-9");
+    page::wait(address, PATIENCE, is_well);
+    client.end();
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn report_of(index: usize, world: &World) -> Option<Report> {
         is_filled: node.is_filled(),
         is_whole: node.is_whole(),
         filling: None,
+        vitals: None,
         unheard: node.unheard(UNHEARD_MS),
         probe: probe_of(index, world),
         epoch: machine.epoch,

@@ -10,7 +10,7 @@
 //! controller that does not know yet that it leads no more has its swaps refused by etcd, and its
 //! answers held back by its lease.
 
-use super::{open, say_end, serve, unwatched};
+use super::{StatusPage, open, say_end, serve, serve_page, unwatched};
 use crate::control::driver::spawn;
 use crate::machines::config::ControllerConfig;
 use crate::machines::{say, trust};
@@ -28,6 +28,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// Leads whenever no other controller does, until a signal comes.
 pub(super) fn run(config: &ControllerConfig, url: &EtcdUrl, signals: &Receiver<i32>) -> Result<u8> {
+    let page = StatusPage::default();
+    let _page_door = serve_page(config, &page)?;
     let mut told = String::new();
     let mut tell = |line: String| {
         if line != told {
@@ -38,22 +40,24 @@ pub(super) fn run(config: &ControllerConfig, url: &EtcdUrl, signals: &Receiver<i
     loop {
         let pause = match stand_by(config, url) {
             Ok(Standing::Leads(store, leadership)) => {
-                match lead(config, url, store, &leadership, signals) {
+                match lead(config, url, store, &leadership, &page, signals) {
                     Ok(End::Signal(signal)) => {
                         say_end(signal);
                         return Ok(0);
                     }
-                    Ok(End::Lost(error)) => say(&format!("leads no more: {error}")),
-                    Err(error) if is_passing(&error) => say(&format!("leads no more: {error}")),
+                    Ok(End::Lost(error)) => ends_to_lead(&page, &error),
+                    Err(error) if is_passing(&error) => ends_to_lead(&page, &error),
                     Err(error) => return Err(error),
                 }
                 Duration::ZERO
             }
             Ok(Standing::By(other)) => {
+                page.stand_by(&format!("{other} leads"));
                 tell(format!("stands by: {other} leads; the store is {url}"));
                 Duration::ZERO
             }
             Err(error) if is_passing(&error) => {
+                page.stand_by(&format!("its store does not answer: {error}"));
                 tell(format!("stands by: the store does not answer: {error}"));
                 AGAIN
             }
@@ -68,6 +72,11 @@ pub(super) fn run(config: &ControllerConfig, url: &EtcdUrl, signals: &Receiver<i
             Err(RecvTimeoutError::Disconnected) => return Err(unwatched()),
         }
     }
+}
+
+fn ends_to_lead(page: &StatusPage, error: &Error) {
+    page.stand_by(&format!("it leads no more: {error}"));
+    say(&format!("leads no more: {error}"));
 }
 
 /// Whether an error says that the store may answer later, or that another controller leads.
@@ -100,14 +109,17 @@ fn lead(
     url: &EtcdUrl,
     store: EtcdStore,
     leadership: &Leadership,
+    page: &StatusPage,
     signals: &Receiver<i32>,
 ) -> Result<End> {
     let (registrar, _driver) = open(config, Box::new(store))?;
+    let registrar = Arc::new(registrar);
+    page.lead(registrar.clone());
     let door = trust::listen("listen", config.listen)?;
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
     let own = leadership.clone();
     let leads = move || own.lost(Duration::ZERO).is_none();
-    let serving = spawn("gabion-door", move || serve(&door, &Arc::new(registrar), &leads))?;
+    let serving = spawn("gabion-door", move || serve(&door, &registrar, &leads))?;
     say(&format!("ready: leads; nodes and commands on {address}; the store is {url}"));
     let end = loop {
         if let Some(error) = leadership.lost(TURN) {

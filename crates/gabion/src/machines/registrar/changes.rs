@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::REPLICAS_MAX;
+use crate::judgement::Around;
 use gabion_control::Command;
 
 impl Registrar {
@@ -89,7 +90,7 @@ impl Registrar {
         if let Some(replica) = newcomer.and_then(|field| asked[field].as_u64()) {
             self.check_newcomer(&spec, replica as u32)?;
         }
-        socket::answer(&asked, &self.driver, group)
+        socket::answer(&asked, &self.driver, group, Around::default())
     }
 
     /// Gives a node a replica of a group. The command asks again until that runs.
