@@ -22,6 +22,7 @@
 //! cargo xtask ncl [KILLS]   redis-server and sqlite3 under the interposer, killed KILLS times
 //!                           (default 6); call scripts with and without it
 //! cargo xtask etcd          the controller's store on a real etcd, killed and stopped
+//! cargo xtask page          the status page in a headless Chromium, through a fail-over
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
@@ -39,6 +40,7 @@ mod faults;
 mod golang;
 mod kills;
 mod ncl;
+mod page;
 mod porcupine;
 mod python;
 mod ratchet;
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
             _ => Err(format!("'{kills}' is not a number of kills")),
         },
         ["etcd"] => etcd::check(),
+        ["page"] => page::check(),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {
@@ -101,7 +104,8 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|etcd|shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
+                  ncl [KILLS]|etcd|page|shipping|soak [HOURS]|bench [PART [DIR]] \
+                  (see xtask/src/main.rs)"
             .into()),
     };
     match result {

@@ -1,7 +1,7 @@
 //! The steps of the suites. Each prints its command; the first that fails ends the suite.
 
 use crate::{
-    clients, etcd, failovers, faults, kills, ncl, porcupine, ratchet, redis, rooms, shipping,
+    clients, etcd, failovers, faults, kills, ncl, page, porcupine, ratchet, redis, rooms, shipping,
     suites,
 };
 use serde_json::Value;
@@ -110,6 +110,7 @@ pub(crate) fn ci() -> Step {
     failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
     etcd::check()?;
+    page::check()?;
     ncl::check(ncl::KILLS)?;
     guest()
 }
