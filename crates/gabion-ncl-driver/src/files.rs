@@ -36,8 +36,10 @@ fn io_error(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// A name as text; different names are different texts.
-fn escape(name: &[u8]) -> String {
+/// A name as text; different names are different texts. Bytes that are no UTF-8, and '%', become
+/// '%' and two digits; `gabion_mirror::local::unescape` takes it back.
+#[must_use]
+pub fn escape(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         text.push_str(&chunk.valid().replace('%', "%25"));

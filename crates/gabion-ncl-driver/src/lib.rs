@@ -33,5 +33,5 @@ pub mod report;
 pub mod store;
 mod turn;
 
-pub use files::PeerFiles;
+pub use files::{PeerFiles, escape};
 pub use logs::{Counts, Logs, LogsOptions};

@@ -4,10 +4,15 @@
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done; [`overview`]: all that a controller knows.
 //! - [`mod@run`]: a program under the interposer.
+//! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
+//!   [`opened`]: how an operator opens them.
 //! - [`sockets`]: what these processes have in common.
 
 mod controller;
+mod files;
 mod identity;
+mod moves;
+mod opened;
 mod overview;
 mod peer;
 mod run;
@@ -36,6 +41,18 @@ pub(crate) enum NclCommand {
     Status(StatusOptions),
     /// Run a program; files whose names match are mirrored, all others are as ever
     Run(RunOptions),
+    /// List an application's files. Of one that runs: as it reported them within the last seconds
+    Ls(files::LsOptions),
+    /// Print files of an application that does not run
+    Cat(files::CatOptions),
+    /// Say length, checksum and owner of files of an application that does not run
+    Stat(files::StatOptions),
+    /// Remove files of an application that does not run
+    Rm(files::RmOptions),
+    /// Write all files of an application that does not run to a directory
+    Export(moves::ExportOptions),
+    /// Take all files of a directory as an application's, which does not run
+    Import(moves::ImportOptions),
 }
 
 #[derive(Args, Debug)]
@@ -213,5 +230,11 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
             None => status::run(options),
         },
         NclCommand::Run(options) => run::run(options, mask),
+        NclCommand::Ls(options) => files::ls(options),
+        NclCommand::Cat(options) => files::cat(options),
+        NclCommand::Stat(options) => files::stat(options),
+        NclCommand::Rm(options) => files::rm(options),
+        NclCommand::Export(options) => moves::export(options),
+        NclCommand::Import(options) => moves::import(options),
     }
 }

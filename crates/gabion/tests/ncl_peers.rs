@@ -1,6 +1,9 @@
 //! Programs whose log files lie at log peers: all of them are processes, which are killed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test with real processes")]
 
+#[path = "ncl_peers/files.rs"]
+mod files;
+
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -33,7 +33,8 @@ static INTERPOSER: &[u8] = include_bytes!(env!("GABION_INTERPOSER"));
 /// How long a program may take until its interposer has said that it is there.
 const GREETING: Duration = Duration::from_secs(10);
 
-fn failed(what: &str, error: std::io::Error) -> Error {
+/// An I/O error as one of ours.
+pub(super) fn failed(what: &str, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NotFound,
         std::io::ErrorKind::WouldBlock => ErrorKind::Busy,
