@@ -6,9 +6,11 @@
 //! - [`mod@run`]: a program under the interposer.
 //! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
 //!   [`opened`]: how an operator opens them.
+//! - [`demo`]: a machine that is lost under load.
 //! - [`sockets`]: what these processes have in common.
 
 mod controller;
+mod demo;
 mod files;
 mod identity;
 mod moves;
@@ -53,10 +55,16 @@ pub(crate) enum NclCommand {
     Export(moves::ExportOptions),
     /// Take all files of a directory as an application's, which does not run
     Import(moves::ImportOptions),
+    /// Show it: three peers, a program under load whose machine is lost, and its speed. It takes
+    /// redis-server or sqlite3. Exit code 1 if a write that was acknowledged is lost
+    Demo(demo::DemoOptions),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ControllerOptions {
+    /// The process that it ends with, as at SIGTERM
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<i32>,
     /// Directory of its store; made if it is not there. It takes 68 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
@@ -73,6 +81,9 @@ pub(crate) struct ControllerOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct PeerOptions {
+    /// The process that it ends with, as at SIGTERM
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<i32>,
     /// The controller at which it registers: ADDR, a Unix socket, or the directory of one [default:
     /// none, and nobody finds it]
     #[arg(long, value_name = "PLACE", value_parser = parse_controller)]
@@ -123,6 +134,9 @@ pub(crate) struct StatusOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct RunOptions {
+    /// The process that it ends with, as at SIGTERM
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<i32>,
     /// Files of an application belong to its name: letters, digits, '-', '_', '.' [default: the
     /// program's name]
     #[arg(long, value_name = "NAME")]
@@ -222,6 +236,13 @@ fn default_socket(directory: &Path) -> PathBuf {
 
 /// `mask` is the one that files of a program are made with.
 pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
+    let parent = match command {
+        NclCommand::Controller(options) => options.parent,
+        NclCommand::Peer(options) => options.parent,
+        NclCommand::Run(options) => options.parent,
+        _ => None,
+    };
+    parent.map_or(Ok(()), sockets::end_with)?;
     match command {
         NclCommand::Controller(options) => controller::run(options),
         NclCommand::Peer(options) => peer::run(options),
@@ -236,5 +257,6 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
         NclCommand::Rm(options) => files::rm(options),
         NclCommand::Export(options) => moves::export(options),
         NclCommand::Import(options) => moves::import(options),
+        NclCommand::Demo(options) => demo::run(options),
     }
 }

@@ -4,6 +4,7 @@ use crate::cluster::failed;
 use crate::owned;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::remote::message::TOKEN_LEN_MAX;
+use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
@@ -20,6 +21,17 @@ pub(super) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // Nobody listens if it fails.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Has this process get SIGTERM when its starter ends, however that happens.
+pub(super) fn end_with(parent: i32) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|e| Error::io(format!("the parent's end cannot be watched: {e}")))?;
+    // The starter may have ended before the call.
+    if rustix::process::getppid() == Pid::from_raw(parent) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("process {parent}, which started this one, is gone")))
 }
 
 /// SIGINT and SIGTERM, one message each.
