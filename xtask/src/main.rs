@@ -21,6 +21,9 @@
 //!                           of its own; every answer is checked; needs root
 //! cargo xtask ncl [KILLS]   redis-server and sqlite3 under the interposer, killed KILLS times
 //!                           (default 6); call scripts with and without it
+//! cargo xtask ncl-points [N]
+//!                           the same programs ended at N of their calls (default 500), a peer lost
+//!                           each time
 //! cargo xtask etcd          the controller's store on a real etcd, killed and stopped
 //! cargo xtask page          the status page in a headless Chromium, through a fail-over
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
@@ -91,6 +94,11 @@ fn main() -> ExitCode {
             Ok(kills) if kills > 0 => ncl::check(kills),
             _ => Err(format!("'{kills}' is not a number of kills")),
         },
+        ["ncl-points"] => ncl::points(ncl::POINTS_SOAK),
+        ["ncl-points", count] => match count.parse() {
+            Ok(count) if count > 0 => ncl::points(count),
+            _ => Err(format!("'{count}' is not a number of calls")),
+        },
         ["etcd"] => etcd::check(),
         ["page"] => page::check(),
         ["shipping"] => shipping::check(),
@@ -104,7 +112,7 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|etcd|page|shipping|soak [HOURS]|bench [PART [DIR]] \
+                  ncl [KILLS]|ncl-points [N]|etcd|page|shipping|soak [HOURS]|bench [PART [DIR]] \
                   (see xtask/src/main.rs)"
             .into()),
     };

@@ -1,13 +1,22 @@
 //! Programs that know nothing of near-compute logs, unmodified, under the interposer.
 
 use crate::cluster::need;
-use crate::steps::{Step, run, test};
+use crate::steps::{Step, head_commit, run, test};
+use std::fs::File;
+use std::time::SystemTime;
 
 /// How often each program is killed and recovered.
 pub(crate) const KILLS: u64 = 6;
 
 /// Scripts of calls with and without the interposer, beside those of `cargo test`.
 const SCRIPTS: &str = "300";
+
+/// Calls at which each program is ended, in CI and in the soak.
+const POINTS: u64 = 15;
+pub(crate) const POINTS_SOAK: u64 = 500;
+
+/// The source that only an interposer with a planted death has.
+const PLANTED: &str = "crates/gabion-preload/src/planted.rs";
 
 /// The check.
 pub(crate) fn check(kills: u64) -> Step {
@@ -25,5 +34,24 @@ pub(crate) fn check(kills: u64) -> Step {
     let env = [("GABION_NCL_KILLS", kills.as_str())];
     test(&[&package[..], &programs].concat(), &env)?;
     // Controller, peers and programs as processes, which are killed.
-    test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)
+    test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)?;
+    points(POINTS)
+}
+
+/// Each program ends at so many of its calls, one after the other, with a log peer lost each time;
+/// which calls follows from the commit.
+pub(crate) fn points(count: u64) -> Step {
+    need("redis-server", "redis-server")?;
+    need("sqlite3", "sqlite3")?;
+    let seed = u64::from_str_radix(&head_commit()?, 16).unwrap_or(1).to_string();
+    let count = count.to_string();
+    // A shared library has one name whatever its features are: this file is of this build alone, so
+    // the library is made again if another build has taken its place.
+    let changed = File::options().write(true).open(PLANTED);
+    let changed = changed.and_then(|file| file.set_modified(SystemTime::now()));
+    changed.map_err(|error| format!("{PLANTED}: {error}"))?;
+    let env = [("GABION_NCL_POINTS", count.as_str()), ("GABION_FIRST_SEED", seed.as_str())];
+    let package = ["-p", "gabion-preload", "--features", "planted", "--test", "kill_points"];
+    let all = ["--", "--include-ignored", "--nocapture"];
+    test(&[&package[..], &all].concat(), &env)
 }

@@ -3,7 +3,7 @@
 
 use crate::cluster::need_space;
 use crate::steps::{CHECKED, Step, head_commit, run, some_seeds, target_directory, test};
-use crate::{failovers, porcupine, shipping};
+use crate::{failovers, ncl, porcupine, shipping};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -22,6 +22,8 @@ const MANY: u64 = 100_000_000;
 const MANY_DISK: u64 = 40 << 30;
 /// The shard of faults of real replicas and links.
 const FAILOVERS: &str = "failovers";
+/// The shard of programs that end at their calls.
+const POINTS: &str = "ncl-points";
 /// The multiple of `cargo test`'s hostile inputs.
 const HOSTILE: &str = "300";
 /// The multiple of its runs under other options.
@@ -68,6 +70,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "etcd",
         "guest",
         FAILOVERS,
+        POINTS,
         "chain, 25000 seeds",
         "planted",
     ];
@@ -146,6 +149,7 @@ fn run_shard(shard: &str) -> Step {
             test(&[&SIM[..], &shown].concat(), &[("GABION_TIMES", OPTIONS)])
         }
         _ if shard == FAILOVERS => failovers::check(failovers::ROUNDS_SOAK),
+        _ if shard == POINTS => ncl::points(ncl::POINTS_SOAK),
         _ if shard == MEMORY => many_records(),
         _ if shard == "planted" => crate::steps::planted(),
         _ => run("cargo", &["xtask", shard], &[]),

@@ -25,7 +25,7 @@
 //! - Without [`ENVIRONMENT`](gabion_mirror::wire::ENVIRONMENT) the library does nothing. With it,
 //!   and without an owner, it ends the program: never is it half there.
 //!
-//! `unsafe` is in `raw`, `state`, `streams` and `entries`.
+//! `unsafe` is in `raw`, `state`, `streams`, `entries`, and `planted`, which only tests have.
 #![allow(clippy::disallowed_methods, reason = "a shell: it stands between programs and the kernel")]
 
 mod ask;
@@ -34,6 +34,8 @@ mod bytes;
 mod descriptors;
 mod entries;
 mod names;
+#[cfg(feature = "planted")]
+mod planted;
 mod raw;
 mod state;
 mod streams;

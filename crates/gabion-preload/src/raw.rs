@@ -12,6 +12,8 @@ pub(crate) type Answer = isize;
 /// program means by them, as without this library. Calls of this library on its own memory have
 /// functions of their own below.
 pub(crate) fn forward(number: c_long, arguments: &[usize]) -> Answer {
+    #[cfg(feature = "planted")]
+    crate::planted::tick();
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;

@@ -163,6 +163,8 @@ fn start() {
             adopt_inherited(&ready.shared);
             let _ = READY.set(ready);
             PHASE.store(ACTIVE, Release);
+            #[cfg(feature = "planted")]
+            crate::planted::arm();
         }
         Err(why) => {
             raw::tell(&[
