@@ -76,7 +76,9 @@ pub use packed::{Packed, Packer};
 pub use places::{LastSegment, LogLayout, Places};
 pub use pointer::Pointer;
 pub use range_delete::{RangeDelete, RangeDeletes};
-pub use read::{Found, FoundLen, Lent, Move, RangeSize, ReadIterator, ReadView, Tables};
+pub use read::{
+    Found, FoundLen, Lent, Move, PageCursor, RangeSize, ReadIterator, ReadView, Tables,
+};
 pub use readers::{Pin, PinBudget, ReaderStats};
 pub use recipe::{JobKind, Merging, Recipe};
 pub use sst::{BlockCodec, Compression, SstBuilder, SstIter, SstOptions, SstReader, SstScan};

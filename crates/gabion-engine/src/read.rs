@@ -13,6 +13,7 @@
 
 mod ahead;
 mod gone;
+mod image;
 mod many;
 mod size;
 mod source;
@@ -26,6 +27,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use gabion_base::{Error, Result, SequenceNumber};
 use gabion_media::Bytes;
+pub use image::PageCursor;
 pub use size::RangeSize;
 use source::Cursors;
 pub use tables::Tables;

@@ -6,7 +6,7 @@ use gabion_base::{Frontier, LogPosition, SequenceNumber};
 use gabion_engine::*;
 
 /// Files of its own, and in them what the fork's version names.
-fn copied(fork: &Tree, from: &Files) -> Files {
+pub(crate) fn copied(fork: &Tree, from: &Files) -> Files {
     let files = Files::default();
     for (_, meta) in fork.version().files() {
         files.insert(meta.id, from.bytes(meta.id));
@@ -15,7 +15,7 @@ fn copied(fork: &Tree, from: &Files) -> Files {
 }
 
 /// Flushes all that is in the fork's memory.
-fn flush(fork: &mut Tree, files: &Files) {
+pub(crate) fn flush(fork: &mut Tree, files: &Files) {
     while let Some(job) = fork.next_flush(&context()) {
         let output = block_on(run_job(&job, GROUP, files, &mut files.clone())).unwrap();
         let edit = fork.finish_job(output, fork.last_edit() + 1).unwrap();
@@ -24,7 +24,7 @@ fn flush(fork: &mut Tree, files: &Files) {
     assert_eq!(fork.sealed_count(), 0);
 }
 
-fn pairs(tree: &Tree, files: &Files) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn pairs(tree: &Tree, files: &Files) -> Vec<(Vec<u8>, Vec<u8>)> {
     scan(&tree.view(), &tables(files), &[], None)
 }
 

@@ -9,6 +9,7 @@ mod flips;
 mod fork;
 mod golden_edit;
 mod golden_sst;
+mod image;
 mod jobs;
 mod loads;
 mod many;
