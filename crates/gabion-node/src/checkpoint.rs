@@ -1,4 +1,5 @@
-//! A checkpoint: a new pool that holds the state in a view of a replica. Its log begins anew.
+//! A checkpoint: a new pool that holds the state in a view of a replica. Its log begins anew. Of a
+//! backup, the same is made once for each member of a group.
 //!
 //! ```text
 //!   view ─┬─ files ──── read, compared with the edit's checksums ─► slots of the new pool ─┐
@@ -11,7 +12,7 @@
 //! and slots and hold up writers, which a full or failed store cannot afford. Copying its log would
 //! bring its positions, terms and watermarks along.
 //!
-//! The copy is a group of one under the same group number: that is the lineage in every block of
+//! The copy is a group of one, or one of the founders of a new group, under the same group number: that is the lineage in every block of
 //! its files, and blocks are never rewritten. Its pool has a name of its own, and its log begins at
 //! 0 in a later term, or behind segments that keep values: these are files, and copied as such.
 //! Files keep number, term and checksums. Values files are copied as SSTs are;
@@ -33,7 +34,7 @@ use gabion_media::MediumHandle;
 use gabion_pool::{Creation, FilePlacement, PoolConfig};
 use gabion_replication::GroupView;
 
-/// The only member of the copy.
+/// The only member of a copy that is a group of one.
 const ME: ReplicaId = ReplicaId(1);
 
 /// The source of a checkpoint.
@@ -45,6 +46,22 @@ pub struct Origin {
     /// Its view then. The copy begins in a later term, so that nothing of it is taken for the
     /// source's.
     pub view_then: GroupView,
+}
+
+/// The replica that a checkpoint becomes.
+#[derive(Clone, Debug)]
+pub struct Member {
+    group: GroupConfig,
+    view: GroupView,
+    me: ReplicaId,
+}
+
+impl Member {
+    /// The configuration of its group.
+    #[must_use]
+    pub const fn group(&self) -> &GroupConfig {
+        &self.group
+    }
 }
 
 /// The contents of a checkpoint, in numbers.
@@ -81,6 +98,36 @@ impl Origin {
         view
     }
 
+    /// A copy that is a group of one.
+    fn alone(&self) -> Member {
+        Member { group: self.copied_group(), view: self.copied_view(), me: ME }
+    }
+
+    /// A copy that founds a group again, as `me`. All founders have the same, and their group
+    /// begins as one does that never had a controller, in a later term than the origin's.
+    ///
+    /// # Errors
+    /// Invalid input for a configuration under which the origin's files or log could not be read,
+    /// a member that is no founder, or a number of members that no group of those can need.
+    pub fn founder(&self, group: GroupConfig, members_min: u8, me: ReplicaId) -> Result<Member> {
+        let same = (self.group.group, self.group.segment_len, self.group.tree.levels);
+        let wanted = (group.group, group.segment_len, group.tree.levels);
+        if same != wanted {
+            return Err(Error::invalid(format!(
+                "a group {} with segments of {} bytes and {} levels is made of {} with {} and {}",
+                wanted.0, wanted.1, wanted.2, same.0, same.1, same.2
+            )));
+        }
+        let count = group.founders.len();
+        if !group.founders.contains(&me) || !(1..=count).contains(&usize::from(members_min)) {
+            return Err(Error::invalid(format!(
+                "{me} of {count} founders, of whom {members_min} take writes"
+            )));
+        }
+        let view = GroupView { members_min, term: self.view_then.term, ..group.founding_view() };
+        Ok(Member { group, view, me })
+    }
+
     /// Bytes of the files that are to be copied.
     ///
     /// # Errors
@@ -108,7 +155,25 @@ pub async fn write(
     source: &impl FileSource,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Copied> {
-    let group = origin.copied_group();
+    write_member(medium, pool_id, origin, &origin.alone(), source, progress).await
+}
+
+/// As [`write`], of a replica of a group of several.
+///
+/// # Durability
+/// As [`write`].
+///
+/// # Errors
+/// As [`write`].
+pub async fn write_member(
+    medium: &MediumHandle,
+    pool_id: [u8; 16],
+    origin: &Origin,
+    member: &Member,
+    source: &impl FileSource,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Copied> {
+    let group = &member.group;
     group.validate()?;
     let (number, len) = (group.group, medium.properties().len);
     let config = PoolConfig { pool_id, group: number, len, region_id: 1 };
@@ -128,8 +193,8 @@ pub async fn write(
     }
     target.flush_memtables(&mut tree, origin, &mut copied).await?;
     target.read_back(&tree).await?;
-    let state = first_state(origin, log_begin(&group, &tree));
-    let snapshot = Snapshot::encode(&group, &state, &tree.snapshot());
+    let state = first_state(origin, member, log_begin(group, &tree));
+    let snapshot = Snapshot::encode(group, &state, &tree.snapshot());
     target.creation.finish(medium, &snapshot).await?;
     Ok(copied)
 }
@@ -144,15 +209,15 @@ fn log_begin(group: &GroupConfig, tree: &Tree) -> LogPosition {
 }
 
 /// The durable state of the copy before its first start.
-fn first_state(origin: &Origin, begin: LogPosition) -> ReplicaState {
+fn first_state(origin: &Origin, member: &Member, begin: LogPosition) -> ReplicaState {
     // A log that begins elsewhere than at 0 is trimmed up to there, of records of some term.
     let term = match begin {
         LogPosition::ZERO => Term::ZERO,
         _ => origin.view_then.term,
     };
     ReplicaState {
-        me: ME,
-        view: origin.copied_view(),
+        me: member.me,
+        view: member.view.clone(),
         view_waits: false,
         incarnation: 0,
         session: 0,

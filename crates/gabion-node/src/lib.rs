@@ -16,13 +16,15 @@
 //!   outputs.
 //! - [`work`]: orders that leave it because they take long, and the functions that carry them out.
 //! - [`open`]: creating a replica in an empty pool, and opening one from its pool and ring alone.
-//! - [`checkpoint`]: a new pool that holds the state in a view of a replica.
+//! - [`checkpoint`]: a new pool that holds the state in a view of a replica; [`backup`]: that state
+//!   in bytes.
 #![no_std]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod backup;
 pub mod checkpoint;
 mod config;
 mod copied;
