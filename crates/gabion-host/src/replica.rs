@@ -12,13 +12,15 @@ use crate::clock::Clock;
 use crate::jobs::StoreParts;
 use crate::owned::{self, Owner, RingFile, find_ring, in_the_way, make_ring, new_ring_path, owner};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
+use gabion_engine::FileSource;
 use gabion_fabric::file::remove_mark;
 use gabion_fabric::fresh::{rename_new, sync_directory};
 use gabion_fabric::lock::lock_exclusive;
 use gabion_fabric::space::{Mark, preallocate_marked};
 use gabion_fabric::{BackendChoice, BlockingMedium, DirectIo, MappedRing, MediumOptions, PoolFile};
+use gabion_node::checkpoint::{Copied, Member, Origin};
 use gabion_node::open::OpenedPool;
-use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, open};
+use gabion_node::{GroupConfig, LocalStore, Node, NodeOptions, checkpoint, open};
 use gabion_pool::label::POOL_LABEL_AT;
 use gabion_pool::{Label, PoolConfig, Purpose, Superblock, Trust};
 use std::fs::File;
@@ -128,12 +130,34 @@ pub fn create_joining(
     })
 }
 
-fn make_replica(
+/// As [`create_replica`], for a replica that has what `origin` shows ([`checkpoint`]). `source` has
+/// its files, and its reads must wait for nobody; `progress` gets the bytes of each.
+///
+/// # Durability
+/// As [`create_replica`].
+///
+/// # Errors
+/// As [`create_replica`]; corruption when a file is not what its description says.
+pub fn create_member(
+    dir: &Path,
+    new: impl Into<NewPool>,
+    origin: &Origin,
+    member: &Member,
+    source: &impl FileSource,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Copied> {
+    make_replica(dir, new.into(), member.group(), |medium, pool_id| {
+        let handle = medium.handle();
+        medium.block_on(checkpoint::write_member(handle, pool_id, origin, member, source, progress))
+    })
+}
+
+fn make_replica<T>(
     dir: &Path,
     new: NewPool,
     group: &GroupConfig,
-    fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<()>,
-) -> Result<()> {
+    fill: impl FnOnce(&BlockingMedium, [u8; 16]) -> Result<T>,
+) -> Result<T> {
     group.validate()?;
     std::fs::create_dir_all(dir).map_err(|e| failed(dir, "cannot be made", e))?;
     let _lock = lock_directory(dir, "a store is made there")?;

@@ -1,6 +1,7 @@
 //! `GABION …`: what operators and tests ask of one replica, as JSON. Answered by the node that was
 //! asked.
 
+use crate::backup::Ask;
 use crate::client::Presence;
 use crate::commands::errors;
 use crate::commands::keyspace::yield_now;
@@ -40,6 +41,8 @@ pub(crate) enum Question {
     AdoptTime,
     /// Another member takes writes.
     FailOver(FailOver),
+    /// A part of a backup.
+    Backup(Ask),
 }
 
 /// The question in the words of a `GABION` command, or of FAILOVER.
@@ -65,15 +68,16 @@ pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
             let at = number("log position", &words[2])?;
             Ok(Question::DigestAt(Frontier::of(LogPosition(at))))
         }
+        3.. if is("backup") => Ask::of(&words[2..]).map(Question::Backup),
         2 if is("time") => Ok(Question::Time),
         3 if is("time") && words[2].eq_ignore_ascii_case(b"adopt") => Ok(Question::AdoptTime),
         _ => Err(Reply::error(
-            "ERR unknown question. Try GABION STATUS, FILES, SCRUB, DIGEST or TIME.",
+            "ERR unknown question. Try GABION STATUS, FILES, SCRUB, DIGEST, BACKUP or TIME.",
         )),
     }
 }
 
-fn number(what: &str, word: &[u8]) -> Result<u64, Reply> {
+pub(crate) fn number(what: &str, word: &[u8]) -> Result<u64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| {
         let word = errors::shown(word);

@@ -662,6 +662,10 @@ impl Service {
                     Err(error) => error,
                 }
             }
+            Ok(Question::Backup(ask)) => match self.ask_backup(&ask, || origin(client)) {
+                None => return,
+                Some(reply) => reply,
+            },
             Ok(Question::Digest) => {
                 let (view, end) = self.replica.node.borrow_mut().digest_point();
                 let tables = self.replica.store.tables().clone();

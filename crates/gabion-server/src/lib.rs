@@ -15,7 +15,7 @@
 //!   they are owed for them (`replies`).
 //! - `control`: connections of controllers; `probe`: what shows them that the device works.
 //! - `run`: commands at this node; `store`: the node as what commands run on; `shipping` and
-//!   `warm`: threads (those of jobs: `gabion-host`); `admin` and `status`: `GABION …`.
+//!   `warm`: threads (those of jobs: `gabion-host`); `admin`, `backup` and `status`: `GABION …`.
 //! - [`metrics`]: the same numbers for Prometheus, over HTTP.
 #![allow(
     clippy::disallowed_methods,
@@ -37,6 +37,7 @@ macro_rules! note {
 }
 
 mod admin;
+mod backup;
 mod client;
 pub mod commands;
 mod config;

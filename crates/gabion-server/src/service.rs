@@ -10,6 +10,7 @@
 //! Commands of all connections that were ready in a turn become one record and one send.
 
 use crate::ExitReason;
+use crate::backup::Moments;
 use crate::client::{Client, READ_LEN, Sums};
 use crate::commands::Commands;
 use crate::control::Control;
@@ -149,6 +150,8 @@ pub(crate) struct Service {
     pub(crate) waiting_clients: VecDeque<(u64, usize)>,
     /// Connections that wait for the log to pass a frontier.
     pub(crate) marks: BTreeMap<MarkId, Origin>,
+    /// Moments of which backups are made.
+    pub(crate) backups: Moments,
     /// Connections that wait for more replicas than hold their writes.
     pub(crate) waits: Vec<Waiter>,
     /// Connections that wait for the controller's word.
@@ -239,6 +242,7 @@ impl Service {
         self.tick_lingering();
         self.tick_ahead();
         self.tick_marks();
+        self.tick_backups();
         self.tick_asked();
         self.tick_waits();
         self.note_log_end();

@@ -1,5 +1,6 @@
 //! From a directory to a running replica: lock, pool, ring, threads, doors.
 
+use crate::backup::Moments;
 use crate::client::Sums;
 use crate::commands::Commands;
 use crate::control::Control;
@@ -222,6 +223,7 @@ fn open_service(
         held: Vec::new(),
         waiting_clients: VecDeque::new(),
         marks: BTreeMap::new(),
+        backups: Moments::default(),
         waits: Vec::new(),
         asked: AskedList::default(),
         scratch: scratch(),

@@ -457,7 +457,7 @@ table! {
         "Returns and changes options." "GET, SET, RESETSTAT, HELP. SET changes those of this replica's process until it ends, see below; the others are given to `gabion up`, most of them when the data is made.";
     Gabion "gabion" -2 Local ["admin" "no_multi" "loading" "stale"] (0 0 0) "" "server"
         "Answers operators about this replica, as JSON."
-        "Gabion's own: GABION STATUS, FILES, SCRUB [number...], DIGEST [position] or TIME [ADOPT]; see below.";
+        "Gabion's own: GABION STATUS, FILES, SCRUB [number...], DIGEST [position], BACKUP … or TIME [ADOPT]; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
         "Describes commands." "COUNT, INFO, DOCS (without arguments), LIST, GETKEYS, GETKEYSANDFLAGS, HELP. No tips.";
     Role "role" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.8.12" "server"
