@@ -791,15 +791,30 @@ pub(crate) fn create(
     settings: &Settings,
     mut made: impl FnMut(u32) -> bool,
 ) -> Result<()> {
+    create_by(data, settings, |number| {
+        if !made(number) {
+            return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
+        }
+        make_founder(data, settings, number)
+    })
+}
+
+/// As [`create`], with replicas that `make` makes.
+///
+/// # Durability
+/// As [`create`].
+///
+/// # Errors
+/// As [`create`]; those of `make`.
+pub(crate) fn create_by(
+    data: &Path,
+    settings: &Settings,
+    mut make: impl FnMut(u32) -> Result<()>,
+) -> Result<()> {
     check_names(data, settings)?;
     mark_unfinished(data)?;
     let mut make = || {
-        for number in settings.members() {
-            if !made(number) {
-                return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
-            }
-            make_founder(data, settings, number)?;
-        }
+        settings.members().try_for_each(&mut make)?;
         save(data, settings)
     };
     if let Err(error) = make() {

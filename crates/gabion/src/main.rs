@@ -6,6 +6,7 @@
 //!   gabion controller, gabion node ──► the same on machines of their own
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
 //!   gabion cli | status | top | verify ── RESP ──► the replicas    verify --offline ──► the pools
+//!   gabion backup ── RESP ──► the replica that answers reads    restore ──► new data of such a copy
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion ncl peer | status ──► a log peer's process, and what it holds
 //!   gabion ncl run ──► a program under the interposer, whose log files a store keeps
@@ -24,6 +25,7 @@
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
+//! - [`backup`]: `gabion backup` and `gabion restore`.
 //! - [`ca`]: `gabion ca`, certificates; [`security`]: options of doors.
 //! - [`ncl`]: `gabion ncl`, near-compute logs.
 //! - [`mod@bench`]: the replicas that `gabion bench` measures.
@@ -38,6 +40,7 @@
 )]
 
 mod at_rest;
+mod backup;
 mod bench;
 mod ca;
 mod child;
@@ -104,6 +107,8 @@ fn run(command: Command, mask: Mode) -> Result<u8> {
         Command::Node(options) => machines::commands::node(&options),
         Command::Failover(options) => control::ask::failover(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Backup(options) => backup::run(&options),
+        Command::Restore(options) => backup::restore::run(&options),
         Command::Db(options) => db::run(&options),
         Command::Bench(command) => bench::run(&command),
         Command::Ca(command) => ca::run(&command),

@@ -1,5 +1,7 @@
 //! The command line. Every option says what happens without it.
 
+use crate::backup::BackupOptions;
+use crate::backup::restore::RestoreOptions;
 use crate::security::SecurityOptions;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -43,6 +45,10 @@ pub(crate) enum Command {
     Doctor(DoctorOptions),
     /// Compare every record and every live file of all the replicas.
     Verify(VerifyOptions),
+    /// Copy a running group to a directory, or look at the copies there.
+    Backup(BackupOptions),
+    /// Make new data of a backup.
+    Restore(RestoreOptions),
     /// Say what happened to the group: who was lost, when, and what was done about it.
     Events(EventsOptions),
     /// Say who is a member of the group and how far those are that are being filled, or change it;
@@ -866,7 +872,7 @@ impl Ack {
 }
 
 /// A first port: those of members and targets must fit above it.
-fn parse_port(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_port(text: &str) -> Result<u16, String> {
     let max = u16::MAX - crate::cluster::PORTS_ABOVE;
     match text.parse::<u16>() {
         Ok(port) if (1..=max).contains(&port) => Ok(port),

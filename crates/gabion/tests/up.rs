@@ -19,6 +19,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+#[path = "up/backup.rs"]
+mod backup;
 #[path = "up/db.rs"]
 mod db;
 #[path = "up/failover.rs"]

@@ -295,8 +295,8 @@ fn take_page(
     let mut reader = Reader::new(body, WHAT);
     let (id, count) = (MemTableId(reader.u64()?), reader.u32()?);
     let table = tables.get_mut(&id);
-    let table =
-        table.ok_or_else(|| Error::corruption(format!("{WHAT}: a page of {id}, which it lacks")))?;
+    let table = table
+        .ok_or_else(|| Error::corruption(format!("{WHAT}: a page of {id}, which it lacks")))?;
     for _ in 0..count {
         match kind {
             KIND_ENTRIES => table.take_entry(&mut reader, upto)?,

@@ -1,0 +1,192 @@
+//! `gabion restore DIR`: new data for `gabion up`, made of a backup. Every replica gets all of it.
+//!
+//! ```text
+//!   manifest, state, memory ─► one view ─► replica-1/pool, replica-2/pool, …   the same tree in each
+//!   files, each compared ──────────────────┘   cluster.json makes them count, as of new data
+//! ```
+
+use super::look;
+use super::manifest::{Manifest, StoredFile};
+use super::place::Place;
+use crate::cluster::{self, Lock, Settings};
+use crate::options::{DataOption, PORT_DEFAULT, parse_port};
+use crate::screen::{Progress, put};
+use crate::units::{count, exact_size, size, utc};
+use bytes::Bytes;
+use clap::Args;
+use gabion_base::{Error, FileId, ReplicaId, Result};
+use gabion_bench::parse_bytes;
+use gabion_engine::{Codecs, FileSource};
+use gabion_host::replica::create_member;
+use gabion_media::AlignedBuf;
+use gabion_node::CompactionMode;
+use gabion_node::checkpoint::Origin;
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Debug)]
+pub(crate) struct RestoreOptions {
+    /// Directory of backups
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Number of the backup [default: the newest]
+    #[arg(long, value_name = "N")]
+    backup: Option<u64>,
+    #[command(flatten)]
+    data: DataOption,
+    /// RESP port of the first replica [default: 6379]
+    #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
+    port: Option<u16>,
+    /// Replicas, 1 to 16 [default: as many as the group was made with]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    replicas: Option<u32>,
+    /// Replicas that have to have everything for the group to take writes [default: as many as
+    /// there, or 2, or 1 with --replicas 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    min_replicas: Option<u32>,
+    /// Bytes reserved for each replica's pool [default: those of the pool that the backup is of]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pool_size: Option<u64>,
+}
+
+pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
+    let place = Place::open(&options.directory)?;
+    let number = match options.backup {
+        Some(number) => number,
+        None => *place.numbers()?.last().ok_or_else(|| {
+            Error::not_found(format!("{}: no backup yet", options.directory.display()))
+        })?,
+    };
+    let manifest = place.manifest(number)?;
+    let origin = look::origin(&place, &manifest)?;
+    if let Some(file) = manifest.files.iter().find(|file| !place.has(file)) {
+        let path = place.file(file);
+        return Err(Error::corruption(format!("{}: is missing or short", path.display())));
+    }
+    let settings = settings(options, &origin, &manifest)?;
+    let data = cluster::data_dir(&options.data)?;
+    let source = Source::of(&place, &manifest);
+    make(&data, &settings, &origin, &source, &manifest)?;
+    put(&format!(
+        "{}: {} of backup {} from {}; start them with `gabion up --data {}`\n",
+        data.display(),
+        count(u64::from(settings.replicas), "replica"),
+        manifest.number,
+        utc(manifest.begun_ms),
+        data.display()
+    ));
+    Ok(0)
+}
+
+/// The settings of the new data: those of the group, as far as nothing else is said.
+fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> Result<Settings> {
+    let group = &origin.group;
+    let founders = group.founders.len() as u32;
+    let replicas = options.replicas.unwrap_or(founders);
+    let needed = match (group.compaction, replicas) {
+        (CompactionMode::EveryReplica, _) => replicas,
+        (_, n) if n == founders => u32::from(origin.view_then.members_min).min(n),
+        (_, n) => n.min(2),
+    };
+    let members_min = options.min_replicas.unwrap_or(needed);
+    if members_min > replicas
+        || group.compaction == CompactionMode::EveryReplica && members_min != replicas
+    {
+        return Err(Error::invalid(format!(
+            "--min-replicas {members_min}: with {replicas} and --compaction {} up to {replicas} are \
+             possible",
+            group.compaction.as_str()
+        )));
+    }
+    let settings = Settings {
+        group: group.group,
+        replicas,
+        members_min,
+        spares: 0,
+        port: options.port.unwrap_or(PORT_DEFAULT),
+        pool_len: options.pool_size.unwrap_or(manifest.pool_len),
+        compaction: group.compaction,
+        ack: group.ack,
+        memtable_len: group.tree.memtable_len,
+        codecs: Codecs { upper: group.tree.sst.compression, bottom: group.tree.bottom_compression },
+        growth_factor: group.tree.level_multiplier,
+    };
+    if settings.pool_len < cluster::POOL_LEN_MIN || settings.pool_len / 16 < settings.memtable_len {
+        return Err(Error::limit(format!(
+            "a pool of {} is too small: at least {}, and 16 MemTables of {}",
+            exact_size(settings.pool_len),
+            exact_size(cluster::POOL_LEN_MIN),
+            exact_size(settings.memtable_len)
+        )));
+    }
+    Ok(settings)
+}
+
+fn make(
+    data: &Path,
+    settings: &Settings,
+    origin: &Origin,
+    source: &Source,
+    manifest: &Manifest,
+) -> Result<()> {
+    std::fs::create_dir_all(data).map_err(|e| cluster::failed(data, "cannot be made", e))?;
+    let _lock = Lock::take(data)?;
+    cluster::clear_leftovers(data)?;
+    if cluster::load(data)?.is_some() {
+        return Err(Error::invalid(format!(
+            "{}: has data already, and nothing is restored over it; say another --data",
+            data.display()
+        )));
+    }
+    let free = cluster::free_at(data)?;
+    if settings.reserved() > free {
+        return Err(settings.no_room(data, free, ""));
+    }
+    let group = settings.group();
+    let total = manifest.file_bytes() * u64::from(settings.replicas);
+    let (mut progress, mut done) = (Progress::new(), 0);
+    cluster::create_by(data, settings, |number| {
+        let member =
+            origin.founder(group.clone(), settings.members_min as u8, ReplicaId(number))?;
+        let dir = cluster::replica_dir(data, number);
+        let mut step = |bytes| {
+            done += bytes;
+            progress.bar(done, total, &format!("replica {number}"));
+        };
+        let copied = create_member(&dir, settings.pool_len, origin, &member, source, &mut step)?;
+        progress.say(&format!("replica {number}: {} are there", size(copied.file_bytes)));
+        Ok(())
+    })?;
+    progress.clear();
+    Ok(())
+}
+
+/// The files of a backup. Whoever copies them compares them with the checksums of the state.
+struct Source(BTreeMap<FileId, PathBuf>);
+
+impl Source {
+    fn of(place: &Place, manifest: &Manifest) -> Self {
+        let path = |file: &StoredFile| (file.id, place.file(file));
+        Self(manifest.files.iter().map(path).collect())
+    }
+}
+
+impl FileSource for Source {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        let path = self.0.get(&file);
+        let path = path.ok_or_else(|| Error::not_found(format!("{file} is in no backup")))?;
+        // It is written as it is, past the system's cache.
+        let mut bytes = AlignedBuf::zeroed(len);
+        std::fs::File::open(path)
+            .and_then(|open| open.read_exact_at(&mut bytes, offset))
+            .map_err(|e| cluster::failed(path, "cannot be read", e))?;
+        Ok(bytes.freeze())
+    }
+
+    fn note_damage(&self, file: FileId, error: &Error) {
+        if let Some(path) = self.0.get(&file) {
+            eprintln!("gabion: {}: {error}", path.display());
+        }
+    }
+}
