@@ -1,0 +1,123 @@
+//! What `deploy/` says to run is what the program knows.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test with real processes: it waits, and fails where it stands"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const GABION: &str = env!("CARGO_BIN_EXE_gabion");
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+fn units() -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(deploy().join("systemd")).unwrap();
+    let mut units: Vec<_> = entries
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, std::fs::read_to_string(entry.path()).unwrap())
+        })
+        .collect();
+    units.sort();
+    units
+}
+
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("gabion-deploy-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    /// A file of options of `deploy/`, with its data here.
+    fn config(&self, name: &str) -> String {
+        let text = std::fs::read_to_string(deploy().join(name)).unwrap();
+        let here = format!("\"{}/data", self.0.display());
+        assert!(text.contains("\"/var/lib/gabion"), "{name} has its data where units have it");
+        let path = self.0.join(name);
+        std::fs::write(&path, text.replace("\"/var/lib/gabion", &here)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(words: &[String]) -> Output {
+    Command::new(GABION).args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The words of a command with files of options of this place, and nothing that it would start.
+fn harmless(command: &str, place: &Temporary) -> Vec<String> {
+    let of = |word: &str| match word.strip_prefix("/etc/gabion/") {
+        Some(name) => place.config(name),
+        None => word.to_owned(),
+    };
+    let mut words: Vec<String> = command.split_whitespace().map(of).collect();
+    let is_checked = words.iter().any(|word| word == "--config");
+    let last = if is_checked { "--check" } else { "--help" };
+    // The words before it are judged first.
+    if words.last().is_none_or(|word| word != last) {
+        words.push(last.to_owned());
+    }
+    words
+}
+
+#[test]
+fn units_run_commands_that_the_program_knows_with_options_that_it_takes() {
+    let place = Temporary::new("units");
+    let mut count = 0;
+    for (name, text) in units() {
+        for line in text.lines().filter(|line| line.starts_with("ExecStart")) {
+            let command = line.split_once("=/usr/bin/gabion ").expect("the program's path").1;
+            let output = run(&harmless(command, &place));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name}: {line}: {said}");
+            let wrong = harmless(&format!("{command} --no-such-option"), &place);
+            assert!(!run(&wrong).status.success(), "{name}: a wrong option would be found");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 6, "commands of nodes, controllers and backups");
+}
+
+#[test]
+fn the_containers_command_is_one_of_the_program() {
+    let text = std::fs::read_to_string(deploy().join("Containerfile")).unwrap();
+    let list = |name: &str| -> Vec<String> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        serde_json::from_str(line.trim()).unwrap()
+    };
+    assert_eq!(list("ENTRYPOINT"), ["/usr/bin/gabion"]);
+    let words = [list("CMD"), vec!["--help".to_owned()]].concat();
+    assert!(run(&words).status.success(), "{words:?}");
+    assert!(text.contains(":nonroot\n"), "it does not run as root");
+}
+
+/// Only where systemd is installed.
+#[test]
+fn systemd_takes_the_units() {
+    let place = Temporary::new("systemd");
+    let mut paths = Vec::new();
+    for (name, text) in units() {
+        let path = place.0.join(name);
+        std::fs::write(&path, text.replace("/usr/bin/gabion", GABION)).unwrap();
+        paths.push(path);
+    }
+    let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output();
+    let Ok(output) = verify else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("gabion")).collect();
+    assert!(ours.is_empty(), "{}", ours.join("\n"));
+}
