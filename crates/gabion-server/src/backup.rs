@@ -97,7 +97,8 @@ impl Moments {
     fn get(&mut self, id: u64, now_ms: u64) -> Result<&mut Moment, Reply> {
         let moment = self.kept.get_mut(&id).ok_or_else(|| {
             Reply::error_from(format!(
-                "TRYAGAIN backup {id} is not known here, or nobody asked about it for {} s: begin again",
+                "TRYAGAIN backup {id} is not known here, or nobody asked about it for {} s: begin \
+                 again",
                 IDLE_MS_MAX / 1_000
             ))
         })?;

@@ -1,7 +1,7 @@
 //! `gabion backup DIR`: a moment of a running group, into a directory.
 //!
 //! ```text
-//!   find the replica that answers reads ─► BEGIN ─► image, pages ─► files that are not there ─► END
+//!   find the replica that answers reads ─► BEGIN ─► image, pages ─► missing files ─► END
 //!      ▲                                                                │              └─► finish
 //!      └── it is lost, or its moment is over: another moment, with the files that are there ──┘
 //! ```
@@ -28,8 +28,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a replica that answers reads is looked for, after the last byte came: no fail-over takes
-/// longer.
+/// How long a replica that answers reads is looked for, after the last byte came: no fail-over
+/// takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same before the first byte.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
@@ -86,8 +86,8 @@ fn told(manifest: &Manifest, fetched: u64) -> Value {
 
 fn said(manifest: &Manifest, fetched: u64, dir: &Path) -> String {
     format!(
-        "{}: backup {} of {}, from replica {}: {} with {}, of which {} with {} were fetched, and {} \
-         that had no file yet",
+        "{}: backup {} of {}, from replica {}: {} with {}, of which {} with {} were fetched, and \
+         {} that had no file yet",
         dir.display(),
         manifest.number,
         utc(manifest.begun_ms),
@@ -367,8 +367,8 @@ impl Moment {
             damage = format!("{} bytes with checksum {found:08x}", bytes.len());
         }
         Err(Error::corruption(format!(
-            "{} at replica {}: the {len} bytes from {} on are {damage}, expected {expected:08x}, and \
-             no replica repairs it",
+            "{} at replica {}: the {len} bytes from {} on are {damage}, expected {expected:08x}, \
+             and no replica repairs it",
             file.id,
             self.number("replica"),
             chunk as u64 * CHUNK_LEN

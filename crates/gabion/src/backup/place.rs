@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Everything is written under another name (`….part`), flushed and renamed. So a file that has its
-//! name is whole, and what an interrupted backup has copied serves the next one. A file goes when no
-//! manifest names it; where one cannot be read, none goes.
+//! name is whole, and what an interrupted backup has copied serves the next one. A file goes when
+//! no manifest names it; where one cannot be read, none goes.
 
 use super::manifest::{Manifest, PART, Part, StoredFile, is_name};
 use crate::cluster::{failed, flush_dir};
@@ -199,7 +199,8 @@ impl Place {
             let found = crc::crc32c(bytes);
             if found != *expected {
                 return Err(Error::corruption(format!(
-                    "{}: the 1 MiB from {offset} on has checksum {found:08x}, expected {expected:08x}",
+                    "{}: the 1 MiB from {offset} on has checksum {found:08x}, expected \
+                     {expected:08x}",
                     path.display()
                 )));
             }

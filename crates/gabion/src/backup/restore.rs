@@ -1,7 +1,7 @@
 //! `gabion restore DIR`: new data for `gabion up`, made of a backup. Every replica gets all of it.
 //!
 //! ```text
-//!   manifest, state, memory ─► one view ─► replica-1/pool, replica-2/pool, …   the same tree in each
+//!   manifest, state, memory ─► one view ─► replica-1/pool, replica-2/pool, …   the same in each
 //!   files, each compared ──────────────────┘   cluster.json makes them count, as of new data
 //! ```
 
@@ -94,8 +94,8 @@ fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> R
         || group.compaction == CompactionMode::EveryReplica && members_min != replicas
     {
         return Err(Error::invalid(format!(
-            "--min-replicas {members_min}: with {replicas} and --compaction {} up to {replicas} are \
-             possible",
+            "--min-replicas {members_min}: with {replicas} and --compaction {} up to {replicas} \
+             are possible",
             group.compaction.as_str()
         )));
     }
