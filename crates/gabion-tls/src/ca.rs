@@ -124,6 +124,20 @@ impl Authority {
     /// Invalid input: the name is taken, cannot be one, or the certificate would outlive the
     /// authority. I/O.
     pub fn issue(&self, identity: &Identity, addresses: &[String], days: u32) -> Result<Made> {
+        self.issue_until(identity, addresses, until(days)?)
+    }
+
+    /// The same, for a certificate that is valid until a time, in seconds since 1970: for hours,
+    /// or no more, as tests want it.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub fn issue_until(
+        &self,
+        identity: &Identity,
+        addresses: &[String],
+        until_s: i64,
+    ) -> Result<Made> {
         if identity.name() == OWN {
             return Err(Error::invalid(format!("name '{OWN}' is that of the authority's files")));
         }
@@ -131,7 +145,7 @@ impl Authority {
             [] if identity.role().listens() => LOOPBACK.map(str::to_owned).to_vec(),
             given => given.to_vec(),
         };
-        let made = self.places(identity.name(), days)?;
+        let made = self.places(identity.name(), until_s)?;
         // Before the key is made, so that a refused name leaves nothing behind.
         let issued = Issued { identity: identity.clone(), addresses };
         let params = self.params(&issued, made.until_s)?;
@@ -158,7 +172,7 @@ impl Authority {
     /// authority. I/O.
     pub fn renew(&self, name: &str, days: u32) -> Result<Made> {
         let issued = self.find(name)?;
-        let made = self.places(name, days)?;
+        let made = self.places(name, until(days)?)?;
         let key = read_key(&made.key)?;
         let certificate = self.sign(&self.params(&issued, made.until_s)?, &key)?;
         files::replace(&made.certificate, certificate.as_bytes())?;
@@ -186,11 +200,12 @@ impl Authority {
         Ok(made)
     }
 
-    /// The files of a name, and until when a certificate made now for so many days is valid.
-    fn places(&self, name: &str, days: u32) -> Result<Made> {
-        let until_s = until(days)?;
+    /// The files of a name, and until when its certificate is valid.
+    fn places(&self, name: &str, until_s: i64) -> Result<Made> {
         if until_s > self.until_s {
-            let left = (self.until_s - now_s()?).max(0) / DAY_S;
+            let now_s = now_s()?;
+            let (days, left) =
+                ((until_s - now_s + DAY_S - 1) / DAY_S, (self.until_s - now_s).max(0) / DAY_S);
             return Err(Error::invalid(format!(
                 "{days} days: the authority's own certificate is valid for {left} days more; \
                  `gabion ca renew --authority` makes it anew"

@@ -18,13 +18,15 @@ pub enum Role {
     Node,
     /// A process that makes views. Shows its certificate at both ends.
     Controller,
-    /// A program or a person that asks. Its certificate opens no door of its own.
+    /// A program or a person that gives commands to a controller. Its certificate opens no door.
+    Operator,
+    /// A program or a person that reads and writes keys. Its certificate opens no door of its own.
     Client,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Node, Self::Controller, Self::Client];
+    pub const ALL: [Self; 4] = [Self::Node, Self::Controller, Self::Operator, Self::Client];
 
     /// The role as a word.
     #[must_use]
@@ -32,6 +34,7 @@ impl Role {
         match self {
             Self::Node => "node",
             Self::Controller => "controller",
+            Self::Operator => "operator",
             Self::Client => "client",
         }
     }
@@ -54,7 +57,9 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or_else(|| {
-            Error::invalid(format!("role '{text}': node, controller or client are possible"))
+            Error::invalid(format!(
+                "role '{text}': node, controller, operator or client are possible"
+            ))
         })
     }
 }
@@ -64,6 +69,12 @@ impl FromStr for Role {
 pub struct Identity {
     role: Role,
     name: String,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.role, self.name)
+    }
 }
 
 impl Identity {

@@ -9,19 +9,28 @@
 //!                  │ one for each connection
 //!                  ▼
 //!   socket ◄──► stream: TlsStream ◄──► bytes of the client, its identity
+//!                  ▲ one for each connection, of either end
+//!   mutual: MutualTls (files ─► both ends between Gabion's own processes)
+//!                  ▼ one for each connection
+//!   socket ◄──► blocking: BlockingStream ◄──► bytes, the other end's identity
 //! ```
 //!
-//! A [`TlsStream`] never waits: it is for a loop that is told when its socket is ready.
+//! A [`TlsStream`] never waits: it is for a loop that is told when its socket is ready. A
+//! [`BlockingStream`] is for threads: one may read while another writes.
 #![allow(clippy::disallowed_methods, reason = "a shell: files and the clock are its business")]
 
+mod blocking;
 pub mod ca;
 mod files;
 mod identity;
+mod mutual;
 mod server;
 mod stream;
 mod validity;
 
+pub use blocking::BlockingStream;
 pub use identity::{Identity, NAME_LEN_MAX, Role};
+pub use mutual::{Expected, MutualFiles, MutualTls};
 pub use rustls;
 pub use server::{ClientCertificates, ServerFiles, ServerTls};
 pub use stream::{HANDSHAKE_LEN_MAX, TlsStream};

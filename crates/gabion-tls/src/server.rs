@@ -63,7 +63,7 @@ pub struct ServerFiles {
 }
 
 /// Tells one state of a file from another: renamed over, written to, or touched.
-type Stamp = (u64, i64, i64, u64);
+pub(crate) type Stamp = (u64, i64, i64, u64);
 
 /// TLS of new connections, with the newest files.
 pub struct ServerTls {
@@ -81,7 +81,7 @@ impl ServerTls {
     /// I/O; invalid input: a file holds no certificate or key, the two do not belong together, or
     /// certificates of clients are wanted and no authority is named.
     pub fn open(files: ServerFiles) -> Result<Self> {
-        let stamps = stamps(&files);
+        let stamps = stamps_of(&files);
         let (config, until_s) = load(&files)?;
         Ok(Self { files, stamps, config, until_s })
     }
@@ -98,7 +98,7 @@ impl ServerTls {
     /// # Errors
     /// As [`Self::open`]: new connections begin with what there was, and the next call tries again.
     pub fn refresh(&mut self) -> Result<bool> {
-        let stamps = stamps(&self.files);
+        let stamps = stamps_of(&self.files);
         if stamps == self.stamps {
             return Ok(false);
         }
@@ -123,21 +123,22 @@ impl ServerTls {
     }
 }
 
-fn refused(what: impl Into<String>) -> impl FnOnce(rustls::Error) -> Error {
+pub(crate) fn refused(what: impl Into<String>) -> impl FnOnce(rustls::Error) -> Error {
     let what = what.into();
     move |error| Error::with_source(ErrorKind::InvalidInput, what, error)
 }
 
-fn stamps(of: &ServerFiles) -> Vec<Option<Stamp>> {
+fn stamps_of(files: &ServerFiles) -> Vec<Option<Stamp>> {
+    let paths = [Some(&files.certificate), Some(&files.key), files.authorities.as_ref()];
+    stamps(paths.into_iter().flatten())
+}
+
+pub(crate) fn stamps<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<Option<Stamp>> {
     let stamp = |path: &PathBuf| {
         let data = fs::metadata(path).ok()?;
         Some((data.ino(), data.mtime(), data.mtime_nsec(), data.len()))
     };
-    [Some(&of.certificate), Some(&of.key), of.authorities.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(stamp)
-        .collect()
+    paths.into_iter().map(stamp).collect()
 }
 
 /// TLS from these files, and the end of their certificate.
@@ -145,8 +146,7 @@ fn load(of: &ServerFiles) -> Result<(Arc<ServerConfig>, Option<i64>)> {
     let provider = provider();
     let chain = certificates(&of.certificate)?;
     let until_s = chain.first().and_then(validity::until_s);
-    let key = PrivateKeyDer::from_pem_slice(&files::read(&of.key)?)
-        .map_err(|error| Error::invalid(format!("{}: no key in PEM: {error}", of.key.display())))?;
+    let key = key(&of.key)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(refused("TLS 1.3"))?;
@@ -176,10 +176,7 @@ fn verifier(
     path: &Path,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(refused(path.display().to_string()))?;
-    }
+    let roots = roots(path)?;
     let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
     let builder = match clients {
         ClientCertificates::Optional => builder.allow_unauthenticated(),
@@ -190,7 +187,20 @@ fn verifier(
     })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn roots(path: &Path) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(refused(path.display().to_string()))?;
+    }
+    Ok(roots)
+}
+
+pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(&files::read(path)?)
+        .map_err(|error| Error::invalid(format!("{}: no key in PEM: {error}", path.display())))
+}
+
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = files::read(path)?;
     let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let all = all.map_err(|error| {

@@ -10,8 +10,8 @@
 //! [`HANDSHAKE_LEN_MAX`] bytes, so that a stranger makes the process hold no more.
 
 use crate::Identity;
-use rustls::ServerConnection;
-use std::io::{self, Read, Write};
+use rustls::Connection;
+use std::io::{self, IoSlice, Read, Write};
 
 /// Bytes that the other end may send before the handshake is over: a hello and a chain of
 /// certificates take a few kilobytes.
@@ -19,10 +19,10 @@ pub const HANDSHAKE_LEN_MAX: usize = 16 << 10;
 /// Bytes that are encrypted at a time. So many, and what the records add, wait for a socket.
 const WRITE_LEN: usize = 64 << 10;
 
-/// The end that listens of one connection.
+/// One end of a connection.
 pub struct TlsStream<S> {
     socket: S,
-    tls: ServerConnection,
+    tls: Connection,
     /// Bytes that came during the handshake.
     handshake_len: usize,
     /// The other end sends nothing more.
@@ -31,7 +31,8 @@ pub struct TlsStream<S> {
 
 impl<S: Read + Write> TlsStream<S> {
     /// Begins a handshake, which goes on whenever something is read.
-    pub fn new(socket: S, mut tls: ServerConnection) -> Self {
+    pub fn new(socket: S, tls: impl Into<Connection>) -> Self {
+        let mut tls = tls.into();
         tls.set_buffer_limit(Some(WRITE_LEN));
         Self { socket, tls, handshake_len: 0, is_ended: false }
     }
@@ -66,6 +67,24 @@ impl<S: Read + Write> TlsStream<S> {
     pub fn identity(&self) -> Option<Identity> {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first)?;
         Identity::of(certificate).ok().flatten()
+    }
+
+    /// Goes on with the handshake. Returns whether it is over.
+    ///
+    /// # Errors
+    /// `InvalidData` for what is no TLS, or not let in; the socket's.
+    pub fn handshake(&mut self) -> io::Result<bool> {
+        self.flush()?;
+        while self.is_handshaking() {
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.take_records(count)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Reads until `out` is full, the socket is empty or the other end has sent all: fewer bytes
@@ -122,7 +141,7 @@ impl<S: Read + Write> TlsStream<S> {
         if let Err(error) = self.tls.process_new_packets() {
             // The alert that says why, if the socket takes it.
             let _ = self.flush();
-            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            return Err(invalid(error));
         }
         if was_handshaking {
             self.handshake_len += count;
@@ -145,6 +164,27 @@ impl<S: Read + Write> TlsStream<S> {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = self.tls.writer().write(&bytes[..bytes.len().min(WRITE_LEN)])?;
+        self.flush()?;
+        Ok(count)
+    }
+
+    /// As [`Self::write`], from several buffers.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.flush()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut count = 0;
+        for part in parts {
+            // Past its limit rustls takes a part of it, or nothing.
+            let taken = self.tls.writer().write(part)?;
+            count += taken;
+            if taken < part.len() {
+                break;
+            }
+        }
         self.flush()?;
         Ok(count)
     }
@@ -172,6 +212,16 @@ impl<S: Read + Write> TlsStream<S> {
             self.tls.send_close_notify();
             let _ = self.flush();
         }
+    }
+}
+
+/// The error of a connection that was not let in, or is no TLS.
+pub(crate) fn invalid(error: rustls::Error) -> io::Error {
+    let kind = io::ErrorKind::InvalidData;
+    match error {
+        // A sentence of our own: see `mutual`.
+        rustls::Error::General(text) => io::Error::new(kind, text),
+        error => io::Error::new(kind, error),
     }
 }
 

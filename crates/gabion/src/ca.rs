@@ -35,7 +35,7 @@ pub(crate) struct IssueOptions {
     /// Name of its owner: letters, digits, '-', '_', '.'. Files DIR/NAME.pem and DIR/NAME.key
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// node, controller or client. A client's opens no door of its own
+    /// node, controller, operator or client. The latter two open no door of their own
     #[arg(long, value_name = "ROLE")]
     role: Role,
     /// A host's name or IP address at which others reach it; more than once for several [default:

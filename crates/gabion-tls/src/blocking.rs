@@ -1,0 +1,168 @@
+//! A connection of threads, encrypted or not: one thread may read while another writes.
+//!
+//! A read waits for the socket without the lock, so that a writer is never held up by it. It takes
+//! no bytes from the socket meanwhile: what rustls has no room for stays there.
+
+use crate::Identity;
+use crate::stream::{HANDSHAKE_LEN_MAX, invalid};
+use rustls::Connection;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a handshake may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// A connection; its clones are the same one.
+#[derive(Clone)]
+pub struct BlockingStream(Arc<Inner>);
+
+struct Inner {
+    socket: TcpStream,
+    /// None where nothing is encrypted.
+    tls: Option<Mutex<Connection>>,
+}
+
+impl BlockingStream {
+    /// A connection that is not encrypted.
+    #[must_use]
+    pub fn plain(socket: TcpStream) -> Self {
+        Self(Arc::new(Inner { socket, tls: None }))
+    }
+
+    /// Shakes hands. Times of the socket are changed meanwhile, and are without limit then.
+    ///
+    /// # Errors
+    /// The socket's; `InvalidData` for what is no TLS, or not let in, which the other end is told;
+    /// timed out.
+    pub fn handshake(socket: TcpStream, tls: impl Into<Connection>) -> io::Result<Self> {
+        let begun = Instant::now();
+        let mut tls = tls.into();
+        let mut came = 0;
+        while tls.is_handshaking() || tls.wants_write() {
+            let left = HANDSHAKE_MAX.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+            let left = Some(left.ok_or(io::ErrorKind::TimedOut)?);
+            socket.set_read_timeout(left)?;
+            socket.set_write_timeout(left)?;
+            if tls.wants_write() {
+                tls.write_tls(&mut &socket)?;
+                continue;
+            }
+            came += take(&mut tls, &socket)?;
+            if tls.is_handshaking() && came > HANDSHAKE_LEN_MAX {
+                let text =
+                    format!("more than {HANDSHAKE_LEN_MAX} bytes before the handshake ended");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+        }
+        socket.set_read_timeout(None)?;
+        socket.set_write_timeout(None)?;
+        Ok(Self(Arc::new(Inner { socket, tls: Some(Mutex::new(tls)) })))
+    }
+
+    /// The socket, whose times may be limited.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        &self.0.socket
+    }
+
+    /// The identity in the other end's certificate, which has been checked. None where nothing is
+    /// encrypted, or the certificate names none.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let tls = self.tls()?;
+        let certificate = tls.peer_certificates().and_then(<[_]>::first)?;
+        Identity::of(certificate).ok().flatten()
+    }
+
+    /// Whether all is encrypted.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.0.tls.is_some()
+    }
+
+    /// Ends the connection, for reads and writes under way too.
+    pub fn shutdown(&self) {
+        // It fails when the connection is gone already.
+        let _ = self.socket().shutdown(Shutdown::Both);
+    }
+
+    fn tls(&self) -> Option<MutexGuard<'_, Connection>> {
+        self.0.tls.as_ref().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Takes records that come, and sends what they ask for. Returns how many bytes came.
+fn take(tls: &mut Connection, mut socket: &TcpStream) -> io::Result<usize> {
+    let count = tls.read_tls(&mut socket)?;
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    if let Err(error) = tls.process_new_packets() {
+        // The alert that says why, if the socket takes it.
+        let _ = tls.write_tls(&mut socket);
+        return Err(invalid(error));
+    }
+    send(tls, socket)?;
+    Ok(count)
+}
+
+fn send(tls: &mut Connection, mut socket: &TcpStream) -> io::Result<()> {
+    while tls.wants_write() {
+        tls.write_tls(&mut socket)?;
+    }
+    Ok(())
+}
+
+impl Read for &BlockingStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let mut socket = self.socket();
+        loop {
+            let Some(mut tls) = self.tls() else { return socket.read(out) };
+            match tls.reader().read(out) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // It ended without saying so. What is sent here says its length.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                result => return result,
+            }
+            drop(tls);
+            if socket.peek(&mut [0])? == 0 {
+                return Ok(0);
+            }
+            if let Some(mut tls) = self.tls() {
+                take(&mut tls, socket)?;
+            }
+        }
+    }
+}
+
+impl Write for &BlockingStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut socket = self.socket();
+        let Some(mut tls) = self.tls() else { return socket.write(bytes) };
+        let count = tls.writer().write(bytes)?;
+        send(&mut tls, socket)?;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for BlockingStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(out)
+    }
+}
+
+impl Write for BlockingStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
