@@ -52,6 +52,7 @@ fn measure_all(path: &std::path::Path, transfers: u64) -> Result<(), Box<dyn Err
         backing: Backing::from(0..len),
         config: TargetConfig::new(String::new(), Vec::new(), len, [7; 16]),
         buffer_len: buffer_len(),
+        ciphers: None,
         nice: 0,
     };
     let target = TargetServer::start(options, move |event| {

@@ -66,6 +66,7 @@ fn serve(path: &Path) -> Result<String, Box<dyn Error>> {
         backing: Backing::from(START..START + LEN),
         config: TargetConfig::new(String::new(), Vec::new(), LEN, [7; 16]),
         buffer_len: 0,
+        ciphers: None,
         nice: 0,
     };
     let target = TargetServer::start(options, move |event| {

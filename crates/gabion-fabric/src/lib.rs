@@ -22,6 +22,7 @@
 )]
 
 pub mod blocking;
+pub mod cipher;
 mod engine;
 pub mod file;
 pub mod fork;
@@ -37,6 +38,7 @@ pub mod tcp;
 mod uring;
 
 pub use blocking::BlockingMedium;
+pub use cipher::{Cipher, Ciphers};
 pub use file::{Backend, BackendChoice, DirectIo, FileMedium, MediumOptions, PoolFile};
 pub use ring::MappedRing;
 pub use space::{free_space, preallocate};

@@ -4,23 +4,27 @@
 //! socket makes no call with a known result: after a transfer that was cut short it would block
 //! until the next edge.
 
+use crate::cipher::{Cipher, Ciphers};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::transport::Transport;
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 /// Most buffers that one system call sends; the rest waits for the next.
 const PARTS_MAX: usize = 64;
 
 /// One TCP connection. Never blocks and counts its bytes.
 pub struct TcpTransport {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
+    /// Its end, where it is encrypted.
+    cipher: Option<RefCell<Box<dyn Cipher>>>,
     peer: SocketAddr,
     sent_bytes: u64,
     received_bytes: u64,
@@ -66,7 +70,8 @@ impl TcpTransport {
         };
         set().map_err(|e| broken(&peer.to_string(), "refuses a socket option", e))?;
         Ok(Self {
-            stream,
+            stream: Arc::new(stream),
+            cipher: None,
             peer,
             sent_bytes: 0,
             received_bytes: 0,
@@ -75,6 +80,17 @@ impl TcpTransport {
             writable: Cell::new(true),
             ending: Cell::new(false),
         })
+    }
+
+    /// Encrypts all that passes. To be called before anything does, and only for a socket that is
+    /// watched: what is kept is sent at its edges.
+    ///
+    /// # Errors
+    /// Of the ciphers.
+    pub(crate) fn encrypt(&mut self, ciphers: &dyn Ciphers) -> Result<()> {
+        assert!(self.sent_bytes + self.received_bytes == 0, "nothing passed in plain text");
+        self.cipher = Some(RefCell::new(ciphers.begin(self.stream.clone())?));
+        Ok(())
     }
 
     /// Watches the socket for edges in both directions. The caller hands each to
@@ -94,6 +110,27 @@ impl TcpTransport {
         self.ending.set(self.ending.get() || ends);
         self.readable.set(self.readable.get() || ends || event.is_readable());
         self.writable.set(self.writable.get() || ends || event.is_writable());
+        if event.is_writable() && self.cipher.is_some() {
+            self.send_kept();
+        }
+    }
+
+    /// Sends encrypted bytes that were kept. Until all are sent the socket is full.
+    fn send_kept(&self) {
+        let Some(cipher) = &self.cipher else { return };
+        match cipher.borrow_mut().flush() {
+            Ok(true) => {}
+            Ok(false) => self.exhaust(&self.writable),
+            // The next transfer finds the connection broken.
+            Err(_) => self.note_end(),
+        }
+    }
+
+    /// No further edge may tell of what is left.
+    fn note_end(&self) {
+        self.ending.set(true);
+        self.readable.set(true);
+        self.writable.set(true);
     }
 
     /// Whether a call on the socket may bring anything, by the known state of this direction.
@@ -108,9 +145,7 @@ impl TcpTransport {
 
     /// Closes both directions at once: the next send or receive finds the connection broken.
     pub fn close(&self) {
-        self.ending.set(true);
-        self.readable.set(true);
-        self.writable.set(true);
+        self.note_end();
         // It fails when the connection is gone already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -131,6 +166,58 @@ impl TcpTransport {
     #[must_use]
     pub const fn received_bytes(&self) -> u64 {
         self.received_bytes
+    }
+}
+
+/// Transfers by way of the cipher.
+impl TcpTransport {
+    fn send_encrypted(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
+        let Some(cipher) = &self.cipher else { return Ok(0) };
+        let mut sent = 0;
+        'all: for part in parts {
+            let mut left = &part[..];
+            while !left.is_empty() {
+                let result = cipher.borrow_mut().send(&[IoSlice::new(left)]);
+                match result {
+                    // A handshake goes on before more is taken.
+                    Ok(0) => break 'all,
+                    Ok(n) => {
+                        left = &left[n..];
+                        sent += n;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 'all,
+                    Err(error) => return Err(broken(&self.peer.to_string(), "is broken", error)),
+                }
+            }
+        }
+        self.sent_bytes += sent as u64;
+        self.send_kept();
+        Ok(sent)
+    }
+
+    fn receive_encrypted(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
+        let Some(cipher) = &self.cipher else { return Ok(None) };
+        let (result, is_ended) = {
+            let mut cipher = cipher.borrow_mut();
+            (cipher.receive(into), cipher.is_ended())
+        };
+        if is_ended {
+            self.note_end();
+        }
+        match result {
+            Ok(n) => {
+                self.received_bytes += n as u64;
+                if n < into.len() {
+                    self.exhaust(&self.readable);
+                }
+                Ok(Some(n))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.exhaust(&self.readable);
+                Ok(None)
+            }
+            Err(error) => Err(broken(&self.peer.to_string(), "is not let in, or broken", error)),
+        }
     }
 }
 
@@ -161,8 +248,11 @@ impl Transport for TcpTransport {
         if count == 0 {
             return Ok(0);
         }
+        if self.cipher.is_some() {
+            return self.send_encrypted(&slices[..count]);
+        }
         loop {
-            match self.stream.write_vectored(&slices[..count]) {
+            match (&*self.stream).write_vectored(&slices[..count]) {
                 Ok(n) => {
                     self.sent_bytes += n as u64;
                     if n < offered {
@@ -180,12 +270,19 @@ impl Transport for TcpTransport {
         }
     }
 
+    fn admits(&self, host: &str) -> Result<()> {
+        self.cipher.as_ref().map_or(Ok(()), |cipher| cipher.borrow().admits(host))
+    }
+
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         if !self.may(&self.readable) {
             return Ok(None);
         }
+        if self.cipher.is_some() {
+            return self.receive_encrypted(into);
+        }
         loop {
-            match self.stream.read(into) {
+            match (&*self.stream).read(into) {
                 Ok(n) => {
                     self.received_bytes += n as u64;
                     if n < into.len() {
@@ -207,7 +304,12 @@ impl Transport for TcpTransport {
 }
 
 fn broken(peer: &str, what: &str, error: io::Error) -> Error {
-    Error::with_source(ErrorKind::Io, format!("{peer}: {what}"), error)
+    // A stranger, and not the network.
+    let kind = match error.kind() {
+        io::ErrorKind::InvalidData => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, format!("{peer}: {what}"), error)
 }
 
 #[cfg(test)]

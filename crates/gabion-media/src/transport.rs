@@ -18,4 +18,13 @@ pub trait Transport {
     /// # Errors
     /// The connection is broken; nothing more can be sent or received.
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>>;
+
+    /// Whether the other end may call itself the host of this name. One that has not shown who it
+    /// is may call itself anything.
+    ///
+    /// # Errors
+    /// Invalid input: it has shown that it is another one.
+    fn admits(&self, _host: &str) -> Result<()> {
+        Ok(())
+    }
 }

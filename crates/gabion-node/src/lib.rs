@@ -47,6 +47,7 @@ pub use node::{
     Captured, CapturedFile, Counters, DamagedFile, FillStatus, FillStep, LoadGate, LoadId,
     LoadState, LogEra, MarkId, Node, NodeMemory, Output, RangeState, RemoteCommand, RepairState,
     Replaced, StopState, StoppedMs, WriteFate, WriteGate, WriteStop, check_memtable_len,
+    replica_of_host,
 };
 pub use state::{CopyMark, ReplicaState, Snapshot, opaque};
 pub use view::{Duties, View};

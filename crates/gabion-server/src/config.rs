@@ -1,6 +1,7 @@
 //! What a replica's process is told when it starts, and how it ends.
 
 use crate::commands::Users;
+use crate::trust::MembersTls;
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::BackendChoice;
 use gabion_host::RunOptions;
@@ -95,6 +96,9 @@ pub struct SecurityConfig {
     /// Password of the user `gabion:operator`, who may do everything: the process that started
     /// this one shows it. None: there is no such user.
     pub operator: Option<String>,
+    /// Certificates for connections with controllers and other members. None: whoever reaches
+    /// their doors may use them.
+    pub members: Option<MembersTls>,
 }
 
 impl SecurityConfig {
@@ -116,6 +120,15 @@ impl SecurityConfig {
     /// I/O; invalid input, with the line.
     pub fn check_users(&self) -> Result<()> {
         self.users().map(drop)
+    }
+
+    /// Checks that the files of users can be used, and that whoever reaches a door from elsewhere
+    /// has to show something. `resp` is the plain one.
+    ///
+    /// # Errors
+    /// I/O; invalid input, with the door or the line.
+    pub fn check(&self, resp: SocketAddr) -> Result<()> {
+        self.check_doors(resp, &self.users()?)
     }
 
     /// Checks that whoever reaches a door from elsewhere has to show something.

@@ -14,15 +14,15 @@ use crate::config::Home;
 use crate::probe::ProbeThread;
 use crate::server::{self, CONTROLS};
 use crate::service::Service;
+use crate::stream::Stream;
 use gabion_base::{ConfigNumber, Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::wire::{ControlMessage, MESSAGE_LEN_MAX};
 use gabion_control::{Epoch, Filling, FillingStep, Patience, Probe, Report, Vitals};
 use gabion_node::{FillStatus, FillStep, Node, WriteGate};
 use gabion_pool::PoolId;
 use gabion_replication::{GroupView, Member};
-use mio::net::TcpStream;
 use mio::{Interest, event::Event};
-use std::io::{self, Read, Write};
+use std::io;
 
 /// Connections at a time: two controllers that both believe to be the one, and those of before
 /// whose end has not come here.
@@ -43,7 +43,7 @@ const READS_MAX: usize = 16;
 
 /// A connection of a controller.
 struct Link {
-    stream: TcpStream,
+    stream: Stream,
     /// Greater than that of every link before.
     number: u64,
     input: Vec<u8>,
@@ -219,6 +219,7 @@ impl Link {
 
     /// Sends what the socket takes.
     fn flush(&mut self) -> Result<()> {
+        self.flush_pending()?;
         while self.can_write && !self.is_sent() {
             match self.stream.write(&self.out.0[self.out.1..]) {
                 Ok(0) => return Err(broken(io::ErrorKind::WriteZero.into())),
@@ -227,6 +228,14 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) => return Err(broken(error)),
             }
+        }
+        self.flush_pending()
+    }
+
+    /// Sends what was encrypted and is not sent: an edge of the socket is due where some is left.
+    fn flush_pending(&mut self) -> Result<()> {
+        if self.can_write && self.stream.has_pending() {
+            self.can_write = self.stream.send_pending().map_err(broken)?;
         }
         Ok(())
     }
@@ -238,15 +247,15 @@ fn broken(error: io::Error) -> Error {
 
 impl Service {
     /// A controller has said who it is, on a connection that is watched under another token.
-    pub(crate) fn welcome_controller(&mut self, mut stream: TcpStream) {
+    pub(crate) fn welcome_controller(&mut self, mut stream: Stream) {
         let place = self.control.place();
         self.end_control(place, "another one connected, and there are enough");
         let token = server::token(self.place, CONTROLS + place);
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.registry.reregister(&mut stream, token, interest) {
+        if let Err(error) = self.registry.reregister(stream.socket_mut(), token, interest) {
             return self.control.complain(format!("its connection cannot be watched: {error}"));
         }
-        let _ = stream.set_nodelay(true);
+        let _ = stream.socket().set_nodelay(true);
         self.control.next_number += 1;
         self.control.links[place] = Some(Link {
             stream,
@@ -293,7 +302,7 @@ impl Service {
     /// Ends a controller's connection, if there is one.
     fn end_control(&mut self, place: usize, why: &str) {
         let Some(mut link) = self.control.links[place].take() else { return };
-        let _ = self.registry.deregister(&mut link.stream);
+        let _ = self.registry.deregister(link.stream.socket_mut());
         self.control.complain(format!("its connection was ended: {why}"));
     }
 

@@ -76,6 +76,7 @@ mod stop;
 mod store;
 mod stream;
 mod tls;
+mod trust;
 mod vitals;
 mod waits;
 mod warm;
@@ -92,6 +93,7 @@ pub use gabion_tls::{ClientCertificates, ServerFiles};
 pub use peers::preamble;
 pub use start::run;
 pub use status::memory_json;
+pub use trust::{MembersTls, NodeNames};
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,10 @@ use crate::control::is_controller;
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
+use crate::stream::Stream;
+use crate::trust::check_controller;
 use bytes::Bytes;
-use gabion_base::{ReplicaId, ShardId};
+use gabion_base::{ReplicaId, Result, ShardId};
 use gabion_replication::{Addresses, Frame, GroupView, Member, Message};
 use mio::Interest;
 use mio::event::Event;
@@ -88,15 +90,27 @@ impl Service {
             Ok(stream)
         });
         match result {
-            Ok(stream) => {
-                let connection = self.number_connection();
-                self.peers[place].link = Some(Link::new(stream, connection, false, self.now_ms));
-            }
-            Err(error) => {
-                self.complain(place, &format!("cannot be connected to: {error}"));
-                self.peers[place].back_off(self.now_ms);
-            }
+            Ok(stream) => self.begin_link(place, stream),
+            Err(error) => self.fail_connecting(place, &error.to_string()),
         }
+    }
+
+    fn begin_link(&mut self, place: usize, socket: TcpStream) {
+        let stream = match &self.members_tls {
+            None => Stream::Plain(socket),
+            Some(tls) => match tls.connect(socket, self.peers[place].id) {
+                Ok(stream) => stream,
+                Err(error) => return self.fail_connecting(place, &error.to_string()),
+            },
+        };
+        let connection = self.number_connection();
+        self.peers[place].link = Some(Link::new(stream, connection, false, self.now_ms));
+    }
+
+    fn fail_connecting(&mut self, place: usize, why: &str) {
+        self.complain(place, &format!("cannot be connected to: {why}"));
+        self.peers[place].link = None;
+        self.peers[place].back_off(self.now_ms);
     }
 
     /// Ends an attempt that nobody answers; the next begins after a pause.
@@ -127,9 +141,10 @@ impl Service {
         link.is_read_closed |= event.is_read_closed() || event.is_error();
         if event.is_writable() {
             link.can_write = true;
-            if !link.is_up && !self.finish_connecting(place) {
-                return;
-            }
+        }
+        // A handshake goes on by what comes, too.
+        if !link.is_up && !self.finish_connecting(place) {
+            return;
         }
         if event.is_readable() || event.is_read_closed() {
             self.read_peer(place);
@@ -141,18 +156,31 @@ impl Service {
         let (me, group) = (self.me, self.group);
         let peer = &mut self.peers[place];
         let Some(link) = &mut peer.link else { return false };
-        let error = match link.stream.take_error() {
-            Ok(None) => link.stream.peer_addr().err(),
+        let socket = link.stream.socket();
+        let error = match socket.take_error() {
+            Ok(None) => socket.peer_addr().err(),
             Ok(error) => error,
             Err(error) => Some(error),
         };
+        let error = match error {
+            None => match link.stream.handshake() {
+                Ok(true) => None,
+                Ok(false) => return false,
+                Err(error) => Some(error),
+            },
+            error => error,
+        };
         match error {
             None => {
-                let _ = link.stream.set_nodelay(true);
+                let _ = link.stream.socket().set_nodelay(true);
                 link.is_up = true;
+                // What came with the handshake gives no further event.
+                link.has_more = !link.is_heard;
                 let connection = link.connection;
                 link.queue(Bytes::from(Preamble { group, from: me, to: peer.id }.encode()));
-                peer.made();
+                if link.is_heard {
+                    peer.made();
+                }
                 let id = peer.id;
                 self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
                 true
@@ -160,9 +188,7 @@ impl Service {
             // Still under way: a spurious event.
             Some(error) if error.kind() == io::ErrorKind::NotConnected => false,
             Some(error) => {
-                self.complain(place, &format!("cannot be connected to: {error}"));
-                self.peers[place].link = None;
-                self.peers[place].back_off(self.now_ms);
+                self.fail_connecting(place, &error.to_string());
                 false
             }
         }
@@ -190,6 +216,10 @@ impl Service {
                 break;
             }
             let result = link.read(&mut scratch);
+            let has_come = matches!(result, Ok((count, _)) if count > 0);
+            if has_come && !std::mem::replace(&mut link.is_heard, true) {
+                peer.made();
+            }
             if let Ok((count, _)) = &result {
                 budget = budget.saturating_sub(*count);
                 let traffic = &self.host.traffic;
@@ -249,7 +279,7 @@ impl Service {
         let Some(mut link) = peer.link.take() else { return };
         peer.back_off(self.now_ms);
         let id = peer.id;
-        let _ = self.registry.deregister(&mut link.stream);
+        let _ = self.registry.deregister(link.stream.socket_mut());
         if link.is_up {
             peer.down_since_ms = self.now_ms;
             self.replica.node.borrow_mut().handle_disconnected(id, link.connection, self.now_ms);
@@ -271,9 +301,19 @@ impl Service {
                 continue;
             };
             let token = server::token(self.place, STRANGERS + place);
-            if self.registry.register(&mut stream, token, Interest::READABLE).is_ok() {
-                self.strangers[place] = Some(Stranger::new(stream, self.now_ms));
-                self.hear_stranger(place);
+            if self.registry.register(&mut stream, token, Interest::READABLE).is_err() {
+                continue;
+            }
+            let stream = match &self.members_tls {
+                None => Ok(Stream::Plain(stream)),
+                Some(tls) => tls.accept(stream),
+            };
+            match stream {
+                Ok(stream) => {
+                    self.strangers[place] = Some(Stranger::new(stream, self.now_ms));
+                    self.hear_stranger(place);
+                }
+                Err(error) => note!("door for members: {error}"),
             }
         }
     }
@@ -301,6 +341,10 @@ impl Service {
             return;
         }
         let Some(stranger) = self.strangers[place].take() else { return };
+        if is_ours && let Err(error) = self.check_certificate(&stranger, preamble.from) {
+            note!("door for members: {error}");
+            return;
+        }
         if is_controller {
             return self.welcome_controller(stranger.stream);
         }
@@ -318,16 +362,25 @@ impl Service {
         self.welcome(peer, stranger.stream);
     }
 
-    fn welcome(&mut self, place: usize, mut stream: TcpStream) {
+    /// Refuses whoever speaks for a replica that another node holds, or falsely as a controller.
+    fn check_certificate(&self, stranger: &Stranger, from: ReplicaId) -> Result<()> {
+        let Some(tls) = &self.members_tls else { return Ok(()) };
+        let found = stranger.stream.identity();
+        match is_controller(from) {
+            true => check_controller(found.as_ref()),
+            false => tls.check_member(found.as_ref(), from, "connects"),
+        }
+    }
+
+    fn welcome(&mut self, place: usize, mut stream: Stream) {
         self.drop_link(place);
         let registry = &self.registry;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) =
-            registry.reregister(&mut stream, server::token(self.place, PEERS + place), interest)
-        {
+        let token = server::token(self.place, PEERS + place);
+        if let Err(error) = registry.reregister(stream.socket_mut(), token, interest) {
             return self.complain(place, &format!("its connection cannot be watched: {error}"));
         }
-        let _ = stream.set_nodelay(true);
+        let _ = stream.socket().set_nodelay(true);
         let connection = self.number_connection();
         let peer = &mut self.peers[place];
         peer.link = Some(Link::new(stream, connection, true, self.now_ms));

@@ -8,13 +8,13 @@
 //! ```
 
 use crate::replies::Replies;
+use crate::stream::Stream;
 use bytes::{Bytes, BytesMut};
 use gabion_base::codec::{Put, Reader};
 use gabion_base::{Error, GroupId, ReplicaId, Result, crc};
 use gabion_replication::{Frame, Message};
-use mio::net::TcpStream;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 
 /// Bytes of the preamble.
@@ -100,13 +100,15 @@ struct Part {
 
 /// A connection with a member.
 pub(crate) struct Link {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// Our number for it.
     pub(crate) connection: u64,
     /// When it was begun.
     since_ms: u64,
     /// The socket is connected and who we are is known.
     pub(crate) is_up: bool,
+    /// Something came on it. Only then is it known that a certificate of ours is taken.
+    pub(crate) is_heard: bool,
     /// The chain's first message is on its way: others may follow.
     pub(crate) has_greeted: bool,
     pub(crate) can_write: bool,
@@ -127,9 +129,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(stream: TcpStream, connection: u64, is_up: bool, now_ms: u64) -> Self {
+    pub(crate) fn new(stream: Stream, connection: u64, is_up: bool, now_ms: u64) -> Self {
+        let is_heard = is_up || matches!(stream, Stream::Plain(_));
         Self {
             stream,
+            is_heard,
             connection,
             since_ms: now_ms,
             is_up,
@@ -185,6 +189,7 @@ impl Link {
     /// Sends what the socket takes. Returns the number of bytes.
     pub(crate) fn flush(&mut self) -> io::Result<usize> {
         let mut count = 0;
+        self.flush_pending()?;
         while self.is_up && self.can_write && !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let mut used = 0;
@@ -204,7 +209,17 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
+        self.flush_pending()?;
         Ok(count)
+    }
+
+    /// Sends what was encrypted and is not sent: an edge of the socket is due where some is left.
+    #[inline]
+    fn flush_pending(&mut self) -> io::Result<()> {
+        if self.is_up && self.can_write && self.stream.has_pending() {
+            self.can_write = self.stream.send_pending()?;
+        }
+        Ok(())
     }
 
     fn take_sent(&mut self, mut n: usize) {
@@ -238,7 +253,7 @@ impl Link {
                     }
                     self.input.extend_from_slice(&scratch[..n]);
                     // A short read has emptied the socket, but the end may lie behind it.
-                    if n < scratch.len() && !self.is_read_closed {
+                    if n < scratch.len() && !self.is_read_closed && !self.stream.is_ended() {
                         return Ok((count, false));
                     }
                 }
@@ -334,14 +349,14 @@ impl Peer {
 
 /// Somebody who has connected and not said who he is.
 pub(crate) struct Stranger {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) since_ms: u64,
     buffer: [u8; PREAMBLE_LEN],
     len: usize,
 }
 
 impl Stranger {
-    pub(crate) const fn new(stream: TcpStream, since_ms: u64) -> Self {
+    pub(crate) const fn new(stream: Stream, since_ms: u64) -> Self {
         Self { stream, since_ms, buffer: [0; PREAMBLE_LEN], len: 0 }
     }
 

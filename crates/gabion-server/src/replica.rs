@@ -20,12 +20,13 @@ use crate::events::{Event, Mailbox};
 use crate::host::Shown;
 use crate::shipping::{SOCKET_LEN, ShipCommand, ShipThread};
 use crate::store::{NodeStore, Places, ProbeSource, SharedNode};
+use crate::trust::MembersTls;
 use crate::warm::WarmThread;
 use crate::{ServerConfig, store::DoorTables};
 use gabion_base::units::TRANSFER_LEN_MAX;
 use gabion_base::{Error, ErrorKind, Frontier, ReplicaId, Result};
-use gabion_fabric::BlockingMedium;
 use gabion_fabric::nvme::{TargetEvent, TargetOptions, TargetServer};
+use gabion_fabric::{BlockingMedium, Ciphers};
 use gabion_host::cache::SharedCache;
 use gabion_host::clock::Clock;
 use gabion_host::jobs::{JobThreads, StoreParts, thread};
@@ -170,6 +171,7 @@ pub(crate) struct Held {
     target: TcpListener,
     options: NodeOptions,
     nice: u8,
+    tls: Option<MembersTls>,
     clock: Arc<Clock>,
     waker: Arc<Waker>,
 }
@@ -221,6 +223,7 @@ impl Held {
             target: listen_for_shipments(config.target_listen)?,
             options: config.node.clone(),
             nice: config.jobs_nice,
+            tls: config.security.members.clone(),
             clock: clock.clone(),
             waker: waker.clone(),
         };
@@ -467,6 +470,7 @@ fn start_threads(
             ..TargetConfig::new(String::new(), Vec::new(), parts.geometry.len(), parts.pool_id)
         },
         buffer_len: SOCKET_LEN,
+        ciphers: held.tls.clone().map(|tls| Arc::new(tls) as Arc<dyn Ciphers>),
         nice,
     };
     let target_mailbox = mailbox.clone();
@@ -484,7 +488,7 @@ fn start_threads(
     Ok(Threads {
         jobs: Rc::new(RefCell::new(jobs)),
         warm: WarmThread::start(parts, cache, nice, mailbox)?,
-        ship: ShipThread::start(nice, mailbox)?,
+        ship: ShipThread::start(nice, held.tls.clone(), mailbox)?,
         target,
     })
 }

@@ -33,6 +33,7 @@ use crate::server::{
 };
 use crate::shipping::ShipCommand;
 use crate::tls::Tls;
+use crate::trust::MembersTls;
 use crate::waits::Waiter;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
@@ -51,7 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Between two lines that say why connections of the target ended.
-const TARGET_NOTE_MS: u64 = 10_000;
+const TARGET_NOTE_MS: u64 = 1_000;
 /// Rounds of tasks and of commands that become possible by them, in one turn.
 const ROUNDS_MAX: usize = 8;
 /// How long tasks run in one turn, in microseconds, before others are heard: members, who take a
@@ -67,6 +68,12 @@ const UNACKNOWLEDGED: Reply = Reply::error(
 const VIEW_CHANGED: Reply = Reply::error(
     "UNKNOWN another configuration began meanwhile: the write may have been made or not",
 );
+
+/// Whether a connection with the target ended as none should: garbage, an old session, or a
+/// certificate that is not let in.
+const fn is_of_a_stranger(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Corruption | ErrorKind::Fenced | ErrorKind::InvalidInput)
+}
 
 /// What one replica of this process serves: its doors, clients and members, and what routes between
 /// them and the replica.
@@ -96,6 +103,8 @@ pub(crate) struct Service {
     // Members.
     pub(crate) peers: Vec<Peer>,
     pub(crate) strangers: Vec<Option<Stranger>>,
+    /// Certificates of members and controllers; none where all are on this machine.
+    pub(crate) members_tls: Option<MembersTls>,
     pub(crate) control: Control,
     /// Numbers for scrapers, and their door.
     pub(crate) metrics: Metrics,
@@ -306,9 +315,7 @@ impl Service {
                 // Connections end whenever a session does; only what should not be is said, and a
                 // stranger who sends nonsense again and again fills no log.
                 let is_due = |then| self.now_ms - then >= TARGET_NOTE_MS;
-                if matches!(error.kind(), ErrorKind::Corruption | ErrorKind::Fenced)
-                    && self.target_noted_ms.is_none_or(is_due)
-                {
+                if is_of_a_stranger(error.kind()) && self.target_noted_ms.is_none_or(is_due) {
                     self.target_noted_ms = Some(self.now_ms);
                     note!("NVMe/TCP target: connection of {peer} ended: {error}");
                 }

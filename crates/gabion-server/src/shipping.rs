@@ -7,8 +7,10 @@
 //! ```
 
 use crate::events::{Event, Mailbox};
+use crate::trust::{MembersTls, Outgoing};
 use gabion_base::units::CHUNK_LEN;
 use gabion_base::{Error, ReplicaId, Result};
+use gabion_fabric::Ciphers;
 use gabion_fabric::nvme::{Readiness, Remote, Remotes};
 use gabion_host::jobs::{Alarm, thread};
 use gabion_media::MediumHandle;
@@ -94,7 +96,7 @@ pub(crate) struct ShipThread {
 }
 
 impl ShipThread {
-    pub(crate) fn start(nice: u8, mailbox: &Mailbox) -> Result<Self> {
+    pub(crate) fn start(nice: u8, tls: Option<MembersTls>, mailbox: &Mailbox) -> Result<Self> {
         let readiness = Readiness::new()?;
         let waker = readiness.waker();
         let (commands, inbox) = channel();
@@ -103,6 +105,7 @@ impl ShipThread {
         let thread = thread("gabion-ship", nice, move || {
             let _alarm = Alarm { sink: mailbox.clone(), thread: "gabion-ship" };
             let shipper = Shipper {
+                tls,
                 remotes: Remotes::new(readiness),
                 sessions: BTreeMap::new(),
                 counted: BTreeMap::new(),
@@ -141,6 +144,8 @@ impl Drop for ShipThread {
 }
 
 struct Shipper {
+    /// Certificates; none where all are on this machine.
+    tls: Option<MembersTls>,
     remotes: Remotes<ReplicaId>,
     sessions: BTreeMap<ReplicaId, u64>,
     /// What of each connection's traffic is in `bytes`.
@@ -178,7 +183,11 @@ impl Shipper {
                 Ok(ShipCommand::Connect { to, session, address, config }) => {
                     self.forget(to);
                     self.sessions.insert(to, session);
-                    if let Err(error) = self.remotes.connect(to, address, config, SOCKET_LEN) {
+                    let ciphers = self.tls.as_ref().map(|tls| Outgoing { tls, to });
+                    let ciphers = ciphers.as_ref().map(|ciphers| ciphers as &dyn Ciphers);
+                    let remotes = &mut self.remotes;
+                    let made = remotes.connect_by(to, address, config, SOCKET_LEN, ciphers);
+                    if let Err(error) = made {
                         note!("shipping to {to} at {address}: {error}");
                     }
                 }

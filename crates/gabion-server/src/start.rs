@@ -194,6 +194,7 @@ fn open_service(
         )),
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
+        members_tls: config.security.members.clone(),
         control,
         metrics: Metrics::start(config.metrics, waker)?,
         next_connection: 0,

@@ -1,8 +1,8 @@
-//! The socket of a client, encrypted or not.
+//! The socket of a client, member or controller, encrypted or not.
 
-use gabion_tls::TlsStream;
+use gabion_tls::{Identity, TlsStream};
 use mio::net::TcpStream;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 
 /// Both kinds are read and written alike: `WouldBlock` says that an event will come, and a read of
@@ -65,6 +65,30 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket.write(bytes),
             Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write_vectored(parts),
+            Self::Tls(stream) => stream.write_vectored(parts),
+        }
+    }
+
+    /// Goes on with the handshake, if there is one. Returns whether it is over.
+    pub(crate) fn handshake(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(true),
+            Self::Tls(stream) => stream.handshake(),
+        }
+    }
+
+    /// The identity in the other end's certificate.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.identity(),
         }
     }
 

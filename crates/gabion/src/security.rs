@@ -108,6 +108,7 @@ impl SecurityOptions {
             aclfile: self.aclfile.clone(),
             requirepass_file: self.requirepass_file.clone(),
             operator: std::env::var(OPERATOR_OF).ok(),
+            members: None,
         };
         let (Some(first), Some(certificate), Some(key)) =
             (self.tls_port, &self.tls_cert, &self.tls_key)

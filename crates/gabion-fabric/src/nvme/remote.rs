@@ -7,6 +7,7 @@
 //!                              Remotes::turn: sends, sleeps until a socket or the waker, receives
 //! ```
 
+use crate::cipher::Ciphers;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
 use gabion_base::Result;
@@ -197,13 +198,29 @@ impl<K: Ord + Clone> Remotes<K> {
         config: InitiatorConfig,
         buffer_len: usize,
     ) -> Result<&Remote> {
+        self.connect_by(key, address, config, buffer_len, None)
+    }
+
+    /// As [`Self::connect`]; with ciphers all that passes is encrypted.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; of the ciphers.
+    pub fn connect_by(
+        &mut self,
+        key: K,
+        address: SocketAddr,
+        config: InitiatorConfig,
+        buffer_len: usize,
+        ciphers: Option<&dyn Ciphers>,
+    ) -> Result<&Remote> {
         self.remove(&key);
-        let admin = TcpTransport::connect(address, 0)?;
-        let io = TcpTransport::connect(address, buffer_len)?;
+        let mut admin = TcpTransport::connect(address, 0)?;
+        let mut io = TcpTransport::connect(address, buffer_len)?;
         let first_token = self.next_token;
         self.next_token += 2;
-        for (transport, token) in [&admin, &io].into_iter().zip(first_token..) {
+        for (transport, token) in [&mut admin, &mut io].into_iter().zip(first_token..) {
             transport.watch(self.readiness.poll.registry(), Token(token))?;
+            ciphers.map_or(Ok(()), |ciphers| transport.encrypt(ciphers))?;
         }
         let keep_alive = Duration::from_millis(u64::from(config.keep_alive_ms));
         let initiator = Initiator::connect(config, admin, io);

@@ -13,6 +13,7 @@
 //! write is reported before its host learns that it is complete. So anything that the host says
 //! afterwards, by any way, arrives later than the report.
 
+use crate::cipher::Ciphers;
 use crate::file::FileMedium;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
@@ -64,6 +65,8 @@ pub struct TargetOptions {
     pub config: TargetConfig,
     /// Socket buffers of accepted connections, in bytes each way (0: the system's choice).
     pub buffer_len: usize,
+    /// Encrypt its connections, if they are.
+    pub ciphers: Option<Arc<dyn Ciphers>>,
     /// Steps of niceness by which its thread stands back ([`gabion_proc::stand_back`]).
     pub nice: u8,
 }
@@ -238,6 +241,7 @@ struct Server {
     backing: Backing,
     config: TargetConfig,
     buffer_len: usize,
+    ciphers: Option<Arc<dyn Ciphers>>,
     inbox: Receiver<Message>,
     report: Box<dyn FnMut(TargetEvent) + Send>,
     wire_bytes: Arc<WireBytes>,
@@ -281,6 +285,7 @@ impl Server {
             backing: options.backing,
             config: options.config,
             buffer_len: options.buffer_len,
+            ciphers: options.ciphers,
             inbox,
             report,
             wire_bytes,
@@ -457,8 +462,11 @@ impl Server {
         let token = self.next_token;
         self.next_token += 1;
         let made = TcpTransport::new(TcpStream::from(stream), self.buffer_len);
-        let made = made.and_then(|transport| {
+        let made = made.and_then(|mut transport| {
             transport.watch(self.poll.registry(), Token(token))?;
+            if let Some(ciphers) = &self.ciphers {
+                transport.encrypt(&**ciphers)?;
+            }
             Ok(TargetConnection::new(transport))
         });
         match made {

@@ -69,6 +69,7 @@ impl Target {
             backing,
             config: TargetConfig::new(String::new(), Vec::new(), len, [7; 16]),
             buffer_len: 0,
+            ciphers: None,
             nice: 0,
         };
         let server = TargetServer::start(options, move |event| {
@@ -410,6 +411,7 @@ fn a_target_refuses_a_namespace_outside_its_medium_and_closes_on_command() {
             backing,
             config: TargetConfig::new(String::new(), Vec::new(), MIB, [7; 16]),
             buffer_len: 0,
+            ciphers: None,
             nice: 0,
         };
         let error = TargetServer::start(options, |_| {}).err().unwrap();
@@ -544,6 +546,7 @@ fn a_panic_of_the_target_is_reported() {
         backing: Backing::from(START..START + NAMESPACE_LEN),
         config: TargetConfig::new(String::new(), Vec::new(), NAMESPACE_LEN, [7; 16]),
         buffer_len: 0,
+        ciphers: None,
         nice: 0,
     };
     let server = TargetServer::start(options, move |event| {

@@ -78,6 +78,7 @@ pub use held::{StoppedMs, WriteStop};
 pub use load::{LoadGate, LoadState};
 pub use marks::{Captured, CapturedFile, LogEra, MarkId};
 pub use memory::NodeMemory;
+pub use names::replica_of_host;
 pub use orders::LoadId;
 use orders::{After, Order};
 pub use output::{Output, RemoteCommand, Replaced, WriteGate};

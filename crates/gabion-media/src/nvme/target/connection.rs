@@ -105,6 +105,8 @@ pub struct TargetConnection<T: Transport> {
     /// Asynchronous event requests held.
     events: Vec<u16>,
     arriving: Option<Arriving>,
+    /// The host is not who it says.
+    refused: Option<Error>,
 }
 
 impl<T: Transport> TargetConnection<T> {
@@ -129,6 +131,7 @@ impl<T: Transport> TargetConnection<T> {
             buffers: Buffers::default(),
             events: Vec::new(),
             arriving: None,
+            refused: None,
         }
     }
 
@@ -201,6 +204,9 @@ impl<T: Transport> TargetConnection<T> {
                     fatal.error
                 }
             };
+            self.end(subsystem, error);
+        }
+        if let Some(error) = self.refused.take() {
             self.end(subsystem, error);
         }
         if moved != (self.wire.bytes_received(), self.wire.bytes_sent()) {
@@ -627,6 +633,10 @@ impl<T: Transport> TargetConnection<T> {
         let Ok(data) = ConnectData::decode(&data.buffer) else {
             return Reply::status(Status::CONNECT_INVALID);
         };
+        if let Err(error) = self.wire.transport().admits(&data.host_nqn) {
+            self.refused = Some(error);
+            return Reply::status(Status::CONNECT_HOST);
+        }
         let with = command.connect_parameters();
         match subsystem.connect(&data, &with, now_ms) {
             Ok(queue) => {
