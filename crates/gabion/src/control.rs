@@ -87,7 +87,8 @@ impl Opened {
         heard: impl Fn(Event) + Send + 'static,
     ) -> Result<Control> {
         let Self { group, store, epoch, record } = self;
-        let doors = settings.nodes().map(|number| (ReplicaId(number), settings.doors(number).peer));
+        let doors =
+            settings.nodes().map(|number| (ReplicaId(number), settings.doors(number).peer.into()));
         let watched = Watched { record, doors: doors.collect() };
         let events = Arc::new(EventCounts::default());
         let counted = events.clone();
@@ -95,8 +96,12 @@ impl Opened {
             counted.count(&event.text);
             heard(event);
         };
-        let driver =
-            Driver::start(&Setup { patience, epoch }, vec![watched], Box::new(store), heard)?;
+        let driver = Driver::start(
+            &Setup { patience, epoch, tls: None },
+            vec![watched],
+            Box::new(store),
+            heard,
+        )?;
         let socket = socket::Socket::open(&control_dir(data), driver.handle(), group)?;
         Ok(Control { driver, group, events, _socket: socket })
     }

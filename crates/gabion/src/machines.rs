@@ -12,7 +12,8 @@
 //! `gabion up` is the same controller and the same processes of replicas with members that are
 //! fixed in `cluster.json`, all on one machine.
 //!
-//! - [`config`]: `controller.toml` and `node.toml`. [`trust`]: which addresses may be used.
+//! - [`config`]: `controller.toml` and `node.toml`. [`trust`]: certificates,
+//!   and which addresses may be used.
 //! - [`controller`]: the process; [`registrar`]: its answers; [`registry`]: what it remembers.
 //! - [`node`]: the process; [`hosted`]: a replica that it holds.
 //! - [`wire`]: questions and answers. [`commands`]: the commands that ask. [`shown`]: those that a
@@ -31,6 +32,7 @@ mod wire;
 
 pub(crate) use commands::ask;
 pub(crate) use config::DoorAddresses;
+pub(crate) use trust::show;
 pub(crate) use wire::accepted;
 
 use crate::cluster::{failed, write_settings};

@@ -11,6 +11,7 @@ use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_fabric::BackendChoice;
 use gabion_node::{AckLevel, CompactionMode, NodeOptions};
+use gabion_server::{ClientCertificates, ServerFiles, TlsDoor};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -167,6 +168,65 @@ pub(crate) struct ProcessOptions {
     #[arg(long, value_name = "PORT", value_parser = parse_metrics, default_value = "auto")]
     #[arg(hide_default_value = true)]
     pub(crate) metrics_port: MetricsPort,
+    /// Of a node's replica alone, whose options are in `node.toml`.
+    #[arg(skip)]
+    pub(crate) node: NodeProcess,
+}
+
+/// How the process of a node's replica runs, beside what `up` knows too.
+#[derive(Args, Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodeProcess {
+    /// Certificate, key and authority for connections with members and controllers
+    #[arg(long, value_name = "FILE", requires_all = ["members_key", "members_ca"])]
+    pub(crate) members_cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) members_key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) members_ca: Option<PathBuf>,
+    /// The second door for clients, where all is encrypted
+    #[arg(long, value_name = "ADDR", requires_all = ["clients_tls_cert", "clients_tls_key"])]
+    pub(crate) clients_tls_listen: Option<SocketAddr>,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clients_tls_cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clients_tls_key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) clients_tls_ca: Option<PathBuf>,
+    #[arg(long, value_name = "WHETHER", default_value = "yes")]
+    pub(crate) clients_tls_auth: ClientCertificates,
+}
+
+impl NodeProcess {
+    /// The second door for clients, if there is one.
+    pub(crate) fn clients_tls(&self) -> Option<TlsDoor> {
+        let files = ServerFiles {
+            certificate: self.clients_tls_cert.clone()?,
+            key: self.clients_tls_key.clone()?,
+            authorities: self.clients_tls_ca.clone(),
+            clients: self.clients_tls_auth,
+        };
+        Some(TlsDoor { address: self.clients_tls_listen?, files })
+    }
+
+    /// As words of a command line.
+    fn words(&self) -> impl Iterator<Item = String> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let options = [
+            ("--members-cert", path(&self.members_cert)),
+            ("--members-key", path(&self.members_key)),
+            ("--members-ca", path(&self.members_ca)),
+            ("--clients-tls-listen", self.clients_tls_listen.map(|it| it.to_string())),
+            ("--clients-tls-cert", path(&self.clients_tls_cert)),
+            ("--clients-tls-key", path(&self.clients_tls_key)),
+            ("--clients-tls-ca", path(&self.clients_tls_ca)),
+            (
+                "--clients-tls-auth",
+                self.clients_tls_listen.map(|_| self.clients_tls_auth.as_str().to_owned()),
+            ),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.flat_map(|(name, value)| [name.to_owned(), value])
+    }
 }
 
 /// Port of numbers for Prometheus.
@@ -237,6 +297,7 @@ impl Default for ProcessOptions {
             rebuild_rate: NodeOptions::REBUILD_RATE,
             security: SecurityOptions::default(),
             metrics_port: MetricsPort::Auto,
+            node: NodeProcess::default(),
         }
     }
 }
@@ -267,6 +328,7 @@ impl ProcessOptions {
             self.metrics_port.word(),
         ];
         words.extend(self.security.words());
+        words.extend(self.node.words());
         words
     }
 }
@@ -334,6 +396,24 @@ pub(crate) struct RemoteOptions {
     /// Group of that controller [default: the only one]
     #[arg(long, value_name = "NAME", requires = "controller", global = true)]
     pub(crate) group: Option<String>,
+    /// Certificate of this command for that controller: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue --role operator` makes them [default: that of the variable
+    /// GABION_IDENTITY]
+    #[arg(long, value_name = "PATH", requires = "controller", global = true)]
+    pub(crate) identity: Option<PathBuf>,
+}
+
+/// The controller that a command about nodes asks.
+#[derive(Args, Debug)]
+pub(crate) struct AskedController {
+    /// Address of the controller
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) controller: SocketAddr,
+    /// Certificate of this command for that controller: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue --role operator` makes them [default: that of the variable
+    /// GABION_IDENTITY]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -370,9 +450,8 @@ pub(crate) struct NodeRunOptions {
 pub(crate) enum NodeCommand {
     /// The nodes that have registered, and what they hold
     List {
-        /// Address of the controller
-        #[arg(long, value_name = "ADDR")]
-        controller: SocketAddr,
+        #[command(flatten)]
+        controller: AskedController,
         /// For programs
         #[arg(long)]
         json: bool,
@@ -385,9 +464,8 @@ pub(crate) enum NodeCommand {
         /// It may be used again
         #[arg(long)]
         cancel: bool,
-        /// Address of the controller
-        #[arg(long, value_name = "ADDR")]
-        controller: SocketAddr,
+        #[command(flatten)]
+        controller: AskedController,
     },
 }
 
@@ -801,6 +879,8 @@ pub(crate) struct ServerOptions {
     pub(crate) replica: u32,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
+    #[command(flatten)]
+    pub(crate) node: NodeProcess,
     /// The process that started this one; without it this one ends.
     #[arg(long)]
     pub(crate) parent: i32,
@@ -1143,11 +1223,12 @@ mod tests {
                 tls_cert: Some("c.pem".into()),
                 tls_key: Some("c.key".into()),
                 tls_ca: Some("ca.pem".into()),
-                tls_auth_clients: Some(gabion_server::ClientCertificates::Optional),
+                tls_auth_clients: Some(ClientCertificates::Optional),
                 aclfile: Some("users.acl".into()),
                 requirepass_file: Some("password".into()),
             },
             metrics_port: MetricsPort::From(9300),
+            node: NodeProcess::default(),
         };
         assert_eq!(given, wanted);
         let words = given.words();

@@ -6,7 +6,7 @@ use crate::machines::hosted::{self, Told};
 use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
-use gabion_server::{Home, PeerAddress, ServerConfig};
+use gabion_server::{Home, PeerAddress, SecurityConfig, ServerConfig};
 use rustix::process::{Pid, Signal};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
@@ -31,7 +31,7 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         open_files_bytes: process.open_files_bytes,
         client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: process.jobs_nice,
-        security: process.security.of_replica(options.replica)?,
+        security: security(options)?,
         node: NodeOptions {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,
@@ -49,6 +49,12 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
         }
     }
     Ok(gabion_server::exit_code(&result))
+}
+
+fn security(options: &ServerOptions) -> Result<SecurityConfig> {
+    let config = options.process.security.of_replica(options.replica)?;
+    let members = hosted::members_tls(&options.data, &options.node)?;
+    Ok(SecurityConfig { members, tls: options.node.clients_tls().or(config.tls), ..config })
 }
 
 /// Configuration in the data: that of a node, or else that of `gabion up`, in which all is computed

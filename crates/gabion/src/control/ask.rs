@@ -36,6 +36,7 @@ impl Source {
     /// As [`cluster::data_of`].
     pub(crate) fn of(place: &WhereOptions) -> Result<Self> {
         let group = place.remote.group.clone();
+        machines::show(place.remote.identity.as_ref());
         match place.remote.controller {
             Some(address) => Ok(Self::Controller { address, group }),
             None => cluster::data_of(place).map(Self::Up),

@@ -9,6 +9,7 @@
 //! Nothing here waits for a disk or a replica: the store has a thread, and so has each replica.
 
 use super::history::History;
+pub(crate) use super::link::ReplicaDoor;
 use super::link::{Link, Target};
 use super::store::record_name;
 use super::{AnyStore, unix_ms};
@@ -17,9 +18,9 @@ use gabion_control::record::Event;
 use gabion_control::store::{Swapped, Version, Versioned};
 use gabion_control::wire::ControlMessage;
 use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
+use gabion_tls::MutualTls;
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -33,13 +34,15 @@ const READ_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) struct Setup {
     pub(crate) patience: Patience,
     pub(crate) epoch: Epoch,
+    /// Certificates of this process; none where all replicas are on this machine.
+    pub(crate) tls: Option<Arc<MutualTls>>,
 }
 
 /// A group that is looked after: its record, as it is stored, and its replicas, spares too, with
 /// their doors for members.
 pub(crate) struct Watched {
     pub(crate) record: (Version, GroupRecord),
-    pub(crate) doors: Vec<(ReplicaId, SocketAddr)>,
+    pub(crate) doors: Vec<(ReplicaId, ReplicaDoor)>,
 }
 
 impl Watched {
@@ -54,7 +57,7 @@ enum Input {
     Read(GroupId, Result<Option<Versioned>>),
     Asked(Question),
     Watch(Box<Watched>),
-    Door(GroupId, ReplicaId, Option<SocketAddr>),
+    Door(GroupId, ReplicaId, Option<ReplicaDoor>),
     Stop,
 }
 
@@ -118,7 +121,7 @@ impl Handle {
     }
 
     /// A replica of a group is reached there from now on; none: it is no replica any more.
-    pub(crate) fn set_door(&self, group: GroupId, replica: ReplicaId, door: Option<SocketAddr>) {
+    pub(crate) fn set_door(&self, group: GroupId, replica: ReplicaId, door: Option<ReplicaDoor>) {
         let _ = self.inbox.send(Input::Door(group, replica, door));
     }
 
@@ -154,6 +157,7 @@ impl Driver {
         let mut machine = Machine {
             controller: Controller::new(setup.patience, setup.epoch, [], now),
             begun: Instant::now(),
+            tls: setup.tls.clone(),
             links: BTreeMap::new(),
             reports: handle.inbox.clone(),
             seen: handle.seen.clone(),
@@ -183,6 +187,7 @@ impl Drop for Driver {
 struct Machine {
     controller: Controller,
     begun: Instant,
+    tls: Option<Arc<MutualTls>>,
     /// Each ends with its entry.
     links: BTreeMap<(GroupId, ReplicaId), Link>,
     /// For the links.
@@ -198,7 +203,7 @@ impl Machine {
     fn watch(&mut self, watched: Watched, now: Moment) -> Result<()> {
         let group = watched.group();
         for (replica, door) in &watched.doors {
-            self.connect(group, *replica, *door)?;
+            self.connect(group, *replica, door.clone())?;
         }
         self.told.entry(group).or_insert_with(|| watched.record.1.events.clone());
         self.controller.handle_group(watched.record, now);
@@ -206,12 +211,12 @@ impl Machine {
     }
 
     /// Connects with a replica, and ends the connection before.
-    fn connect(&mut self, group: GroupId, replica: ReplicaId, door: SocketAddr) -> Result<()> {
+    fn connect(&mut self, group: GroupId, replica: ReplicaId, door: ReplicaDoor) -> Result<()> {
         let reports = self.reports.clone();
         let heard = move |message| {
             let _ = reports.send(Input::Heard(group, replica, Box::new(message)));
         };
-        let link = Link::start(Target { group, replica, door }, heard)?;
+        let link = Link::start(Target { group, replica, door, tls: self.tls.clone() }, heard)?;
         self.links.insert((group, replica), link);
         Ok(())
     }

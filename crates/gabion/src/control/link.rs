@@ -7,8 +7,9 @@
 
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::wire::{CONTROLLER, ControlMessage};
+use gabion_tls::{BlockingStream, Expected, MutualTls};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,12 +26,29 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const TELLS_MAX: usize = 4;
 const READ_LEN: usize = 16 << 10;
 
+/// A replica's door for members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReplicaDoor {
+    pub(crate) address: SocketAddr,
+    /// The node whose certificate is expected there, where there are any.
+    pub(crate) node: Option<String>,
+}
+
+impl From<SocketAddr> for ReplicaDoor {
+    /// One on this machine.
+    fn from(address: SocketAddr) -> Self {
+        Self { address, node: None }
+    }
+}
+
 /// The other end.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Target {
     pub(super) group: GroupId,
     pub(super) replica: ReplicaId,
-    pub(super) door: SocketAddr,
+    pub(super) door: ReplicaDoor,
+    /// Certificates of this process.
+    pub(super) tls: Option<Arc<MutualTls>>,
 }
 
 /// A connection that is made again whenever it is lost, on a thread of its own.
@@ -65,7 +83,7 @@ impl Link {
             while !stopped.load(Ordering::Relaxed) {
                 let mut is_heard = false;
                 // The detector tells of a silent replica, and its log says why.
-                let _ = serve(target, &tells, &stopped, &mut |message| {
+                let _ = serve(&target, &tells, &stopped, &mut |message| {
                     is_heard = true;
                     heard(message);
                 });
@@ -87,19 +105,27 @@ impl Link {
 
 /// Makes a connection and reads from it until it is lost.
 fn serve(
-    target: Target,
+    target: &Target,
     tells: &Tells,
     stopped: &AtomicBool,
     heard: &mut dyn FnMut(ControlMessage),
 ) -> Result<()> {
     let failed = |error| Error::with_source(ErrorKind::Io, "a connection with a replica", error);
-    let mut stream = TcpStream::connect_timeout(&target.door, CONNECT_MAX).map_err(failed)?;
-    stream.set_nodelay(true).map_err(failed)?;
-    stream.set_read_timeout(Some(SILENCE_MAX)).map_err(failed)?;
-    stream.set_write_timeout(Some(WRITE_MAX)).map_err(failed)?;
+    let socket = TcpStream::connect_timeout(&target.door.address, CONNECT_MAX).map_err(failed)?;
+    socket.set_nodelay(true).map_err(failed)?;
+    let mut stream = match &target.tls {
+        None => BlockingStream::plain(socket),
+        Some(tls) => {
+            let node = target.door.node.clone().unwrap_or_default();
+            let tls = tls.connect(Expected::Node(node))?;
+            BlockingStream::handshake(socket, tls).map_err(failed)?
+        }
+    };
+    stream.socket().set_read_timeout(Some(SILENCE_MAX)).map_err(failed)?;
+    stream.socket().set_write_timeout(Some(WRITE_MAX)).map_err(failed)?;
     let greeting = gabion_server::preamble(target.group, CONTROLLER, target.replica);
     stream.write_all(&greeting).map_err(failed)?;
-    let writing = stream.try_clone().map_err(failed)?;
+    let writing = stream.clone();
     let (sender, waiting) = sync_channel(TELLS_MAX);
     let put = |sender| *tells.lock().unwrap_or_else(PoisonError::into_inner) = sender;
     std::thread::scope(|scope| {
@@ -111,24 +137,24 @@ fn serve(
         let outcome = read(&mut stream, target, stopped, heard);
         // Both have the writing thread end.
         put(None);
-        let _ = stream.shutdown(Shutdown::Both);
+        stream.shutdown();
         outcome
     })
 }
 
-fn write(mut stream: TcpStream, waiting: &Receiver<Vec<u8>>) {
+fn write(mut stream: BlockingStream, waiting: &Receiver<Vec<u8>>) {
     for message in waiting {
         if stream.write_all(&message).is_err() {
             // The reading thread learns of it.
-            let _ = stream.shutdown(Shutdown::Both);
+            stream.shutdown();
             return;
         }
     }
 }
 
 fn read(
-    stream: &mut TcpStream,
-    target: Target,
+    stream: &mut BlockingStream,
+    target: &Target,
     stopped: &AtomicBool,
     heard: &mut dyn FnMut(ControlMessage),
 ) -> Result<()> {

@@ -250,8 +250,8 @@ impl Rig {
             .collect();
         let mut store = MemoryStore::default();
         let found = record_of(&mut store, record).unwrap();
-        let doors = models.iter().map(|model| (model.member.replica, model.door)).collect();
-        let setup = Setup { patience, epoch: Epoch { number: 1, id: 5 } };
+        let doors = models.iter().map(|model| (model.member.replica, model.door.into())).collect();
+        let setup = Setup { patience, epoch: Epoch { number: 1, id: 5 }, tls: None };
         let (sender, events) = channel();
         let heard = move |_, event| drop(sender.send(event));
         let watched = vec![Watched { record: found, doors }];

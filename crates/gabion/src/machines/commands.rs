@@ -1,8 +1,8 @@
 //! The commands that ask a controller: `gabion group create|list|abandon`, `gabion node
 //! list|drain`. Those about one group are `up`'s too: [`crate::control::ask`].
 
-use super::node;
 use super::wire::Asker;
+use super::{node, trust};
 use crate::control::ask::{self as asking, Source};
 use crate::options::{
     CreateOptions, GroupCommand, GroupOptions, NodeCommand, NodeCommandOptions, WhereOptions,
@@ -25,12 +25,13 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// Unavailable where none answers; its own.
 pub(crate) fn ask(address: SocketAddr, question: &Value) -> Result<Value> {
-    Asker::connect("--controller", address)?.ask(question)
+    Asker::connect("--controller", address, &trust::shown()?)?.ask(question)
 }
 
 /// `gabion group`.
 pub(crate) fn group(options: &GroupOptions) -> Result<u8> {
     let command = options.command.as_ref();
+    trust::show(options.place.remote.identity.as_ref());
     let Some(controller) = options.place.remote.controller else {
         return asking::group(&options.place, command);
     };
@@ -47,9 +48,13 @@ pub(crate) fn group(options: &GroupOptions) -> Result<u8> {
 /// `gabion node`.
 pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
     match (&options.command, &options.run) {
-        (Some(NodeCommand::List { controller, json }), _) => list_nodes(*controller, *json),
+        (Some(NodeCommand::List { controller, json }), _) => {
+            trust::show(controller.identity.as_ref());
+            list_nodes(controller.controller, *json)
+        }
         (Some(NodeCommand::Drain { node, cancel, controller }), _) => {
-            drain(*controller, node, *cancel)
+            trust::show(controller.identity.as_ref());
+            drain(controller.controller, node, *cancel)
         }
         (None, Some(run)) => node::run(run),
         (None, None) => Err(Error::invalid("--config names the file with the node's options")),

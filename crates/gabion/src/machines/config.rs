@@ -1,11 +1,11 @@
 //! `node.toml` and `controller.toml`. Every option is described in docs/machines.md and in the
 //! examples in `deploy/`, which the tests read.
 
-use super::trust;
+use super::trust::{self, Certificates, TlsConfig};
 use crate::cluster::{POOL_LEN_MIN, failed};
 use crate::options::{
-    Io, MetricsPort, ProcessOptions, parse_collection_rate, parse_large_values, parse_memory,
-    parse_metrics, parse_ms, parse_rebuild_rate,
+    Io, MetricsPort, NodeProcess, ProcessOptions, parse_collection_rate, parse_large_values,
+    parse_memory, parse_metrics, parse_ms, parse_rebuild_rate,
 };
 use crate::security::SecurityOptions;
 use crate::units::exact_size;
@@ -17,6 +17,8 @@ use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_etcd::EtcdUrl;
 use gabion_pool::superblock::POOL_LEN_MAX;
+use gabion_server::{ClientCertificates, SecurityConfig};
+use gabion_tls::Role;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,6 +47,7 @@ pub(crate) struct ControllerConfig {
     /// In ms.
     #[serde(default = "replace_after", deserialize_with = "milliseconds")]
     pub(crate) replace_after: u64,
+    tls: Option<TlsConfig>,
     #[serde(default)]
     pub(crate) page: PageConfig,
 }
@@ -82,11 +85,12 @@ pub(crate) struct NodeConfig {
     /// Bytes of a pool.
     #[serde(deserialize_with = "bytes")]
     pub(crate) pool_size: u64,
-    clients: DoorConfig,
+    clients: ClientsConfig,
     members: DoorConfig,
     targets: DoorConfig,
     #[serde(default)]
     limits: Limits,
+    tls: Option<TlsConfig>,
 }
 
 /// A door's addresses.
@@ -96,6 +100,61 @@ struct DoorConfig {
     listen: SocketAddr,
     /// The address that others are told; the same without it.
     reached_at: Option<SocketAddr>,
+}
+
+/// The door for clients, and who may come: as the options of `up` of the same names.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct ClientsConfig {
+    listen: SocketAddr,
+    reached_at: Option<SocketAddr>,
+    /// A second door, where all is encrypted.
+    tls_listen: Option<SocketAddr>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    #[serde(default, deserialize_with = "client_certificates")]
+    tls_auth_clients: ClientCertificates,
+    aclfile: Option<PathBuf>,
+    requirepass_file: Option<PathBuf>,
+}
+
+impl ClientsConfig {
+    fn check(&self) -> Result<()> {
+        for (what, path) in [
+            ("clients.tls_cert", &self.tls_cert),
+            ("clients.tls_key", &self.tls_key),
+            ("clients.tls_ca", &self.tls_ca),
+            ("clients.aclfile", &self.aclfile),
+            ("clients.requirepass_file", &self.requirepass_file),
+        ] {
+            path.iter().try_for_each(|path| check_path(what, path))?;
+        }
+        if self.tls_listen.is_some() != (self.tls_cert.is_some() && self.tls_key.is_some()) {
+            return Err(Error::invalid(
+                "clients.tls_listen, clients.tls_cert and clients.tls_key: all three are needed, \
+                 or none",
+            ));
+        }
+        let has_users = self.aclfile.is_some() || self.requirepass_file.is_some();
+        if !self.listen.ip().is_loopback() && !has_users {
+            return Err(Error::invalid(format!(
+                "clients.listen is {}: anybody could do anything there; other than loopback \
+                 addresses take a user with a password (clients.requirepass_file, clients.aclfile)",
+                self.listen
+            )));
+        }
+        Ok(())
+    }
+
+    /// The same for the process of a replica.
+    fn security(&self) -> SecurityOptions {
+        SecurityOptions {
+            aclfile: self.aclfile.clone(),
+            requirepass_file: self.requirepass_file.clone(),
+            ..SecurityOptions::default()
+        }
+    }
 }
 
 /// The three doors of a node's replica, by one kind of address.
@@ -155,6 +214,7 @@ impl Default for Limits {
             rebuild_rate,
             metrics_port,
             security: _,
+            node: _,
         } = ProcessOptions::default();
         Self {
             io,
@@ -183,8 +243,9 @@ impl ControllerConfig {
     }
 
     fn check(&self) -> Result<()> {
-        check_directory("data", &self.data)?;
-        trust::check("listen", self.listen)?;
+        check_path("data", &self.data)?;
+        check_tls(self.tls.as_ref())?;
+        trust::check("listen", self.listen, self.tls.is_some())?;
         let Some(page) = self.page.listen else { return Ok(()) };
         if !page.ip().is_loopback() {
             return Err(Error::invalid(format!(
@@ -196,6 +257,14 @@ impl ControllerConfig {
             return Err(Error::invalid(format!("page.listen is {page}, which is listen already")));
         }
         Ok(())
+    }
+
+    /// Its certificates, of files that are read now.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::open`].
+    pub(crate) fn certificates(&self) -> Result<Certificates> {
+        self.tls.as_ref().map(|tls| tls.open(Role::Controller, None)).transpose()
     }
 }
 
@@ -210,7 +279,8 @@ impl NodeConfig {
     fn check(&self) -> Result<()> {
         check_name("name", &self.name)?;
         check_name("failure_domain", self.failure_domain())?;
-        check_directory("data", &self.data)?;
+        check_path("data", &self.data)?;
+        check_tls(self.tls.as_ref())?;
         if !(1..=CONTROLLERS_MAX).contains(&self.controllers.len()) {
             return Err(Error::invalid(format!(
                 "controllers has {} addresses, the limits are 1 and {CONTROLLERS_MAX}",
@@ -218,7 +288,7 @@ impl NodeConfig {
             )));
         }
         for controller in &self.controllers {
-            trust::check("an address of controllers", *controller)?;
+            trust::check("an address of controllers", *controller, self.tls.is_some())?;
         }
         if !(POOL_LEN_MIN..=POOL_LEN_MAX).contains(&self.pool_size) {
             return Err(Error::limit(format!(
@@ -228,6 +298,7 @@ impl NodeConfig {
                 exact_size(POOL_LEN_MAX)
             )));
         }
+        self.clients.check()?;
         self.check_doors()?;
         let limits = &self.limits;
         if !(1..=RunOptions::COMPACTIONS_MAX).contains(&limits.compactions_max) {
@@ -252,7 +323,9 @@ impl NodeConfig {
             let each = addresses.each();
             for (place, (door, address)) in each.into_iter().enumerate() {
                 let what = format!("{door}.{kind}");
-                trust::check(&what, address)?;
+                // Clients show passwords: see `ClientsConfig::check`.
+                let has_certificates = self.tls.is_some() || door == "clients";
+                trust::check(&what, address, has_certificates)?;
                 if address.port() == 0 {
                     return Err(Error::invalid(format!(
                         "{what} is {address}: a port from 1 to 65535 is needed, as others \
@@ -267,6 +340,27 @@ impl NodeConfig {
             }
         }
         Ok(())
+    }
+
+    /// As [`ControllerConfig::certificates`].
+    pub(crate) fn certificates(&self) -> Result<Certificates> {
+        self.tls.as_ref().map(|tls| tls.open(Role::Node, Some(&self.name))).transpose()
+    }
+
+    /// Checks that the files of users and for TLS can be used, and that whoever reaches a door
+    /// from elsewhere has to show something.
+    ///
+    /// # Errors
+    /// I/O; invalid input, with door or file.
+    pub(crate) fn check_users(&self) -> Result<()> {
+        let process = self.process();
+        let tls = process.node.clients_tls();
+        let config = SecurityConfig { tls, ..process.security.of_replica(1)? };
+        config.check(self.clients.listen)?;
+        match config.tls {
+            Some(door) => gabion_tls::ServerTls::open(door.files).map(drop),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn failure_domain(&self) -> &str {
@@ -286,7 +380,7 @@ impl NodeConfig {
     pub(crate) fn reached_at(&self) -> DoorAddresses {
         let of = |door: &DoorConfig| door.reached_at.unwrap_or(door.listen);
         DoorAddresses {
-            clients: of(&self.clients),
+            clients: self.clients.reached_at.unwrap_or(self.clients.listen),
             members: of(&self.members),
             targets: of(&self.targets),
         }
@@ -317,7 +411,15 @@ impl NodeConfig {
             jobs_nice,
             rebuild_rate,
             metrics_port,
-            security: SecurityOptions::default(),
+            security: self.clients.security(),
+            node: NodeProcess {
+                clients_tls_listen: self.clients.tls_listen,
+                clients_tls_cert: self.clients.tls_cert.clone(),
+                clients_tls_key: self.clients.tls_key.clone(),
+                clients_tls_ca: self.clients.tls_ca.clone(),
+                clients_tls_auth: self.clients.tls_auth_clients,
+                ..self.tls.as_ref().map(TlsConfig::of_replica).unwrap_or_default()
+            },
         }
     }
 }
@@ -339,7 +441,12 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     )))
 }
 
-fn check_directory(what: &str, path: &Path) -> Result<()> {
+fn check_tls(tls: Option<&TlsConfig>) -> Result<()> {
+    let paths = tls.map(TlsConfig::each).into_iter().flatten();
+    paths.into_iter().try_for_each(|(what, path)| check_path(what, path))
+}
+
+fn check_path(what: &str, path: &Path) -> Result<()> {
     if path.is_absolute() {
         return Ok(());
     }
@@ -449,6 +556,13 @@ fn store<'de, D: Deserializer<'de>>(input: D) -> Result<StoreChoice, D::Error> {
     input.deserialize_any(Written(parse))
 }
 
+fn client_certificates<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<ClientCertificates, D::Error> {
+    let parse = |text: &str| text.parse().map_err(|error: Error| error.message().to_owned());
+    input.deserialize_any(Written(parse))
+}
+
 fn codec<'de, D: Deserializer<'de>>(input: D) -> Result<Compression, D::Error> {
     let parse = |text: &str| {
         let refused = |_| format!("`{text}` is none of none, lz4, zstd, zstd:1 to zstd:19");
@@ -540,6 +654,21 @@ targets.listen = "127.0.0.2:6579"
             assert!(!line.contains('\n'), "{line}");
             parts.iter().for_each(|part| assert!(line.contains(part), "{line}: {part}"));
         }
+        for (more, part) in [
+            ("clients.tls_listen = \"127.0.0.2:1\"", "clients.tls_key: all three are needed"),
+            ("clients.aclfile = \"users\"", "clients.aclfile is users: an absolute path"),
+            ("clients.tls_auth_clients = \"never\"", "'never': yes, no or optional"),
+            ("tls.certificate = \"/a.pem\"", "missing field `key`"),
+        ] {
+            let error = node(&format!("{NODE}{more}\n")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+        // With certificates and a password the network is fine.
+        let far = NODE.replace("127.0.0.", "10.0.0.");
+        let tls = "tls = { certificate = \"/a.pem\", key = \"/a.key\", ca = \"/ca.pem\" }\n";
+        node(&format!("{far}clients.requirepass_file = \"/password\"\n{tls}")).unwrap();
+        let error = node(&format!("{far}{tls}")).unwrap_err();
+        assert!(error.message().contains("a user with a password"), "{error}");
         for (more, part) in [
             ("compactions_max = 65", "limits.compactions_max is 65, the limits are 1 and 64"),
             ("jobs_nice = 20", "limits.jobs_nice is 20, the limits are 0 and 19"),

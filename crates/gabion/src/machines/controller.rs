@@ -7,6 +7,7 @@ mod leaders;
 use super::config::{ControllerConfig, StoreChoice};
 use super::registrar::{Names, Registrar, StatusPage};
 use super::registry::{GroupState, Registry};
+use super::trust::{Caller, Certificates};
 use super::{say, trust, wire};
 use crate::cluster::{self, Lock, failed};
 use crate::control::driver::{Driver, Setup, Watched, spawn};
@@ -19,8 +20,9 @@ use crate::units::{size, utc};
 use gabion_base::{Error, GroupId, Result};
 use gabion_control::Patience;
 use gabion_server::metrics::Door;
+use gabion_tls::BlockingStream;
 use std::io::{BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,25 +40,28 @@ pub(crate) fn run(options: &ControllerOptions) -> Result<u8> {
     if options.check {
         return check(&config, &options.config);
     }
+    let certificates = config.certificates()?;
     let (sender, signals) = channel();
     signals::watch(move |signal| sender.send(signal).is_ok())?;
     let data = &config.data;
     std::fs::create_dir_all(data).map_err(|e| failed(data, "cannot be made", e))?;
     let _lock = Lock::take(data)?;
     // Before the store is opened: the epoch grows with each opening.
-    let door = trust::listen("listen", config.listen)?;
+    let door = trust::listen("listen", config.listen, &certificates)?;
     if let StoreChoice::Etcd(url) = &config.store {
         // Nodes and commands find nobody here until this controller leads, and ask another one.
         drop(door);
-        return leaders::run(&config, url, &signals);
+        return leaders::run(&config, &certificates, url, &signals);
     }
     let page = StatusPage::default();
     let _page_door = serve_page(&config, &page)?;
-    let (registrar, _driver) = open(&config, Box::new(DbStore::open(&store_dir(data))?))?;
+    let (registrar, _driver) =
+        open(&config, certificates.clone(), Box::new(DbStore::open(&store_dir(data))?))?;
     let registrar = Arc::new(registrar);
     page.lead(registrar.clone());
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
-    spawn("gabion-door", move || serve(&door, &registrar, &|| true))?;
+    let serve = move || serve(&door, &certificates, &registrar, &|| true);
+    spawn("gabion-door", serve)?;
     say(&format!("ready: nodes and commands on {address}; the store is in {}", data.display()));
     match signals.recv() {
         Ok(signal) => say_end(signal),
@@ -83,6 +88,7 @@ fn unwatched() -> Error {
 
 /// `--check`: all that can be known without starting.
 fn check(config: &ControllerConfig, path: &Path) -> Result<u8> {
+    config.certificates()?;
     let store = store_dir(&config.data);
     let is_embedded = config.store == StoreChoice::Embedded;
     if is_embedded && !store.join("pool").exists() {
@@ -113,7 +119,11 @@ fn store_dir(data: &Path) -> PathBuf {
 }
 
 /// Looks after what is in a store, which no other controller changes from now on.
-fn open(config: &ControllerConfig, store: AnyStore) -> Result<(Registrar, Driver)> {
+fn open(
+    config: &ControllerConfig,
+    tls: Certificates,
+    store: AnyStore,
+) -> Result<(Registrar, Driver)> {
     let mut store = SharedStore::new(store);
     let epoch = next_epoch(&mut store, random_number()?)?;
     let mut registry = Registry::open(store.clone(), random_number()?)?;
@@ -131,7 +141,7 @@ fn open(config: &ControllerConfig, store: AnyStore) -> Result<(Registrar, Driver
     let heard = move |group: GroupId, event: gabion_control::Event| {
         put(&format!("{}  {}: {}\n", utc(event.unix_ms), known.get(group), event.text));
     };
-    let driver = Driver::start(&Setup { patience, epoch }, groups, Box::new(store), heard)?;
+    let driver = Driver::start(&Setup { patience, epoch, tls }, groups, Box::new(store), heard)?;
     Ok((Registrar::new(registry, driver.handle(), names), driver))
 }
 
@@ -143,6 +153,7 @@ impl<T: Fn() -> bool + Send + Sync> MayAnswer for T {}
 /// Answers whoever connects, each on a thread of its own, while that is allowed.
 fn serve(
     door: &TcpListener,
+    certificates: &Certificates,
     registrar: &Arc<Registrar>,
     may_answer: &(impl MayAnswer + Clone + 'static),
 ) {
@@ -161,9 +172,19 @@ fn serve(
             continue;
         }
         let (registrar, own, may_answer) = (registrar.clone(), count.clone(), may_answer.clone());
+        let certificates = certificates.clone();
         let started = spawn("gabion-asked", move || {
-            // An asker that goes, or says nothing, is not waited for.
-            let _ = converse(&stream, &registrar, &may_answer);
+            let from = stream.peer_addr();
+            match trust::accept(stream, &certificates) {
+                // An asker that goes, or says nothing, is not waited for.
+                Ok((stream, caller)) => {
+                    drop(converse(&stream, &caller, &registrar, &may_answer));
+                }
+                Err(error) => {
+                    let from = from.map_or_else(|_| "?".to_owned(), |from| from.to_string());
+                    registrar.note_stranger(&from, &error);
+                }
+            }
             own.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
@@ -174,16 +195,18 @@ fn serve(
 
 /// Answers one question after the other.
 fn converse(
-    stream: &TcpStream,
+    stream: &BlockingStream,
+    caller: &Caller,
     registrar: &Registrar,
     may_answer: &impl MayAnswer,
 ) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    let socket = stream.socket();
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(SILENCE_MAX))?;
+    socket.set_write_timeout(Some(SILENCE_MAX))?;
     let (mut reader, mut writer) = (BufReader::new(stream), stream);
     while let Some(line) = wire::read_line(&mut reader, wire::QUESTION_LEN_MAX)? {
-        let answer = registrar.answer(&line);
+        let answer = registrar.answer(&line, caller);
         // A process that stood still would answer with what it knew before.
         if !may_answer() {
             return Ok(());

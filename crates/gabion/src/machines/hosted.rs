@@ -15,14 +15,16 @@ use super::{load_file, save_file};
 use crate::child::{Replica, anew};
 use crate::cluster::{self, Settings, failed, is_missing, replica_dir};
 use crate::control::unix_ms;
-use crate::options::ProcessOptions;
+use crate::options::{NodeProcess, ProcessOptions};
 use crate::owned;
 use gabion_base::{Error, ReplicaId, Result};
-use gabion_server::{Addresses, Home, PeerAddress};
+use gabion_server::{Addresses, Home, MembersTls, NodeNames, PeerAddress};
+use gabion_tls::{MutualFiles, MutualTls};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "member.json";
@@ -135,6 +137,43 @@ pub(crate) fn told(base: &Path, replica: u32) -> Result<Option<Told>> {
         home: Home { node: member.node, addresses },
         peers: member.peers.iter().map(peer).collect(),
     }))
+}
+
+/// Certificates of the process of a node's replica, if it has any.
+///
+/// # Errors
+/// I/O; invalid input for files that are none.
+pub(crate) fn members_tls(base: &Path, options: &NodeProcess) -> Result<Option<MembersTls>> {
+    let NodeProcess {
+        members_cert: Some(certificate),
+        members_key: Some(key),
+        members_ca: Some(ca),
+        ..
+    } = options.clone()
+    else {
+        return Ok(None);
+    };
+    let files = MutualFiles { certificate, key, authority: ca };
+    let tls = MutualTls::open(files, |line| gabion_server::note!("{line}"))?;
+    let nodes = Arc::new(Neighbours(base.to_owned()));
+    Ok(Some(MembersTls { tls: Arc::new(tls), nodes }))
+}
+
+/// The nodes of the other replicas, as the controller's last order said: the node keeps the file.
+struct Neighbours(PathBuf);
+
+impl NodeNames for Neighbours {
+    fn node_of(&self, replica: ReplicaId) -> Option<String> {
+        let member = Member::load(&self.0).ok().flatten()?;
+        let mut peers = member.peers.into_iter();
+        let found = peers.find(|peer| peer.replica == replica.get())?;
+        Some(found.node).filter(|node| !node.is_empty())
+    }
+
+    fn holds_any(&self, node: &str) -> bool {
+        let member = Member::load(&self.0).ok().flatten();
+        member.is_some_and(|member| member.peers.iter().any(|peer| peer.node == node))
+    }
 }
 
 /// A replica of this node.

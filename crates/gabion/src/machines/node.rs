@@ -13,6 +13,7 @@ use super::config::{DoorAddresses, NodeConfig};
 use super::hosted::Hosted;
 use super::registrar::{Order, ReplicaWord};
 use super::registry::NodeRecord;
+use super::trust::Certificates;
 use super::wire::Asker;
 use super::{load_file, save_file, say};
 use crate::child;
@@ -61,6 +62,8 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
     if options.check {
         return check(&config, &options.config);
     }
+    let certificates = config.certificates()?;
+    config.check_users()?;
     let (events, inbox) = channel();
     let told = events.clone();
     signals::watch(move |signal| told.send(Event::Stop(signal)).is_ok())?;
@@ -70,7 +73,8 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
     let identity = Identity::load_or_make(&config)?;
     check_doors(config.listen())?;
     let hosted = Hosted::load_all(data, identity.id, config.listen(), &config.process())?;
-    let mut node = Node { config, identity, hosted, words: Words::default(), complaint: None };
+    let words = Words::default();
+    let mut node = Node { config, certificates, identity, hosted, words, complaint: None };
     node.tell();
     node.ask(&events)?;
     say(&format!(
@@ -87,6 +91,8 @@ fn check(config: &NodeConfig, path: &Path) -> Result<u8> {
     if let Some(identity) = Identity::load(&config.data)? {
         identity.check(config)?;
     }
+    config.certificates()?;
+    config.check_users()?;
     let free = cluster::free_at(&config.data)?;
     let is_new = !Hosted::is_any(&config.data);
     if is_new && free < config.pool_size {
@@ -182,6 +188,7 @@ struct Words(Arc<Mutex<(Vec<ReplicaWord>, Option<u64>)>>);
 
 struct Node {
     config: NodeConfig,
+    certificates: Certificates,
     identity: Identity,
     hosted: Vec<Hosted>,
     words: Words,
@@ -280,6 +287,7 @@ impl Node {
         );
         let mut asking = Asking {
             controllers: config.controllers.clone(),
+            certificates: self.certificates.clone(),
             next: 0,
             asker: None,
             record,
@@ -319,6 +327,7 @@ impl Node {
 /// The thread that asks.
 struct Asking {
     controllers: Vec<SocketAddr>,
+    certificates: Certificates,
     /// The controller that is asked next.
     next: usize,
     asker: Option<Asker>,
@@ -352,7 +361,10 @@ impl Asking {
         let address = self.controllers[self.next];
         let asker = match &mut self.asker {
             Some(asker) => asker,
-            None => self.asker.insert(Asker::connect("an address of controllers", address)?),
+            None => {
+                let what = "an address of controllers";
+                self.asker.insert(Asker::connect(what, address, &self.certificates)?)
+            }
         };
         asker.ask(question)
     }

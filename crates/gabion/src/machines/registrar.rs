@@ -26,7 +26,8 @@ pub(crate) use overview::StatusPage;
 
 use super::config::check_name;
 use super::registry::{GroupSpec, GroupState, NodeRecord, Registry};
-use super::{trust, wire};
+use super::trust::Caller;
+use super::{say, trust, wire};
 use crate::cluster::Settings;
 use crate::control::driver::{Handle, Watched};
 use crate::control::store::{SharedStore, record_of};
@@ -44,12 +45,16 @@ use std::time::{Duration, Instant};
 
 /// A node that is silent for longer is away. It asks twice a second.
 const AWAY_AFTER: Duration = Duration::from_secs(5);
+/// Shortest time between two notes on strangers.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Answers questions.
 pub(crate) struct Registrar {
     inner: Mutex<Inner>,
     driver: Handle,
     names: Names,
+    /// When a stranger was noted last.
+    noted: Mutex<Option<Instant>>,
 }
 
 /// The names of the groups, for lines about events.
@@ -96,24 +101,38 @@ impl Heard {
 impl Registrar {
     /// Answers from a registry, by way of the controller that looks after its groups.
     pub(crate) fn new(registry: Registry<SharedStore>, driver: Handle, names: Names) -> Self {
-        Self { inner: Mutex::new(Inner { registry, heard: BTreeMap::new() }), driver, names }
+        let inner = Mutex::new(Inner { registry, heard: BTreeMap::new() });
+        Self { inner, driver, names, noted: Mutex::default() }
+    }
+
+    /// Says who was not let in, now and then: anybody can try as often as he likes.
+    pub(crate) fn note_stranger(&self, from: &str, error: &std::io::Error) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.is_none_or(|then| then.elapsed() >= NOTE_EVERY) {
+            *noted = Some(Instant::now());
+            say(&format!("{from} is not let in, and hears nothing: {error}"));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a question, as a line.
-    pub(crate) fn answer(&self, line: &str) -> Value {
+    /// The answer to somebody's question, which is a line.
+    pub(crate) fn answer(&self, line: &str, caller: &Caller) -> Value {
         let question = serde_json::from_str(line)
             .map_err(|error| Error::invalid(format!("a question that is no JSON: {error}")));
-        let answer = question.and_then(|question: Value| self.answer_to(&question));
+        let answer = question.and_then(|question: Value| self.answer_to(&question, caller));
         answer.unwrap_or_else(|error| wire::refusal(&error))
     }
 
-    fn answer_to(&self, question: &Value) -> Result<Value> {
-        match question["do"].as_str() {
-            Some("node") => self.hear_node(question),
+    fn answer_to(&self, question: &Value, caller: &Caller) -> Result<Value> {
+        let asked = question["do"].as_str();
+        if asked != Some("node") {
+            caller.check_operator(asked.unwrap_or("?"))?;
+        }
+        match asked {
+            Some("node") => self.hear_node(question, caller),
             Some("nodes") => Ok(self.list_nodes()),
             Some("groups") => self.list_groups(),
             Some("create") => self.create(question),

@@ -10,6 +10,7 @@
 
 use super::config::DoorAddresses;
 use crate::cluster::Settings;
+use crate::control::driver::ReplicaDoor;
 use gabion_base::{Error, GroupId, ReplicaId, Result};
 use gabion_control::store::{Store, Swapped, Version, Versioned};
 use serde::de::DeserializeOwned;
@@ -172,9 +173,13 @@ impl GroupSpec {
     }
 
     /// The doors for members of those that are to run.
-    pub(crate) fn doors(&self) -> Vec<(ReplicaId, std::net::SocketAddr)> {
+    pub(crate) fn doors(&self) -> Vec<(ReplicaId, ReplicaDoor)> {
         let seats = self.seats.iter().filter(|seat| !seat.is_released);
-        seats.map(|seat| (ReplicaId(seat.replica), seat.addresses.members)).collect()
+        let door = |seat: &Seat| {
+            let (address, node) = (seat.addresses.members, Some(seat.node.clone()));
+            (ReplicaId(seat.replica), ReplicaDoor { address, node })
+        };
+        seats.map(door).collect()
     }
 
     fn check(&self) -> Result<()> {

@@ -11,11 +11,12 @@
 //! Both ends bound a line before they read it. The fields are described at the types that they
 //! are read as, in [`super::registry`] and [`super::registrar`].
 
-use super::trust;
+use super::trust::{self, Certificates};
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_tls::BlockingStream;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Longest question in bytes.
@@ -28,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A connection with a controller.
 pub(crate) struct Asker {
     address: SocketAddr,
-    reader: BufReader<TcpStream>,
+    reader: BufReader<BlockingStream>,
 }
 
 impl Asker {
@@ -36,11 +37,16 @@ impl Asker {
     ///
     /// # Errors
     /// As [`trust::connect`].
-    pub(crate) fn connect(what: &str, address: SocketAddr) -> Result<Self> {
-        let stream = trust::connect(what, address)?;
-        let limits = stream
+    pub(crate) fn connect(
+        what: &str,
+        address: SocketAddr,
+        certificates: &Certificates,
+    ) -> Result<Self> {
+        let stream = trust::connect(what, address, certificates)?;
+        let socket = stream.socket();
+        let limits = socket
             .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+            .and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
         limits.map_err(|e| broken(address, e))?;
         Ok(Self { address, reader: BufReader::new(stream) })
     }
@@ -54,12 +60,27 @@ impl Asker {
         let line = format!("{question}\n");
         self.reader.get_mut().write_all(line.as_bytes()).map_err(|e| broken(address, e))?;
         let line = read_line(&mut self.reader, ANSWER_LEN_MAX)
-            .map_err(|e| broken(address, e))?
+            .map_err(|e| self.unread(e))?
             .ok_or_else(|| Error::unavailable(format!("controller {address} hung up")))?;
         let answer: Value = serde_json::from_str(&line).map_err(|e| {
             Error::unavailable(format!("controller {address}: its answer is no JSON: {e}"))
         })?;
         accepted(answer)
+    }
+}
+
+impl Asker {
+    /// No line came. The alert of a controller that takes certificates is none.
+    fn unread(&self, error: std::io::Error) -> Error {
+        if error.kind() == std::io::ErrorKind::InvalidData && !self.reader.get_ref().is_tls() {
+            let what = format!(
+                "controller {} does not answer in text: it may take certificates, which `tls` of a \
+                 node's file, or --identity of a command, names",
+                self.address
+            );
+            return Error::with_source(ErrorKind::Unavailable, what, error);
+        }
+        broken(self.address, error)
     }
 }
 

@@ -13,6 +13,7 @@
 use super::{StatusPage, open, say_end, serve, serve_page, unwatched};
 use crate::control::driver::spawn;
 use crate::machines::config::ControllerConfig;
+use crate::machines::trust::Certificates;
 use crate::machines::{say, trust};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_etcd::{EtcdStore, EtcdUrl, Leadership, Led};
@@ -27,7 +28,12 @@ const TURN: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Leads whenever no other controller does, until a signal comes.
-pub(super) fn run(config: &ControllerConfig, url: &EtcdUrl, signals: &Receiver<i32>) -> Result<u8> {
+pub(super) fn run(
+    config: &ControllerConfig,
+    certificates: &Certificates,
+    url: &EtcdUrl,
+    signals: &Receiver<i32>,
+) -> Result<u8> {
     let page = StatusPage::default();
     let _page_door = serve_page(config, &page)?;
     let mut told = String::new();
@@ -40,7 +46,7 @@ pub(super) fn run(config: &ControllerConfig, url: &EtcdUrl, signals: &Receiver<i
     loop {
         let pause = match stand_by(config, url) {
             Ok(Standing::Leads(store, leadership)) => {
-                match lead(config, url, store, &leadership, &page, signals) {
+                match lead(config, certificates, (url, store), &leadership, &page, signals) {
                     Ok(End::Signal(signal)) => {
                         say_end(signal);
                         return Ok(0);
@@ -106,20 +112,22 @@ enum End {
 /// Looks after the groups until the lead is lost, or a signal comes.
 fn lead(
     config: &ControllerConfig,
-    url: &EtcdUrl,
-    store: EtcdStore,
+    certificates: &Certificates,
+    (url, store): (&EtcdUrl, EtcdStore),
     leadership: &Leadership,
     page: &StatusPage,
     signals: &Receiver<i32>,
 ) -> Result<End> {
-    let (registrar, _driver) = open(config, Box::new(store))?;
+    let (registrar, _driver) = open(config, certificates.clone(), Box::new(store))?;
     let registrar = Arc::new(registrar);
     page.lead(registrar.clone());
-    let door = trust::listen("listen", config.listen)?;
+    let door = trust::listen("listen", config.listen, certificates)?;
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
     let own = leadership.clone();
     let leads = move || own.lost(Duration::ZERO).is_none();
-    let serving = spawn("gabion-door", move || serve(&door, &registrar, &leads))?;
+    let own = certificates.clone();
+    let serving = move || serve(&door, &own, &registrar, &leads);
+    let serving = spawn("gabion-door", serving)?;
     say(&format!("ready: leads; nodes and commands on {address}; the store is {url}"));
     let end = loop {
         if let Some(error) = leadership.lost(TURN) {

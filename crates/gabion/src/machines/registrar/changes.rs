@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::REPLICAS_MAX;
+use crate::control::driver::ReplicaDoor;
 use crate::judgement::Around;
 use gabion_control::Command;
 
@@ -109,7 +110,7 @@ impl Registrar {
         let replica = spec.seat(&found, false);
         let name = spec.name.clone();
         inner.registry.put_group(spec)?;
-        let door = found.addresses.members;
+        let door = ReplicaDoor { address: found.addresses.members, node: Some(found.name) };
         self.driver.set_door(settings.group, ReplicaId(replica), Some(door));
         let text = format!("replica {replica} of group {name} is being made on node {node}");
         Err(Error::new(ErrorKind::Busy, text))

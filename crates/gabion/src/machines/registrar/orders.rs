@@ -43,6 +43,9 @@ pub(crate) enum Make {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Neighbour {
     pub(crate) replica: u32,
+    /// Its node. Empty in files of before nodes had certificates.
+    #[serde(default)]
+    pub(crate) node: String,
     pub(crate) addresses: DoorAddresses,
 }
 
@@ -59,10 +62,11 @@ pub(crate) struct ReplicaWord {
 }
 
 impl Registrar {
-    pub(super) fn hear_node(&self, question: &Value) -> Result<Value> {
+    pub(super) fn hear_node(&self, question: &Value, caller: &Caller) -> Result<Value> {
         let refused =
             |error| Error::invalid(format!("the words of a node cannot be read: {error}"));
         let told: NodeRecord = serde_json::from_value(question["node"].clone()).map_err(refused)?;
+        caller.check_node(&told.name)?;
         let replicas = serde_json::from_value(question["replicas"].clone()).map_err(refused)?;
         let mut inner = self.lock();
         if let Some(cluster) = question["cluster"].as_u64()
@@ -76,7 +80,7 @@ impl Registrar {
         let name = told.name.clone();
         let free = question["free"].as_u64().unwrap_or(0);
         let heard = Heard { at: Instant::now(), id: told.id, free, replicas };
-        inner.register(told)?;
+        inner.register(told, *caller != Caller::Anyone)?;
         inner.heard.insert(name.clone(), heard);
         self.progress(&mut inner)?;
         let orders = self.orders(&inner, &name)?;
@@ -98,7 +102,11 @@ impl Registrar {
                 settings: spec.settings_json().clone(),
                 addresses: seat.addresses,
                 peers: others
-                    .map(|it| Neighbour { replica: it.replica, addresses: it.addresses })
+                    .map(|it| Neighbour {
+                        replica: it.replica,
+                        node: it.node.clone(),
+                        addresses: it.addresses,
+                    })
                     .collect(),
                 make: if is_founder { Make::Founder } else { Make::Empty },
                 runs: is_made && !seat.is_released,
@@ -188,10 +196,11 @@ impl Inner {
     }
 
     /// Takes a node in, or takes it as the one that is known.
-    fn register(&mut self, mut told: NodeRecord) -> Result<()> {
+    fn register(&mut self, mut told: NodeRecord, has_certificates: bool) -> Result<()> {
         told.check()?;
         for (door, address) in told.addresses.each() {
-            trust::check(&format!("{door}.reached_at of node {}", told.name), address)?;
+            let what = format!("{door}.reached_at of node {}", told.name);
+            trust::check(&what, address, has_certificates || door == "clients")?;
         }
         self.check_addresses(&told)?;
         let Some(known) = self.registry.node(&told.name) else {

@@ -32,7 +32,7 @@ impl Rig {
 
     fn on(store: SharedStore) -> Self {
         let epoch = Epoch { number: 1, id: 1 };
-        let setup = Setup { patience: Patience::default(), epoch };
+        let setup = Setup { patience: Patience::default(), epoch, tls: None };
         let driver = Driver::start(&setup, Vec::new(), Box::new(store.clone()), |_, _| {}).unwrap();
         let registry = Registry::open(store.clone(), 7).unwrap();
         let registrar = Registrar::new(registry, driver.handle(), Names::default());
@@ -40,7 +40,7 @@ impl Rig {
     }
 
     fn ask(&self, question: &Value) -> Value {
-        self.registrar.answer(&question.to_string())
+        self.registrar.answer(&question.to_string(), &Caller::Anyone)
     }
 
     fn refusal(&self, question: &Value) -> String {
@@ -193,7 +193,9 @@ fn a_group_that_cannot_be_is_refused_with_what_is_wrong() {
         let refusal = rig.refusal(&question);
         assert!(refusal.contains(part), "{refusal}");
     }
-    assert!(rig.registrar.answer("x")["error"].as_str().unwrap().contains("no JSON"));
+    assert!(
+        rig.registrar.answer("x", &Caller::Anyone)["error"].as_str().unwrap().contains("no JSON")
+    );
 }
 
 #[test]

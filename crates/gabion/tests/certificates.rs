@@ -1,0 +1,344 @@
+//! Controllers, nodes and commands with certificates of one authority: a group that goes on through
+//! the loss of each, and everybody who shows a wrong certificate, or none, at each port.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test with real processes: it waits, and fails where it stands"
+)]
+
+#[path = "support/logged.rs"]
+mod logged;
+#[path = "support/processes.rs"]
+#[expect(dead_code, reason = "commands show a certificate here")]
+mod processes;
+
+use gabion_base::{GroupId, ReplicaId};
+use gabion_control::wire::CONTROLLER;
+use gabion_server::preamble;
+use gabion_tls::ca::{AUTHORITY_DAYS, Authority, DAYS, Made};
+use gabion_tls::rustls::pki_types::CertificateDer;
+use gabion_tls::rustls::pki_types::pem::PemObject;
+use gabion_tls::rustls::{self, ClientConfig, ClientConnection, RootCertStore};
+use gabion_tls::{BlockingStream, Expected, Identity, MutualFiles, MutualTls, Role};
+use logged::{Logged, has_all};
+use processes::{GABION, Processes, node_file};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+const NODES: [&str; 3] = ["a", "b", "c"];
+
+/// A controller and nodes, and the authority of their certificates.
+struct Place {
+    processes: Processes,
+    authority: Authority,
+    /// The second and third number of all addresses: those of this test alone.
+    net: (u8, u8),
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
+}
+
+fn issue(authority: &Authority, role: Role, name: &str) -> Made {
+    authority.issue(&Identity::new(role, name).unwrap(), &[], DAYS).unwrap()
+}
+
+fn authority(dir: &Path) -> Authority {
+    Authority::init(dir, AUTHORITY_DAYS).unwrap();
+    Authority::open(dir).unwrap()
+}
+
+impl Place {
+    /// Starts a controller, and these nodes. `test` is another number in each test.
+    fn new(test: u8, nodes: &[&str]) -> Self {
+        let pid = std::process::id();
+        let dir = std::env::temp_dir().join(format!("gabion-certificates-{pid}-{test}"));
+        let processes = Processes::new(dir);
+        let authority = authority(&processes.dir.join("ca"));
+        let mut place = Self { processes, authority, net: (32 + (pid % 192) as u8, test) };
+        issue(&place.authority, Role::Controller, "controller");
+        issue(&place.authority, Role::Operator, "alice");
+        let text = format!(
+            "data = \"{}\"\nlisten = \"{}\"\n{}",
+            place.processes.dir.join("control-data").display(),
+            place.address("controller", 7400),
+            place.tls("controller")
+        );
+        place.processes.write("controller.toml", &text);
+        place.start("controller");
+        for node in nodes {
+            issue(&place.authority, Role::Node, node);
+            let text = place.node_file(node, node);
+            place.processes.write(&format!("{node}.toml"), &text);
+            place.start(node);
+        }
+        place.wait("the nodes are here", |place| place.here() == nodes.len());
+        place
+    }
+
+    fn address(&self, name: &str, port: u16) -> SocketAddr {
+        ([127, self.net.0, self.net.1, name.as_bytes()[0] + name.len() as u8], port).into()
+    }
+
+    /// The file of a node that shows a certificate.
+    fn node_file(&self, node: &str, certificate: &str) -> String {
+        let controllers = [self.address("controller", 7400)];
+        let ip = self.address(node, 0).ip();
+        node_file(node, &self.data(node), &controllers, ip) + &self.tls(certificate)
+    }
+
+    fn tls(&self, name: &str) -> String {
+        let file = |file: &str| self.processes.dir.join("ca").join(file).display().to_string();
+        let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
+        let ca = file("ca.pem");
+        format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nca = \"{ca}\"\n")
+    }
+
+    fn data(&self, node: &str) -> PathBuf {
+        self.processes.dir.join(format!("data-{node}"))
+    }
+
+    fn start(&mut self, name: &str) {
+        let role = if name == "controller" { "controller" } else { "node" };
+        self.processes.gabion(role, name);
+    }
+
+    /// A command of the holder of a certificate; of nobody without one.
+    fn run_as(&self, identity: Option<&Path>, words: &[&str]) -> Output {
+        let mut command = Command::new(GABION);
+        command.args(words).args(["--controller", &self.address("controller", 7400).to_string()]);
+        command.env_remove("GABION_IDENTITY").stdin(Stdio::null());
+        identity.map(|path| command.env("GABION_IDENTITY", path));
+        command.output().unwrap()
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.run_as(Some(&self.processes.dir.join("ca").join("alice")), words)
+    }
+
+    fn succeeds(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        said(&output)
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let output = self.run(&[words, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    fn here(&self) -> usize {
+        let listed = self.json(&["node", "list"])["nodes"].take();
+        let listed = listed.as_array().cloned().unwrap_or_default();
+        listed.iter().filter(|node| node["here"] == true).count()
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !is_so(self) {
+            assert!(begun.elapsed() < PATIENCE, "never: {what}");
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// How many full members are well, in a view that is carried out.
+    fn full(&self) -> usize {
+        let group = self.json(&["status"])["group"].take();
+        let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+        let is_full = |it: &&Value| it["state"] == "full" && it["lost"] == false;
+        let full = replicas.iter().filter(is_full).count();
+        if group["complete"] == true { full } else { 0 }
+    }
+}
+
+#[test]
+fn a_group_with_certificates_goes_on_through_the_loss_of_a_node_a_disk_and_the_controller() {
+    let mut place = Place::new(21, &NODES);
+    let told = place.succeeds(&["group", "create", "g", "--nodes", "a,b,c"]);
+    assert!(told.ends_with("group g takes writes\n"), "{told}");
+    place.wait("the group is whole", |place| place.full() == 3);
+    let load = Logged::start(place.address("b", 6379));
+    load.goes_on();
+
+    // The one that takes writes is lost, and its disk with it.
+    place.processes.kill("a");
+    place.wait("it is left out", |place| place.full() == 2);
+    load.goes_on();
+    std::fs::remove_dir_all(place.data("a")).unwrap();
+    place.start("a");
+    place.wait("it is filled", |place| place.full() == 3);
+    load.goes_on();
+
+    // The controller's certificate is renewed while another one is lost.
+    place.authority.renew("controller", DAYS).unwrap();
+    place.processes.kill("c");
+    place.wait("it is left out", |place| place.full() == 2);
+    place.processes.kill("controller");
+    load.goes_on();
+    place.start("controller");
+    place.start("c");
+    place.wait("it is whole again", |place| place.full() == 3);
+    load.goes_on();
+    let acknowledged = load.end();
+    NODES.iter().for_each(|node| has_all(place.address(node, 6379), &acknowledged));
+}
+
+/// What somebody hears who sends this, until the other end closes or says nothing more.
+fn heard(mut stream: impl Read + Write, words: &[u8]) -> Vec<u8> {
+    let (mut heard, mut chunk) = (Vec::new(), [0; 4096]);
+    // A refusal may have come already.
+    let _ = stream.write_all(words);
+    while let Ok(count @ 1..) = stream.read(&mut chunk) {
+        heard.extend_from_slice(&chunk[..count]);
+        if heard.ends_with(b"\n") || heard.len() >= 128 {
+            break;
+        }
+    }
+    heard
+}
+
+fn socket(door: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(door).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// The same by a certificate, to whoever is expected there.
+fn heard_by(ca: &Path, made: &Made, door: SocketAddr, expected: Expected, words: &[u8]) -> Vec<u8> {
+    let (certificate, key) = (made.certificate.clone(), made.key.clone());
+    let files = MutualFiles { certificate, key, authority: ca.join("ca.pem") };
+    let tls = MutualTls::open(files, |_| {}).unwrap().connect(expected).unwrap();
+    match BlockingStream::handshake(socket(door), tls) {
+        Ok(stream) => {
+            stream.socket().set_read_timeout(Some(PATIENCE)).unwrap();
+            heard(stream, words)
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The same without a certificate.
+fn heard_by_nobody(ca: &Path, door: SocketAddr, words: &[u8]) -> Vec<u8> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca.join("ca.pem")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    match BlockingStream::handshake(socket(door), tls) {
+        Ok(stream) => heard(stream, words),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The first PDU of an NVMe/TCP host.
+fn greeting_of_a_host() -> Vec<u8> {
+    let mut bytes = vec![0; 128];
+    (bytes[2], bytes[4]) = (128, 128);
+    bytes
+}
+
+#[test]
+fn whoever_shows_a_wrong_certificate_or_none_is_refused_at_each_port_with_nothing_answered() {
+    let mut place = Place::new(22, &NODES);
+    place.succeeds(&["group", "create", "g", "--nodes", "a,b,c"]);
+    place.wait("the group is whole", |place| place.full() == 3);
+    let ca = place.processes.dir.join("ca");
+    let others = authority(&place.processes.dir.join("others"));
+    let node = |name: &str| Expected::Node(name.to_owned());
+    let group = place.json(&["group", "list"])["groups"][0]["group"].as_u64().unwrap();
+    let of_replica = |from| preamble(GroupId(group), from, ReplicaId(1));
+
+    // Port, whoever is there, words of its protocol, and the roles that are let in.
+    let command = b"{\"do\":\"nodes\"}\n".to_vec();
+    let doors = [
+        (place.address("controller", 7400), Expected::Controller, command, Role::Operator),
+        (place.address("a", 6479), node("a"), of_replica(CONTROLLER), Role::Controller),
+        (place.address("a", 6579), node("a"), greeting_of_a_host(), Role::Node),
+    ];
+    let past = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() - 60;
+    let issue_late = |role: Role| {
+        let late = Identity::new(role, &format!("late-{role}")).unwrap();
+        place.authority.issue_until(&late, &[], past as i64).unwrap()
+    };
+    for (door, expected, words, right) in &doors {
+        let by = |made: &Made| heard_by(&ca, made, *door, expected.clone(), words);
+        let plain = heard(socket(*door), words);
+        // At most an alert of TLS, which is seven bytes.
+        assert!(plain.len() <= 7, "{door}: {plain:?}");
+        assert_eq!(heard_by_nobody(&ca, *door, words), b"", "{door}: no certificate");
+        assert_eq!(by(&issue(&others, *right, &format!("x-{right}"))), b"", "{door}: authority");
+        assert_eq!(by(&issue_late(*right)), b"", "{door}: expired");
+        for role in Role::ALL.into_iter().filter(|role| role != right) {
+            let name = format!("{role}-{}", door.port());
+            let answer = by(&issue(&place.authority, role, &name));
+            // A controller says why.
+            let said = String::from_utf8_lossy(&answer);
+            let is_refusal = door.port() == 7400
+                && said.contains("\"ok\":false")
+                && said.contains(&format!("of {role} {name}, and it asks `nodes`"));
+            assert!(answer.is_empty() || is_refusal, "{door}: {role}: {said}");
+        }
+    }
+    // A node of no group, and nodes of the group in another's name.
+    let stray = issue(&place.authority, Role::Node, "stray");
+    let [_, _, (target, expected, words, _)] = &doors;
+    assert_eq!(heard_by(&ca, &stray, *target, expected.clone(), words), b"");
+    let own = |name: &str| Made {
+        certificate: ca.join(format!("{name}.pem")),
+        key: ca.join(format!("{name}.key")),
+        until_s: 0,
+    };
+    let (members, as_second) = (place.address("a", 6479), of_replica(ReplicaId(2)));
+    assert_eq!(heard_by(&ca, &own("c"), members, node("a"), &as_second), b"");
+    let addresses = r#"{"clients":"127.0.0.1:1","members":"127.0.0.1:2","targets":"127.0.0.1:3"}"#;
+    let record = format!(
+        "{{\"do\":\"node\",\"node\":{{\"format\":1,\"name\":\"a\",\"id\":1,\
+         \"addresses\":{addresses},\"pool_size\":268435456,\"failure_domain\":\"a\"}},\"replicas\":[]}}\n"
+    );
+    let controller = place.address("controller", 7400);
+    let answer = heard_by(&ca, &own("b"), controller, Expected::Controller, record.as_bytes());
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains("of node b, and it speaks as node a: refused"), "{answer}");
+    let log = place.data("a").join(format!("group-{group}")).join("replica-1").join("log");
+    let log = || std::fs::read_to_string(&log).unwrap();
+    for said in [
+        "the certificate is of node c, and it connects as r2, which node b holds: refused",
+        "the certificate is of operator operator-6479, and it would give views as a controller",
+    ] {
+        assert!(log().contains(said), "{said}");
+    }
+    // It says so once a second at most.
+    place.wait("the target says why", |_| {
+        heard_by(&ca, &stray, *target, expected.clone(), words);
+        log().contains("of node stray, and it would write into the pool: only nodes of this group")
+    });
+    assert!(place.processes.log("controller").contains("is not let in, and hears nothing"));
+
+    // The right ones are answered, by the same words.
+    for ((door, expected, words, _), name) in doors.iter().zip(["alice", "controller", "b"]) {
+        let answer = heard_by(&ca, &own(name), *door, expected.clone(), words);
+        assert!(!answer.is_empty() && !answer.starts_with(b"{\"ok\":false"), "{door}: {name}");
+    }
+    place.wait("the group goes on", |place| place.full() == 3);
+
+    // Processes that would show another's certificate do not start.
+    place.processes.kill("a");
+    place.processes.write("a.toml", &place.node_file("a", "b"));
+    place.start("a");
+    assert_eq!(place.processes.running.get_mut("a").unwrap().wait().unwrap().code(), Some(2));
+    let log = place.processes.log("a");
+    assert!(log.contains("which is of node b, and name is a"), "{log}");
+    let said = said(&place.run_as(None, &["node", "list"]));
+    assert!(said.contains("it may take certificates"), "{said}");
+}
