@@ -248,6 +248,37 @@ fn greeting_of_a_host() -> Vec<u8> {
     bytes
 }
 
+/// A port, whoever is there, words of its protocol, and the role that is let in.
+type Door = (SocketAddr, Expected, Vec<u8>, Role);
+
+/// Nobody is answered but the holders of certificates of the right role.
+fn refuses_others(place: &Place, others: &Authority, door: &Door) {
+    let (door, expected, words, right) = door;
+    let ca = place.processes.dir.join("ca");
+    let past = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() - 60;
+    let issue_late = |role: Role| {
+        let late = Identity::new(role, &format!("late-{role}")).unwrap();
+        place.authority.issue_until(&late, &[], past as i64).unwrap()
+    };
+    let by = |made: &Made| heard_by(&ca, made, *door, expected.clone(), words);
+    let plain = heard(socket(*door), words);
+    // At most an alert of TLS, which is seven bytes.
+    assert!(plain.len() <= 7, "{door}: {plain:?}");
+    assert_eq!(heard_by_nobody(&ca, *door, words), b"", "{door}: no certificate");
+    assert_eq!(by(&issue(others, *right, &format!("x-{right}"))), b"", "{door}: authority");
+    assert_eq!(by(&issue_late(*right)), b"", "{door}: expired");
+    for role in Role::ALL.into_iter().filter(|role| role != right) {
+        let name = format!("{role}-{}", door.port());
+        let answer = by(&issue(&place.authority, role, &name));
+        // A controller says why.
+        let said = String::from_utf8_lossy(&answer);
+        let is_refusal = door.port() == 7400
+            && said.contains("\"ok\":false")
+            && said.contains(&format!("of {role} {name}, and it asks `nodes`"));
+        assert!(answer.is_empty() || is_refusal, "{door}: {role}: {said}");
+    }
+}
+
 #[test]
 fn whoever_shows_a_wrong_certificate_or_none_is_refused_at_each_port_with_nothing_answered() {
     let mut place = Place::new(22, &NODES);
@@ -259,38 +290,14 @@ fn whoever_shows_a_wrong_certificate_or_none_is_refused_at_each_port_with_nothin
     let group = place.json(&["group", "list"])["groups"][0]["group"].as_u64().unwrap();
     let of_replica = |from| preamble(GroupId(group), from, ReplicaId(1));
 
-    // Port, whoever is there, words of its protocol, and the roles that are let in.
     let command = b"{\"do\":\"nodes\"}\n".to_vec();
-    let doors = [
+    let doors: [Door; 3] = [
         (place.address("controller", 7400), Expected::Controller, command, Role::Operator),
         (place.address("a", 6479), node("a"), of_replica(CONTROLLER), Role::Controller),
         // The first one takes writes, and ships files to the others.
         (place.address("b", 6579), node("b"), greeting_of_a_host(), Role::Node),
     ];
-    let past = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() - 60;
-    let issue_late = |role: Role| {
-        let late = Identity::new(role, &format!("late-{role}")).unwrap();
-        place.authority.issue_until(&late, &[], past as i64).unwrap()
-    };
-    for (door, expected, words, right) in &doors {
-        let by = |made: &Made| heard_by(&ca, made, *door, expected.clone(), words);
-        let plain = heard(socket(*door), words);
-        // At most an alert of TLS, which is seven bytes.
-        assert!(plain.len() <= 7, "{door}: {plain:?}");
-        assert_eq!(heard_by_nobody(&ca, *door, words), b"", "{door}: no certificate");
-        assert_eq!(by(&issue(&others, *right, &format!("x-{right}"))), b"", "{door}: authority");
-        assert_eq!(by(&issue_late(*right)), b"", "{door}: expired");
-        for role in Role::ALL.into_iter().filter(|role| role != right) {
-            let name = format!("{role}-{}", door.port());
-            let answer = by(&issue(&place.authority, role, &name));
-            // A controller says why.
-            let said = String::from_utf8_lossy(&answer);
-            let is_refusal = door.port() == 7400
-                && said.contains("\"ok\":false")
-                && said.contains(&format!("of {role} {name}, and it asks `nodes`"));
-            assert!(answer.is_empty() || is_refusal, "{door}: {role}: {said}");
-        }
-    }
+    doors.iter().for_each(|door| refuses_others(&place, &others, door));
     // A node of no group, and nodes of the group in another's name.
     let stray = issue(&place.authority, Role::Node, "stray");
     let [_, _, (target, expected, words, _)] = &doors;

@@ -199,8 +199,7 @@ pub(crate) fn accept(
     let Some(tls) = certificates else {
         return Ok((BlockingStream::plain(socket), Caller::Anyone));
     };
-    let stream =
-        BlockingStream::handshake(socket, tls.accept().map_err(|error| io::Error::other(error))?)?;
+    let stream = BlockingStream::handshake(socket, tls.accept().map_err(io::Error::other)?)?;
     let nobody = || io::Error::new(io::ErrorKind::InvalidData, "its certificate names nobody");
     let identity = stream.identity().ok_or_else(nobody)?;
     Ok((stream, Caller::Known(identity)))
