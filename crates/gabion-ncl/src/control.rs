@@ -315,7 +315,8 @@ impl<S: Images> Application<S> {
             // An older one: the store was set back. Or one of this instance that came late.
             self.map_differs = true;
             self.map.epoch = self.map.epoch.max(found.epoch);
-        } else if self.phase == Phase::Claiming && found.term > self.term {
+        } else if self.phase == Phase::Claiming && found.term >= self.term {
+            // Also of its own term: a lease that was set back gives a term twice.
             self.raise_above(found.term);
         } else if self.phase == Phase::Claiming {
             self.map = found;

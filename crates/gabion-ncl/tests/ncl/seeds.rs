@@ -64,6 +64,20 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
     }
 }
 
+/// Seeds that failed once, and why.
+///
+/// 102709: the store was set back, and the map told again before the lease; the instance that
+/// started between got the term of the one that ran.
+const ONCE_FAILED: [u64; 1] = [102_709];
+
+/// docs/faults.md: N7
+#[test]
+fn seeds_that_failed_once_pass() {
+    for seed in ONCE_FAILED {
+        assert_eq!(failure(&mut world(seed), run), None, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_seed_is_the_same_run_each_time() {
     let outcome = || {
