@@ -2,7 +2,9 @@
 //! for its commit, and not run again, so that an interrupted soak resumes.
 
 use crate::cluster::need_space;
-use crate::steps::{CHECKED, Step, head_commit, run, some_seeds, target_directory, test};
+use crate::steps::{
+    CHECKED, Step, head_commit, log_seeds, run, some_seeds, target_directory, test,
+};
 use crate::{failovers, ncl, porcupine, shipping};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 const SEEDS: u64 = 1_000;
 /// Shards of as many seeds of groups with controllers.
 const CONTROLLED: u64 = 5;
+/// Shards of as many seeds of near-compute logs.
+const LOGS: u64 = 5;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
 /// The shard that loads many records into a store within 2 GiB of memory, their number, and the
@@ -72,10 +76,13 @@ pub(crate) fn soak(hours: f64) -> Step {
         FAILOVERS,
         POINTS,
         "chain, 25000 seeds",
+        "model of logs",
         "planted",
     ];
     let controlled = (0..CONTROLLED).map(|n| format!("failover {}", n * SEEDS));
-    let once = once.into_iter().map(str::to_owned).chain(controlled).chain(exhaustive()?);
+    let logs = (0..LOGS).map(|n| format!("ncl {}", n * SEEDS));
+    let once = once.into_iter().map(str::to_owned).chain(controlled).chain(logs);
+    let once = once.chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
     }
@@ -109,10 +116,11 @@ pub(crate) fn soak(hours: f64) -> Step {
 fn run_shard(shard: &str) -> Step {
     println!("\n── shard: {shard}");
     match shard.split_once(' ') {
-        Some((test @ ("seeds" | "failover"), first)) => {
+        Some((test @ ("seeds" | "failover" | "ncl"), first)) => {
             let first = first.parse().map_err(|_| format!("shard {shard}: no number"))?;
             match test {
                 "seeds" => some_seeds(test, first, SEEDS),
+                "ncl" => log_seeds(first, SEEDS),
                 _ => porcupine::failovers(first, SEEDS),
             }
         }
@@ -135,6 +143,10 @@ fn run_shard(shard: &str) -> Step {
         Some(("hostile", _)) => {
             let sim = ["--release", "-p", "gabion-sim", "--test", "hostile", "--", "--nocapture"];
             test(&sim, &[("GABION_TIMES", HOSTILE)])
+        }
+        Some(("model", _)) => {
+            let all = ["--test", "model", "--", "--ignored", "--nocapture"];
+            test(&[&["-p", "gabion-ncl"][..], &all].concat(), &[])
         }
         // In the dev profile it does not end within hours.
         Some(("all", name)) => {

@@ -149,9 +149,7 @@ pub(crate) fn seeds(count: u32) -> Step {
     let first = u64::from_str_radix(&commit, 16).unwrap_or(0) * 1_000;
     println!("seeds {first} to {} (from commit {commit})", first + u64::from(count) - 1);
     some_seeds("seeds", first, u64::from(count))?;
-    let (many, from) = (count.to_string(), first.to_string());
-    let env = [("GABION_SEEDS", &*many), ("GABION_FIRST_SEED", &*from)];
-    test(&["-p", "gabion-ncl", "--test", "ncl", "seeds::"], &env)?;
+    log_seeds(first, u64::from(count))?;
     // The first, always the same; the soak takes others (docs/testing.md).
     println!("groups whose controller leaves members out and takes them back");
     porcupine::failovers(1, u64::from(count))?;
@@ -163,6 +161,13 @@ pub(crate) fn seeds(count: u32) -> Step {
 pub(crate) fn some_seeds(test: &str, first: u64, count: u64) -> Step {
     let env = [("GABION_SEEDS", &*count.to_string()), ("GABION_FIRST_SEED", &*first.to_string())];
     run_covering(test, &env)
+}
+
+/// Seeds of near-compute logs, from `first` on.
+pub(crate) fn log_seeds(first: u64, count: u64) -> Step {
+    let (many, from) = (count.to_string(), first.to_string());
+    let env = [("GABION_SEEDS", &*many), ("GABION_FIRST_SEED", &*from)];
+    test(&["-p", "gabion-ncl", "--test", "ncl", "seeds::"], &env)
 }
 
 /// Runs tests of the simulator and shows their coverage: each test prints a line of it. The rest of
