@@ -57,6 +57,7 @@ fn try_main() -> Result<ExitReason> {
         resp: port(peer, 0),
     });
     run(ServerConfig {
+        spread: None,
         group: GroupId(1),
         replica: ReplicaId(id),
         data: dir,

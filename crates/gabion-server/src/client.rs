@@ -12,7 +12,9 @@
 //! replies wait to be read, up to a limit, and are begun as replies leave. Otherwise both ends
 //! would wait for each other.
 
-use crate::commands::{Session, Work, held_by_nobody};
+use crate::commands::gather::Gather;
+use crate::commands::{Route, Session, Work, held_by_nobody};
+use crate::spread::Within;
 use crate::stream::Stream;
 use bytes::BytesMut;
 use gabion_base::Frontier;
@@ -70,6 +72,16 @@ pub(crate) enum Kind {
     Other,
 }
 
+impl Kind {
+    pub(crate) fn of(work: &Work) -> Self {
+        match work {
+            Work::Watch(_) => Self::Watch,
+            _ if work.route() == Route::Read => Self::Other,
+            _ => Self::Write,
+        }
+    }
+}
+
 /// A request's place among the replies.
 struct Slot {
     kind: Kind,
@@ -86,6 +98,16 @@ struct Slot {
     words: usize,
     /// The client asked for no reply.
     is_muted: bool,
+    /// The replies of other groups, of which and of this one the reply is made.
+    gather: Option<Box<Gather>>,
+}
+
+impl Slot {
+    /// Whether its reply may be shown when turns up to `acknowledged` are.
+    fn may_be_shown(&self, acknowledged: u64) -> bool {
+        self.reply.as_ref().is_some_and(|(_, turn)| *turn <= acknowledged)
+            && self.gather.as_ref().is_none_or(|gather| gather.is_complete())
+    }
 }
 
 /// The bytes of replies that one connection has not read or is expected to get, counted also in the
@@ -256,6 +278,12 @@ pub(crate) struct Client {
     pub(crate) is_waiting: bool,
     /// The turn for which it is in the list of those who wait.
     pub(crate) waits_for: u64,
+    /// It came through the door of this group, where keys are spread over several.
+    pub(crate) is_of_group: bool,
+    /// Other groups that it has had work done in, by their bits.
+    pub(crate) groups: u32,
+    /// It stands for a connection at another service.
+    pub(crate) within: Option<Box<Within>>,
 }
 
 impl Client {
@@ -294,6 +322,9 @@ impl Client {
             is_listed: false,
             is_waiting: false,
             waits_for: 0,
+            is_of_group: false,
+            groups: 0,
+            within: None,
         }
     }
 
@@ -442,6 +473,7 @@ impl Client {
             may_be_long,
             words,
             is_muted,
+            gather: None,
         });
         self.first_slot + self.slots.len() as u64 - 1
     }
@@ -474,6 +506,7 @@ impl Client {
             may_be_long: false,
             words: 0,
             is_muted: self.session.is_muted(),
+            gather: None,
         });
     }
 
@@ -514,6 +547,41 @@ impl Client {
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
             slot.is_in_doubt = true;
         }
+    }
+
+    fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
+        let index = number.checked_sub(self.first_slot).map(|index| index as usize);
+        index.and_then(|index| self.slots.get_mut(index))
+    }
+
+    /// The reply for a place is made of those of several groups.
+    pub(crate) fn gather(&mut self, number: u64, gather: Gather) {
+        if let Some(slot) = self.slot_mut(number) {
+            slot.gather = Some(Box::new(gather));
+        }
+    }
+
+    /// The reply of another group, or its part of one.
+    pub(crate) fn take_handed(&mut self, number: u64, reply: Reply, is_in_doubt: bool) {
+        let Some(slot) = self.slot_mut(number) else { return };
+        slot.is_in_doubt |= is_in_doubt;
+        let reply = match &mut slot.gather {
+            Some(gather) => gather.take(reply),
+            None => Some(reply),
+        };
+        if let Some(reply) = reply {
+            self.fill(number, reply, 0);
+        }
+    }
+
+    /// Takes off the front reply, of a client within, if it may be shown; and whether it is of a
+    /// write that is in doubt.
+    pub(crate) fn pop_shown(&mut self, acknowledged: u64) -> Option<(Reply, bool)> {
+        self.slots.front().filter(|slot| slot.may_be_shown(acknowledged))?;
+        let slot = self.slots.pop_front()?;
+        self.first_slot += 1;
+        self.unread.remove(slot.bytes);
+        slot.reply.map(|(reply, _)| (reply, slot.is_in_doubt))
     }
 
     /// Replaces replies that wait for turns after `acknowledged` and up to `last`.
@@ -591,16 +659,16 @@ impl Client {
         scratch.clear();
         let out = if self.output.is_empty() { &mut *scratch } else { &mut self.output };
         while out.len() < OUTPUT_MAX
+            && merge_front(&mut self.slots, &mut self.unread, acknowledged)
             && let Some(Slot {
                 kind,
                 protocol,
-                reply: Some((reply, turn)),
+                reply: Some((reply, _)),
                 is_in_doubt,
                 bytes,
                 is_muted,
                 ..
             }) = self.slots.front()
-            && *turn <= acknowledged
         {
             // Here all before it are known, and none after it.
             match kind {
@@ -670,9 +738,25 @@ impl Client {
 
     /// Whether its front reply may be shown when turns up to `acknowledged` are.
     pub(crate) fn has_reply(&self, acknowledged: u64) -> bool {
-        let front = self.slots.front().and_then(|slot| slot.reply.as_ref());
-        front.is_some_and(|(_, turn)| *turn <= acknowledged)
+        self.slots.front().is_some_and(|slot| slot.may_be_shown(acknowledged))
     }
+}
+
+/// Whether the front reply may be shown; it is made then, where it is of several groups.
+fn merge_front(slots: &mut VecDeque<Slot>, unread: &mut Unread, acknowledged: u64) -> bool {
+    let Some(slot) = slots.front_mut().filter(|slot| slot.may_be_shown(acknowledged)) else {
+        return false;
+    };
+    if let Some(gather) = slot.gather.take()
+        && let Some((own, turn)) = slot.reply.take()
+    {
+        let reply = gather.merge(own);
+        unread.remove(slot.bytes);
+        slot.bytes = reply.memory();
+        unread.add(slot.bytes);
+        slot.reply = Some((reply, turn));
+    }
+    true
 }
 
 /// Whether a reply, which another node may have encoded, is an error.

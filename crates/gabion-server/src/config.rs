@@ -1,6 +1,7 @@
 //! What a replica's process is told when it starts, and how it ends.
 
 use crate::commands::Users;
+use crate::spread::SpreadConfig;
 use crate::trust::MembersTls;
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_fabric::BackendChoice;
@@ -59,6 +60,8 @@ pub struct ServerConfig {
     pub home: Home,
     /// The other members, as far as they are known. Others come by the views that run.
     pub peers: Vec<PeerAddress>,
+    /// The group's place among several over which keys are spread.
+    pub spread: Option<SpreadConfig>,
     /// How the pool is read and written.
     pub io: BackendChoice,
     /// Memory for decoded blocks of files, in bytes. `CONFIG SET` changes it while the process

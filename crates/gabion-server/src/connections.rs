@@ -58,7 +58,9 @@ impl Service {
         let now_us = self.host.now_us.get();
         for token in 0..self.clients.len() {
             let is_idle = |client: &Client| {
-                now_us.saturating_sub(client.session.active_us()) > timeout_us && client.is_done()
+                client.within.is_none()
+                    && now_us.saturating_sub(client.session.active_us()) > timeout_us
+                    && client.is_done()
             };
             if self.clients[token].as_ref().is_some_and(|client| is_idle(client)) {
                 self.close_client(token);

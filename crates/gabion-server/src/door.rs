@@ -6,6 +6,7 @@
 
 use crate::admin::{self, Question, Scrub};
 use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
+use crate::commands::gather::{Gather, PARTS_IN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
 use crate::descriptors::are_used_up;
@@ -13,6 +14,7 @@ use crate::forward::{Origin, Outcome};
 use crate::run::{Begun, Ended, GATED_BYTES_HIGH, Owed};
 use crate::server::{self, CLIENTS};
 use crate::service::Service;
+use crate::spread;
 use crate::status;
 use crate::stream::Stream;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
@@ -57,6 +59,8 @@ fn is_of_one_client(error: &io::Error) -> bool {
 pub(crate) enum Door {
     Plain,
     Tls,
+    /// Of this group alone, where there are several.
+    Group,
 }
 
 /// Tells a client that it is one too many, and closes its connection. What it has sent by then is
@@ -87,11 +91,15 @@ impl Service {
         if self.tls.is_some() {
             self.accept_at(Door::Tls);
         }
+        if self.group_door.is_some() {
+            self.accept_at(Door::Group);
+        }
     }
 
     fn listener(&self, door: Door) -> &TcpListener {
-        match (door, &self.tls) {
-            (Door::Tls, Some(tls)) => &tls.listener,
+        match (door, &self.tls, &self.group_door) {
+            (Door::Tls, Some(tls), _) => &tls.listener,
+            (Door::Group, _, Some(door)) => door,
             _ => &self.resp,
         }
     }
@@ -122,8 +130,9 @@ impl Service {
     /// Tells the next client that there is no descriptor for it, with the one that is kept back for
     /// that.
     fn turn_one_away(&mut self, door: Door, error: &io::Error) -> Option<io::Result<()>> {
-        let listener = match (door, &self.tls) {
-            (Door::Tls, Some(tls)) => &tls.listener,
+        let listener = match (door, &self.tls, &self.group_door) {
+            (Door::Tls, Some(tls), _) => &tls.listener,
+            (Door::Group, _, Some(door)) => door,
             _ => &self.resp,
         };
         let outcome = self.spare.lend(|| listener.accept().map(|(stream, _)| refuse(door, stream)));
@@ -145,13 +154,18 @@ impl Service {
             return;
         }
         self.full_noted_ms = Some(self.now_ms);
-        let connected = self.clients.len() - self.free_clients.len();
+        let connected = self.connected();
         note!("door for clients: {connected} are connected and no more are accepted: {why}");
+    }
+
+    /// Clients that are connected, those within aside.
+    fn connected(&self) -> usize {
+        self.clients.len() - self.free_clients.len() - self.within.len()
     }
 
     fn admit(&mut self, door: Door, mut socket: TcpStream, address: SocketAddr) {
         let most = self.host.door.get().clients_max;
-        if self.clients.len() - self.free_clients.len() >= most {
+        if self.connected() >= most {
             refuse(door, socket);
             return self.count_rejected(&format!("maxclients is {most}"));
         }
@@ -174,6 +188,10 @@ impl Service {
         // A door listens on one address of the machine.
         let (local, stream) = match (door, &self.tls) {
             (Door::Tls, Some(tls)) => (tls.address, tls.begin(socket)),
+            (Door::Group, _) => {
+                let address = self.spread.as_ref().map_or(self.host.resp, |it| it.door);
+                (address, Some(Stream::Plain(socket)))
+            }
             _ => (self.host.resp, Some(Stream::Plain(socket))),
         };
         let Some(stream) = stream else { return self.free_clients.push(token) };
@@ -186,7 +204,10 @@ impl Service {
         if let (Door::Tls, Some(tls)) = (door, &mut self.tls) {
             tls.expect(self.now_ms, token, serial);
         }
-        let client = Client::new(stream, session, serial, &self.sums);
+        let mut client = Client::new(stream, session, serial, &self.sums);
+        // Of another group than the first, this is the only door.
+        client.is_of_group =
+            door == Door::Group || self.spread().is_some_and(|spread| spread.own() > 0);
         self.clients[token] = Some(Box::new(client));
     }
 
@@ -233,12 +254,21 @@ impl Service {
             }
             return;
         }
-        let _ = self.registry.deregister(client.stream.socket_mut());
+        if client.groups != 0 {
+            self.tell_gone(token, &client);
+        }
+        if let Some(socket) = client.stream.socket_mut() {
+            let _ = self.registry.deregister(socket);
+        }
         self.free_clients.push(token);
     }
 
     /// Returns false when the connection is over.
     fn serve(&mut self, token: usize, client: &mut Client) -> bool {
+        if client.within.is_some() {
+            self.serve_within(token, client);
+            return true;
+        }
         let mut budget = TURN_BYTES_MAX;
         loop {
             if !client.is_discarding() && !self.take_requests(token, client) {
@@ -329,8 +359,13 @@ impl Service {
                 client.push(protocol, reply, 0);
                 self.mark(token, client);
             }
+            Step::Await(_) if client.groups != 0 => {
+                client.push(protocol, spread::CANNOT_WAIT, 0);
+                self.mark(token, client);
+            }
             Step::Await(wait) => self.begin_wait(token, client, wait),
             Step::Wait(reply) => {
+                let reply = self.wait_over_groups(client, reply);
                 client.push_wait(protocol, reply);
                 self.mark(token, client);
             }
@@ -366,8 +401,8 @@ impl Service {
             return;
         }
         self.http_noted_ms = Some(self.now_ms);
-        let from = client.stream.socket().peer_addr();
-        let from = from.map_or_else(|_| String::new(), |address| address.to_string());
+        let from = client.stream.socket().and_then(|socket| socket.peer_addr().ok());
+        let from = from.map_or_else(String::new, |address| address.to_string());
         note!(
             "door for clients: {from} sent HTTP, perhaps for a page that means harm; \
              its connection was closed"
@@ -384,6 +419,21 @@ impl Service {
 
     /// Begins a command of a connection, or holds it back with all that follow.
     fn offer(&mut self, token: usize, client: &mut Client, work: Work, protocol: Protocol) {
+        match self.spread().filter(|_| client.within.is_none()) {
+            Some(spread) => self.offer_spread(token, client, work, protocol, spread),
+            None => self.offer_here(token, client, work, protocol, None),
+        }
+    }
+
+    /// The same in this group, where a reply may be made of those of others and its own.
+    pub(crate) fn offer_here(
+        &mut self,
+        token: usize,
+        client: &mut Client,
+        work: Work,
+        protocol: Protocol,
+        gather: Option<Gather>,
+    ) {
         let is_read = work.route() == Route::Read;
         if !self.may_begin(client, is_read) {
             client.held = Some((work, protocol));
@@ -393,12 +443,13 @@ impl Service {
             client.frontier = client.frontier.join(self.replica.turns.last_end);
             client.write_turn = 0;
         }
-        let kind = match &work {
-            Work::Watch(_) => Kind::Watch,
-            _ if is_read => Kind::Other,
-            _ => Kind::Write,
-        };
+        let kind = Kind::of(&work);
         let slot = client.reserve(protocol, kind, work.route() != Route::Write, work.memory());
+        let is_part = gather.is_some();
+        if let Some(gather) = gather {
+            self.hand_to_others(token, client, slot, &work, gather);
+        }
+        let protocol = if is_part { PARTS_IN } else { protocol };
         let origin = Origin::Client { token, serial: client.serial, slot };
         let item = self.item(origin, work, protocol, client.frontier);
         let (reply, turn) = match self.begin_in_view(item) {
@@ -504,6 +555,11 @@ impl Service {
                 continue;
             };
             client.is_listed = false;
+            if client.within.is_some() {
+                self.hand_back(&mut client);
+                self.clients[token] = Some(client);
+                continue;
+            }
             let result = client.flush(self.replica.turns.acknowledged, &mut encoded);
             let traffic = &self.host.traffic;
             let count = result.as_ref().copied().unwrap_or(0) as u64;

@@ -2,10 +2,11 @@
 
 use crate::PeerAddress;
 use crate::admin::place;
-use crate::commands::{Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
+use crate::commands::{GroupShown, Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
 use crate::process;
 use crate::replica::WhileOpen;
 use crate::settings::{self, DoorSettings, Settings};
+use crate::spread::Exchange;
 use crate::status;
 use crate::store::SharedNode;
 use bytes::Bytes;
@@ -24,7 +25,7 @@ use gabion_tls::ServerFiles;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -97,6 +98,8 @@ pub(crate) struct ServerHost {
     pub(crate) began: Instant,
     pub(crate) now_us: Cell<u64>,
     pub(crate) clock: Arc<Clock>,
+    /// What the groups of the cluster know of each other.
+    pub(crate) exchange: Rc<Exchange>,
 }
 
 impl ServerHost {
@@ -281,6 +284,11 @@ impl Host for ServerHost {
         )?;
         self.door.set(settings.door);
         Ok(())
+    }
+
+    fn cluster(&self) -> Option<(Vec<GroupShown>, u32)> {
+        let groups = Some(self.exchange.groups()).filter(|groups| !groups.is_empty())?;
+        Some((groups, self.replica.node.borrow().id().get()))
     }
 
     fn info(&self) -> ServerInfo {

@@ -11,6 +11,7 @@
 //! - `server`: the loop of all services; `service`: the turns of one; `replica`: its files, node
 //!   and threads, which `reopen` closes and opens.
 //! - `door` and `client`: connections of clients (`listen` and `descriptors`: how many may come);
+//!   `spread`: keys of other groups of the process;
 //!   `mesh` and `peers`: connections of members, commands that they forward (`forward`) and what
 //!   they are owed for them (`replies`).
 //! - `control`: connections of controllers; `probe`: what shows them that the device works.
@@ -70,6 +71,7 @@ mod server;
 mod service;
 mod settings;
 mod shipping;
+mod spread;
 mod start;
 mod status;
 mod stop;
@@ -91,7 +93,8 @@ pub use gabion_host::replica::{create_founder, create_joining, create_replica, r
 pub use gabion_replication::Addresses;
 pub use gabion_tls::{ClientCertificates, ServerFiles};
 pub use peers::preamble;
-pub use start::run;
+pub use spread::SpreadConfig;
+pub use start::{run, run_all};
 pub use status::memory_json;
 pub use trust::{MembersTls, NodeNames};
 

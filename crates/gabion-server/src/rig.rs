@@ -1,6 +1,7 @@
 //! Services of one process whose loop is a test's own, and their clients and controllers.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+use crate::commands::Spread;
 use crate::commands::locks::KeySet;
 use crate::config::INPUT_BYTES;
 use crate::descriptors::Descriptors;
@@ -8,7 +9,7 @@ use crate::peers::Preamble;
 use crate::server::Server;
 use crate::service::Service;
 use crate::start::prepare;
-use crate::{BackendChoice, Home, PeerAddress, SecurityConfig, ServerConfig};
+use crate::{BackendChoice, Home, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
 use bytes::{Bytes, BytesMut};
 use gabion_base::units::MIB;
 use gabion_base::{GroupId, ReplicaId};
@@ -20,6 +21,7 @@ use gabion_node::{AckLevel, CompactionMode, GroupConfig, NodeOptions};
 use gabion_replication::GroupView;
 use gabion_resp::{Protocol, Reply, ReplyParser, encode_request};
 use mio::Events;
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -84,6 +86,19 @@ impl Rig {
         Self::of(dir, configs)
     }
 
+    /// Runs the only members of several groups, over which keys are spread, in one process.
+    pub(crate) fn spread(name: &str, count: u32) -> Self {
+        let groups: Vec<_> =
+            (1..=count).map(|it| group(it.into(), 1, AckLevel::Replicated)).collect();
+        let (dir, mut configs) = Self::configs(name, &groups);
+        for (own, config) in (0..).zip(&mut configs) {
+            let door = if own == 0 { addresses::<1>()[0] } else { config.resp };
+            let spread = Spread::new(count, own).unwrap();
+            config.spread = Some(SpreadConfig { spread, door, doors: BTreeMap::new() });
+        }
+        Self::of(dir, configs)
+    }
+
     /// Runs a member of a group, by its place, in a process of its own, which takes no turns while
     /// the test gives it none, and the others in another.
     pub(crate) fn apart(name: &str, group: GroupConfig, place: usize) -> [Self; 2] {
@@ -126,6 +141,7 @@ impl Rig {
                     home: Home::default(),
                     metrics: None,
                     peers: others.copied().collect(),
+                    spread: None,
                     io: BackendChoice::Auto,
                     // Reads go to the device.
                     block_cache_bytes: 0,
@@ -160,7 +176,16 @@ impl Rig {
     }
 
     pub(crate) fn client(&self, place: usize) -> Client {
-        let stream = TcpStream::connect(self.server.services[place].host.resp).unwrap();
+        Self::client_at(self.server.services[place].host.resp)
+    }
+
+    /// A client at the door of a group, where there are several.
+    pub(crate) fn client_of_group(&self, place: usize) -> Client {
+        Self::client_at(self.server.services[place].spread.as_ref().unwrap().door)
+    }
+
+    fn client_at(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_nonblocking(true).unwrap();
         Client { stream, parser: ReplyParser::new(), buffer: BytesMut::new() }
     }

@@ -34,8 +34,9 @@ pub(crate) const RESP: usize = 0;
 pub(crate) const PEER_DOOR: usize = 1;
 pub(crate) const MEDIUM: usize = 2;
 pub(crate) const RESP_TLS: usize = 3;
+pub(crate) const RESP_GROUP: usize = 4;
 /// Tokens of controllers.
-pub(crate) const CONTROLS: usize = 4;
+pub(crate) const CONTROLS: usize = 5;
 /// Tokens of members, by their place in the list.
 pub(crate) const PEERS: usize = 16;
 /// Tokens of those who have not said who they are.
@@ -112,6 +113,7 @@ impl Server {
             service.take_turn();
             service.answer_scrapes();
         }
+        self.services.iter_mut().for_each(Service::pass_on);
         let failed = self.services.iter_mut().find_map(|service| service.exit.take());
         Ok(failed.or(is_signalled.then_some(ExitReason::Signal)))
     }

@@ -29,9 +29,10 @@ use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
 use crate::server::{
-    CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, RESP_TLS, STRANGERS, TICK_MS,
+    CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, RESP_GROUP, RESP_TLS, STRANGERS, TICK_MS,
 };
 use crate::shipping::ShipCommand;
+use crate::spread::{Exchange, Far, SpreadConfig};
 use crate::tls::Tls;
 use crate::trust::MembersTls;
 use crate::waits::Waiter;
@@ -89,6 +90,13 @@ pub(crate) struct Service {
     pub(crate) registry: Rc<Registry>,
     pub(crate) resp: TcpListener,
     pub(crate) tls: Option<Tls>,
+    /// The door of this group alone, where the other one is for all groups.
+    pub(crate) group_door: Option<TcpListener>,
+    /// The place of the group among several.
+    pub(crate) spread: Option<SpreadConfig>,
+    pub(crate) exchange: Rc<Exchange>,
+    /// Clients that stand for connections at other services, by those.
+    pub(crate) within: BTreeMap<Far, usize>,
     pub(crate) peer_door: TcpListener,
     pub(crate) replica: WhileOpen<Replica>,
     /// Why the replica is to be opened again at the end of the turn.
@@ -254,6 +262,7 @@ impl Service {
         self.tick_backups();
         self.tick_asked();
         self.tick_waits();
+        self.show_group();
         self.note_log_end();
         let commands = self.commands.calls_count();
         self.host.rate.borrow_mut().sample(self.clock.now_us(), commands);
@@ -278,6 +287,7 @@ impl Service {
             || !self.eager.is_empty()
             || !self.listed.is_empty()
             || self.door_has_more
+            || self.exchange.has_for(self.place)
             || self.replica.turns.is_used
             || self.control.is_busy()
             || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::is_busy)
@@ -286,7 +296,7 @@ impl Service {
     /// Takes what a socket or the device has to tell.
     pub(crate) fn handle_event(&mut self, token: usize, event: &mio::event::Event) {
         match token {
-            RESP | RESP_TLS => self.accept_clients(),
+            RESP | RESP_TLS | RESP_GROUP => self.accept_clients(),
             PEER_DOOR => self.accept_strangers(),
             MEDIUM => {}
             n if n >= CLIENTS => self.wake_client(n - CLIENTS, event),
@@ -341,6 +351,7 @@ impl Service {
         if !self.is_open() && !self.finish_reopening() {
             return self.serve_control();
         }
+        self.take_handed();
         while let Ok(event) = self.replica.inbox.try_recv() {
             self.take_event(event);
         }

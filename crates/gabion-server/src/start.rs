@@ -2,7 +2,7 @@
 
 use crate::backup::Moments;
 use crate::client::Sums;
-use crate::commands::Commands;
+use crate::commands::{Commands, Users};
 use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::failover::AskedList;
@@ -18,10 +18,12 @@ use crate::routing::ForwardedList;
 use crate::routing::Unsent;
 use crate::run::Waiting;
 use crate::server::{
-    PEER_DOOR, RESP, RESP_TLS, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER, token,
+    PEER_DOOR, RESP, RESP_GROUP, RESP_TLS, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER,
+    token,
 };
 use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
+use crate::spread::Exchange;
 use crate::tls::Tls;
 use crate::{ExitReason, PeerAddress, ServerConfig};
 use bytes::BytesMut;
@@ -31,7 +33,7 @@ use gabion_host::clock::Clock;
 use gabion_host::jobs::thread;
 use gabion_host::replica::random_id;
 use gabion_node::{GroupConfig, View};
-use mio::net::UnixStream;
+use mio::net::{TcpListener, UnixStream};
 use mio::{Interest, Poll, Registry, Waker};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,12 +49,22 @@ use std::time::Instant;
 /// Why it cannot start: busy when another process has the pool, invalid input for a configuration
 /// that does not fit, corruption, unsupported, I/O.
 pub fn run(config: ServerConfig) -> Result<ExitReason> {
-    config.check()?;
+    run_all(vec![config])
+}
+
+/// Runs replicas of several groups in one process: those of a cluster, in the order of its slots.
+/// The first one's settings are the process's; with the first failure all end.
+///
+/// # Errors
+/// As [`run`]; invalid input for none.
+pub fn run_all(configs: Vec<ServerConfig>) -> Result<ExitReason> {
+    configs.iter().try_for_each(ServerConfig::check)?;
+    let first = configs.first().ok_or_else(|| Error::invalid("no replica is to run"))?;
     gabion_proc::keep_freed_memory();
-    let descriptors = Descriptors::take(&config)?;
+    let descriptors = Descriptors::take(first)?;
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", 0, move || {
-        let _ = sender.send(prepare([config], descriptors).and_then(Server::run));
+        let _ = sender.send(prepare(configs, descriptors).and_then(Server::run));
     })?;
     let result = receiver.recv();
     let _ = handle.join();
@@ -109,13 +121,29 @@ pub(crate) fn prepare(
     let registry = poll.registry().try_clone().map_err(refused("the loop gets no readiness"))?;
     let (registry, waker) = (Rc::new(registry), Arc::new(waker));
     let mut server = Server { poll, signals, services: Vec::new() };
+    let configs: Vec<ServerConfig> = configs.into_iter().collect();
+    check_spread(&configs)?;
+    let is_spread = configs.iter().any(|config| config.spread.is_some());
+    let seed = random_id()?;
+    let exchange = Exchange::new(
+        if is_spread { configs.len() } else { 0 },
+        u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
+    );
+    let mut users = None;
     for config in configs {
         let place = server.services.len();
         if place == SERVICES_MAX {
             let message = format!("more than {SERVICES_MAX} replicas in one process");
             return Err(Error::limit(message));
         }
-        let service = open_service(place, config, descriptors, &registry, &waker)?;
+        // Groups of one cluster have the same users; others have theirs.
+        let shared = match users.take().filter(|_| is_spread) {
+            Some(users) => users,
+            None => Rc::new(config.security.users()?),
+        };
+        users = Some(shared.clone());
+        let process = Process { descriptors, registry: &registry, waker: &waker, users: shared };
+        let service = open_service(place, config, process, exchange.clone())?;
         server.services.push(service);
     }
     server
@@ -126,23 +154,49 @@ pub(crate) fn prepare(
     Ok(server)
 }
 
+/// Checks that replicas of several groups of a cluster are those of all its groups, in their order.
+fn check_spread(configs: &[ServerConfig]) -> Result<()> {
+    let is_spread = configs.iter().any(|config| config.spread.is_some());
+    for (place, config) in configs.iter().enumerate().filter(|_| is_spread) {
+        let spread = config.spread.as_ref().map(|config| config.spread);
+        if spread.is_none_or(|it| (it.own(), it.groups()) != (place, configs.len())) {
+            return Err(Error::invalid(format!(
+                "replica {} of group {} is not that of group {} of {} in the order of slots",
+                config.replica.get(),
+                config.group,
+                place + 1,
+                configs.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a process that its services share.
+struct Process<'a> {
+    descriptors: Descriptors,
+    registry: &'a Rc<Registry>,
+    waker: &'a Arc<Waker>,
+    users: Rc<Users>,
+}
+
 /// Opens a replica and its doors.
 #[expect(clippy::too_many_lines, reason = "a list of the service's parts, one a line")]
 fn open_service(
     place: usize,
     config: ServerConfig,
-    descriptors: Descriptors,
-    registry: &Rc<Registry>,
-    waker: &Arc<Waker>,
+    process: Process<'_>,
+    exchange: Rc<Exchange>,
 ) -> Result<Service> {
+    let Process { descriptors, registry, waker, users } = process;
     let clock = Arc::new(Clock::start());
     let check = |group: &GroupConfig, me| check_owner(&config, group, me);
     let (held, mut contents) = Held::lock(&config, &clock, waker, check)?;
     check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
-    let users = config.security.users()?;
     config.security.check_doors(config.resp, &users)?;
     let resp = listen_to_clients(config.resp)?;
+    let group_door = open_group_door(&config, &users)?;
     let tls = config.security.tls.as_ref().map(Tls::open).transpose()?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let cache = SharedCache::new(config.block_cache_bytes, config.open_files_bytes);
@@ -166,6 +220,7 @@ fn open_service(
         clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
         door: Cell::new(DoorSettings::new(descriptors.clients_max())),
+        exchange: exchange.clone(),
         began: Instant::now(),
         now_us: Cell::new(clock.now_us()),
         clock: clock.clone(),
@@ -182,6 +237,10 @@ fn open_service(
         registry: registry.clone(),
         resp,
         tls,
+        group_door,
+        spread: config.spread.clone(),
+        exchange,
+        within: BTreeMap::new(),
         peer_door,
         peers: peers(&config, now_ms),
         replica: WhileOpen::new(replica),
@@ -191,6 +250,7 @@ fn open_service(
         commands: Rc::new(Commands::with_users(
             u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
             users,
+            config.spread.as_ref().map(|it| it.spread),
         )),
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
@@ -281,7 +341,8 @@ fn watch_doors(service: &mut Service) -> Result<()> {
         (&mut service.peer_door, PEER_DOOR, "door for members"),
     ];
     let tls = service.tls.as_mut().map(|tls| (&mut tls.listener, RESP_TLS, "door with TLS"));
-    for (door, local, what) in doors.into_iter().chain(tls) {
+    let group = service.group_door.as_mut().map(|door| (door, RESP_GROUP, "door of the group"));
+    for (door, local, what) in doors.into_iter().chain(tls).chain(group) {
         let token = token(service.place, local);
         service
             .registry
@@ -289,6 +350,15 @@ fn watch_doors(service: &mut Service) -> Result<()> {
             .map_err(refused(format!("{what} cannot be watched")))?;
     }
     Ok(())
+}
+
+/// The door of the first group alone; the other one is common. Further groups have but their own.
+fn open_group_door(config: &ServerConfig, users: &Users) -> Result<Option<TcpListener>> {
+    let Some(spread) = config.spread.as_ref().filter(|it| it.door != config.resp) else {
+        return Ok(None);
+    };
+    config.security.check_doors(spread.door, users)?;
+    listen_to_clients(spread.door).map(Some)
 }
 
 fn announce(service: &Service) {

@@ -10,20 +10,24 @@ use std::net::Shutdown;
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// None: another service of the process is the other end, and gets replies as they are.
+    Within,
 }
 
 impl Stream {
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.socket(),
+            Self::Plain(socket) => Some(socket),
+            Self::Tls(stream) => Some(stream.socket()),
+            Self::Within => None,
         }
     }
 
-    pub(crate) fn socket_mut(&mut self) -> &mut TcpStream {
+    pub(crate) fn socket_mut(&mut self) -> Option<&mut TcpStream> {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.socket_mut(),
+            Self::Plain(socket) => Some(socket),
+            Self::Tls(stream) => Some(stream.socket_mut()),
+            Self::Within => None,
         }
     }
 
@@ -47,7 +51,7 @@ impl Stream {
     /// Sends bytes that wait. Returns false when some still do.
     pub(crate) fn send_pending(&mut self) -> io::Result<bool> {
         match self {
-            Self::Plain(_) => Ok(true),
+            Self::Plain(_) | Self::Within => Ok(true),
             Self::Tls(stream) => stream.flush(),
         }
     }
@@ -56,6 +60,7 @@ impl Stream {
     pub(crate) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(out),
+            Self::Within => Err(io::ErrorKind::WouldBlock.into()),
             Self::Tls(stream) => stream.read(out),
         }
     }
@@ -64,6 +69,7 @@ impl Stream {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
+            Self::Within => Err(io::ErrorKind::WouldBlock.into()),
             Self::Tls(stream) => stream.write(bytes),
         }
     }
@@ -97,7 +103,7 @@ impl Stream {
         if let Self::Tls(stream) = self {
             stream.close();
         }
-        self.socket().shutdown(Shutdown::Write)
+        self.socket().map_or(Ok(()), |socket| socket.shutdown(Shutdown::Write))
     }
 }
 

@@ -285,7 +285,7 @@ impl Commands {
             return Reply::error("ERR The 'default' user cannot be removed");
         }
         let gone: Vec<_> = names.iter().filter_map(|name| self.users.remove(name)).collect();
-        self.close_connections_of(&gone, Some(client));
+        self.end_connections_of(&gone, Some(client));
         Reply::Integer(gone.len() as i64)
     }
 
@@ -295,7 +295,7 @@ impl Commands {
     /// The file cannot be read or has an error; nothing has changed.
     pub(crate) fn load_users(&self, asker: Option<&Client>) -> gabion_base::Result<()> {
         let changed = self.users.load()?;
-        self.close_connections_of(&changed, asker);
+        self.end_connections_of(&changed, asker);
         Ok(())
     }
 
@@ -310,6 +310,20 @@ impl Commands {
                 self.users.note_file();
                 note!("users stay as they were, as the file cannot be used: {error}");
             }
+        }
+    }
+
+    /// Those of this group, and then those of the others of the process.
+    fn end_connections_of(&self, users: &[Rc<User>], asker: Option<&Client>) {
+        self.close_connections_of(users, asker);
+        self.users.revoke(users);
+        self.revoked.take();
+    }
+
+    /// Closes the connections of users who were taken away at another group of the process.
+    pub(crate) fn close_revoked(&self) {
+        if !self.revoked.borrow().is_empty() {
+            self.close_connections_of(&self.revoked.take(), None);
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) struct Killed {
 impl Commands {
     /// Connections that CLIENT KILL named since the last call.
     pub(crate) fn take_killed(&self) -> Vec<Killed> {
+        self.close_revoked();
         self.killed.take()
     }
 

@@ -108,11 +108,37 @@ impl Entry {
                     .map(|name| Reply::Simple(format!("@{name}").into()))
                     .collect(),
             ),
-            // Tips: none.
-            Reply::Array(Vec::new()),
+            Reply::Array(self.tips().iter().map(|tip| Reply::bulk(tip)).collect()),
             Reply::Array(key_specs(self).iter().map(|spec| spec.describe()).collect()),
             Reply::Array(self.subcommands().map(Self::info).collect()),
         ])
+    }
+
+    /// How a client of a cluster is to send a command that is not of one slot, in Redis's words.
+    fn tips(self) -> &'static [&'static str] {
+        match self.name() {
+            "mget" => &["request_policy:multi_shard"],
+            "mset" => &["request_policy:multi_shard", "response_policy:all_succeeded"],
+            "del" | "exists" | "touch" | "unlink" => {
+                &["request_policy:multi_shard", "response_policy:agg_sum"]
+            }
+            "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
+            "wait" => &["request_policy:all_shards", "response_policy:agg_min"],
+            "flushall" | "flushdb" | "ping" => {
+                &["request_policy:all_shards", "response_policy:all_succeeded"]
+            }
+            "keys" => &["request_policy:all_shards", "nondeterministic_output_order"],
+            "randomkey" => {
+                &["request_policy:all_shards", "response_policy:special", "nondeterministic_output"]
+            }
+            "scan" => {
+                &["nondeterministic_output", "request_policy:special", "response_policy:special"]
+            }
+            "info" => {
+                &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]
+            }
+            _ => &[],
+        }
     }
 
     /// As COMMAND DOCS shows it.
@@ -224,7 +250,7 @@ pub(crate) fn markdown() -> String {
         let name = spec.name.to_ascii_uppercase();
         let since = if spec.since.is_empty() { "Gabion only" } else { spec.since };
         use super::table::Id;
-        let is_refused = spec.is_refused() || matches!(spec.id, Id::NoCluster | Id::Cluster);
+        let is_refused = spec.is_refused() || matches!(spec.id, Id::ClusterMode);
         let runs = if is_refused { "refused" } else { spec.route.as_str() };
         let notes = spec.notes.replace('|', "\\|");
         out.push_str(&format!("| {name} | {since} | {runs} | {} | {notes} |\n", spec.summary));

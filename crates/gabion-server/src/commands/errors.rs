@@ -48,6 +48,13 @@ pub(crate) const BAD_CHECKSUM: Reply =
 pub(crate) const BAD_FORMAT: Reply = Reply::error("ERR Bad data format");
 pub(crate) const LCS_LEN_AND_IDX: Reply =
     Reply::error("ERR If you want both the length and indexes, please just use IDX.");
+pub(crate) const CROSS_SLOT: Reply =
+    Reply::error("CROSSSLOT Keys in request don't hash to the same slot");
+pub(crate) const NOT_LOCAL: Reply =
+    Reply::error("ERR Script attempted to access a non local key in a cluster node");
+pub(crate) const ALL_FROM_SCRIPT: Reply = Reply::error(
+    "ERR Script attempted to access all keys: it runs in one group, and there are several",
+);
 pub(crate) const INVALID_CURSOR: Reply = Reply::error("ERR invalid cursor");
 pub(crate) const EXEC_ABORT: Reply =
     Reply::error("EXECABORT Transaction discarded because of previous errors.");

@@ -156,7 +156,7 @@ impl Commands {
                     out.line(&format!("errorstat_{word}"), format_args!("count={count}"));
                 }
             }
-            "cluster" => out.line("cluster_enabled", 0),
+            "cluster" => out.line("cluster_enabled", u8::from(self.is_cluster())),
             "keyspace" => {
                 if info.keys > 0 {
                     let (keys, expires) = (info.keys, info.expiring_keys);

@@ -242,7 +242,7 @@ pub(crate) struct ReplyRoom {
 }
 
 impl ReplyRoom {
-    const fn new(command: &'static str, advice: &'static str) -> Self {
+    pub(crate) const fn new(command: &'static str, advice: &'static str) -> Self {
         Self { command, advice, elements: ELEMENTS_MAX, bytes: REPLY_LEN_MAX }
     }
 
@@ -284,14 +284,14 @@ pub(crate) async fn db_size(store: &impl Store) -> Outcome {
 }
 
 /// What stands behind `RANGE start end`.
-struct RangeOptions {
-    limit: usize,
-    with_values: bool,
-    order: Order,
+pub(crate) struct RangeOptions {
+    pub(crate) limit: usize,
+    pub(crate) with_values: bool,
+    pub(crate) order: Order,
 }
 
 impl RangeOptions {
-    fn parse(words: &[Bytes]) -> Result<Self, Reply> {
+    pub(crate) fn parse(words: &[Bytes]) -> Result<Self, Reply> {
         let mut options = Self { limit: usize::MAX, with_values: true, order: Order::Ascending };
         let mut words = words.iter();
         while let Some(word) = words.next() {

@@ -27,7 +27,8 @@ impl Commands {
             Id::WaitAof => wait_aof(args, host).unwrap_or_else(|error| error),
             Id::Time => time(host.system_time_us()),
             Id::Info => self.info(&args[1..], host),
-            Id::NoCluster | Id::Cluster => absent::NO_CLUSTER,
+            Id::ClusterMode => self.cluster_mode(),
+            Id::Cluster => self.cluster(args, host),
             id if is_help && subcommands::is_container(id) => subcommands::help(id),
             Id::Client => self.client(client, args, host).unwrap_or_else(|error| error),
             Id::Config => self.config(args, host),
@@ -81,13 +82,14 @@ impl Commands {
             client.name.replace(Bytes::copy_from_slice(name));
         }
         client.protocol.set(protocol);
+        let mode = if self.is_cluster() { "cluster" } else { "standalone" };
         let version = if protocol == Protocol::Resp3 { 3 } else { 2 };
         Ok(Reply::Map(vec![
             (Reply::bulk("server"), Reply::bulk("redis")),
             (Reply::bulk("version"), Reply::bulk(REDIS_VERSION)),
             (Reply::bulk("proto"), Reply::Integer(version)),
             (Reply::bulk("id"), Reply::Integer(client.id as i64)),
-            (Reply::bulk("mode"), Reply::bulk("standalone")),
+            (Reply::bulk("mode"), Reply::bulk(mode)),
             // As in Redis, whose INFO says `slave` of the same node.
             (Reply::bulk("role"), Reply::bulk(if host.is_head() { "master" } else { "replica" })),
             (Reply::bulk("modules"), Reply::Array(Vec::new())),

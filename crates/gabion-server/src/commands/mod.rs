@@ -23,6 +23,7 @@ mod acl;
 mod bitfield;
 mod bits;
 mod clients;
+mod cluster;
 mod config;
 pub mod cursors;
 mod describe;
@@ -30,6 +31,7 @@ mod dump;
 pub(crate) mod errors;
 pub mod execute;
 mod expiry;
+pub(crate) mod gather;
 mod info;
 mod key_specs;
 pub mod keyspace;
@@ -43,6 +45,7 @@ mod random;
 mod renames;
 mod scripts;
 pub mod session;
+pub mod slots;
 mod slowlog;
 mod stats;
 pub mod store;
@@ -58,10 +61,12 @@ pub(crate) mod tests;
 
 pub(crate) use acl::rules::Rights;
 pub(crate) use acl::users::Users;
+pub use cluster::{GroupShown, NodeShown};
 pub use info::{MemberInfo, ServerInfo};
 pub use locks::KeyLocks;
 pub(crate) use session::held_by_nobody;
 pub use session::{Session, Step, WaitFor};
+pub use slots::Spread;
 pub(crate) use slowlog::Asker;
 pub(crate) use slowlog::ENTRIES_MAX as SLOWLOG_ENTRIES_MAX;
 pub use slowlog::SlowlogLimits;
@@ -74,9 +79,11 @@ use bytes::Bytes;
 use clients::Killed;
 use core::cell::{Cell, RefCell};
 use cursors::CursorTable;
+use gabion_resp::Reply;
 use random::Dice;
 use scripts::Scripts;
 use session::Client;
+use slots::Slots;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::collections::BTreeMap;
@@ -113,6 +120,11 @@ pub trait Host {
     fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet>;
     /// The numbers that INFO shows.
     fn info(&self) -> ServerInfo;
+    /// The groups of the cluster, in the order of their slots, and this node's number in them.
+    /// None where there is one group.
+    fn cluster(&self) -> Option<(Vec<GroupShown>, u32)> {
+        None
+    }
 }
 
 /// Why CONFIG SET has changed nothing.
@@ -133,6 +145,8 @@ pub enum NotSet {
 pub struct Commands {
     /// Locks of keys; used at the head.
     pub locks: KeyLocks,
+    /// The slots of this group, where there are several.
+    spread: Option<Spread>,
     cursors: RefCell<CursorTable>,
     dice: Dice,
     scripts: Scripts,
@@ -151,7 +165,10 @@ pub struct Commands {
     /// Where the time of transactions is counted, and that of WATCH.
     exec_counters: usize,
     watch_counters: usize,
-    pub(crate) users: Users,
+    /// The same for all groups of a process.
+    pub(crate) users: Rc<Users>,
+    /// Users whose connections end, as another group of the process was told.
+    revoked: acl::users::Revoked,
     acl_log: acl::log::Log,
     clients: Clients,
     next_client_id: Cell<u64>,
@@ -169,14 +186,17 @@ impl Commands {
         Self::with_scripts(seed, Scripts::new())
     }
 
-    /// The same, with these users.
-    pub(crate) fn with_users(seed: u64, users: Users) -> Self {
-        Self { users, ..Self::new(seed) }
+    /// The same, with these users, of a group that has these slots.
+    pub(crate) fn with_users(seed: u64, users: Rc<Users>, spread: Option<Spread>) -> Self {
+        let commands = Self { users, spread, ..Self::new(seed) };
+        commands.users.tell(&commands.revoked);
+        commands
     }
 
     fn with_scripts(seed: u64, scripts: Scripts) -> Self {
         Self {
             locks: KeyLocks::new(),
+            spread: None,
             cursors: RefCell::new(CursorTable::new(seed)),
             dice: Dice::new(seed),
             scripts,
@@ -189,11 +209,23 @@ impl Commands {
             lap_ns: Cell::default(),
             exec_counters: table::row_of(b"exec").unwrap_or(0),
             watch_counters: table::row_of(b"watch").unwrap_or(0),
-            users: Users::open(),
+            users: Rc::new(Users::open()),
+            revoked: acl::users::Revoked::default(),
             acl_log: acl::log::Log::default(),
             clients: Clients::default(),
             next_client_id: Cell::new(1),
             killed: RefCell::default(),
+        }
+    }
+
+    /// Checks that a command of a script stays within this group: it runs here, whatever its keys.
+    pub(crate) fn check_slots(&self, call: &Call) -> Result<(), Reply> {
+        let Some(spread) = self.spread else { return Ok(()) };
+        match Slots::of_call(call) {
+            Slots::None => Ok(()),
+            Slots::One(slot) if spread.group_of(slot) == spread.own() => Ok(()),
+            Slots::One(_) | Slots::Several => Err(errors::NOT_LOCAL),
+            Slots::All => Err(errors::ALL_FROM_SCRIPT),
         }
     }
 

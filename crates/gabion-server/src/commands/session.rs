@@ -294,6 +294,14 @@ impl Session {
 }
 
 impl Commands {
+    /// The state of a client that stands for a connection at another service of the process, which
+    /// has checked its rights and is the one that is listed.
+    pub(crate) fn connect_within(&self, host: &impl Host) -> Session {
+        let session = self.connect(String::new(), String::new(), host);
+        self.clients.borrow_mut().remove(&session.client.id);
+        session
+    }
+
     /// A new connection between these two addresses (for CLIENT LIST).
     pub fn connect(&self, address: String, local_address: String, host: &impl Host) -> Session {
         let id = self.next_client_id.replace(self.next_client_id.get() + 1);

@@ -155,6 +155,7 @@ pub enum Id {
     BitPos,
     Client,
     Cluster,
+    ClusterMode,
     Command,
     Config,
     Copy,
@@ -200,7 +201,6 @@ pub enum Id {
     Module,
     Move,
     Multi,
-    NoCluster,
     Object,
     PExpire,
     PExpireAt,
@@ -428,11 +428,11 @@ table! {
     Client "client" -2 Local ["noscript" "loading" "stale"] (0 0 0) "2.4.0" "connection"
         "What is known of this and other connections."
         "All but PAUSE (clients of other nodes would go on), TRACKING ON and CACHING. KILL and LIST are about this node's connections. Names are at most 1,024 bytes.";
-    NoCluster "asking" 1 Local ["fast"] (0 0 0) "3.0.0" "connection"
-        "Is for clusters." "Refused in Redis's words: cluster support is disabled.";
-    NoCluster "readonly" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
-        "Is for clusters." "As ASKING. Every node takes reads and writes.";
-    NoCluster "readwrite" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
+    ClusterMode "asking" 1 Local ["fast"] (0 0 0) "3.0.0" "connection"
+        "Is for clusters." "With several groups `OK`, and nothing changes. With one: cluster support is disabled.";
+    ClusterMode "readonly" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
+        "Is for clusters." "As ASKING. Every node takes reads and writes, and reads are never stale.";
+    ClusterMode "readwrite" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
         "Is for clusters." "As ASKING.";
     Select "select" 2 Local ["loading" "stale" "fast"] (0 0 0) "1.0.0" "connection"
         "Chooses a database." "There is one, number 0.";
@@ -459,7 +459,7 @@ table! {
         "Answers operators about this replica, as JSON."
         "Gabion's own: GABION STATUS, FILES, SCRUB [number...], DIGEST [position], BACKUP … or TIME [ADOPT]; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
-        "Describes commands." "COUNT, INFO, DOCS (without arguments), LIST, GETKEYS, GETKEYSANDFLAGS, HELP. No tips.";
+        "Describes commands." "COUNT, INFO, DOCS (without arguments), LIST, GETKEYS, GETKEYSANDFLAGS, HELP. Tips are those on groups of a cluster.";
     Role "role" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.8.12" "server"
         "Returns what the node is in its group." "Positions are those of the log. Roles: see below.";
     Slowlog "slowlog" -2 Local [] (0 0 0) "2.2.12" "server"
@@ -469,7 +469,8 @@ table! {
         "CAT, DELUSER, DRYRUN, GENPASS, GETUSER, LIST, LOAD, LOG, SAVE, SETUSER, USERS, WHOAMI, \
          HELP: Redis 7's rules, see `security.md`. LOAD and SAVE take `--aclfile`.";
     Cluster "cluster" -2 Local [] (0 0 0) "3.0.0" "server"
-        "Is for clusters." "Refused in Redis's words: cluster support is disabled.";
+        "Describes the cluster of several groups."
+        "SLOTS, SHARDS, NODES, INFO, MYID, MYSHARDID, KEYSLOT, LINKS, HELP, see below; others are refused. With one group in Redis's words: cluster support is disabled.";
     Latency "latency" -2 Local [] (0 0 0) "2.8.13" "server"
         "Describes latencies." "DOCTOR, HISTORY, LATEST, RESET, HELP. There are no samples: SLOWLOG and INFO commandstats have times.";
     Module "module" -2 Local [] (0 0 0) "4.0.0" "server"

@@ -60,6 +60,7 @@ pub fn config(dir: &Path, id: u32, ports: &[u16]) -> ServerConfig {
     let port = |id: u32, door: usize| address(ports[(id as usize - 1) * 3 + door]);
     let count = ports.len() as u32 / 3;
     ServerConfig {
+        spread: None,
         group: GroupId(7),
         replica: ReplicaId(id),
         data: dir.join(id.to_string()),

@@ -12,7 +12,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 
@@ -247,7 +247,13 @@ pub(crate) struct Users {
     required: Option<Vec<u8>>,
     /// When the file was changed last, as far as is known.
     stamp: Cell<Option<SystemTime>>,
+    /// Whoever has connections of users.
+    told: RefCell<Vec<Weak<UserList>>>,
 }
+
+/// Users whose connections are to end.
+pub(crate) type Revoked = Rc<UserList>;
+type UserList = RefCell<Vec<Rc<User>>>;
 
 impl Users {
     /// One user, `default`, who may do everything.
@@ -260,6 +266,19 @@ impl Users {
             file: None,
             required: None,
             stamp: Cell::new(None),
+            told: RefCell::default(),
+        }
+    }
+
+    /// Tells these connections from now on, too, whose users are gone or changed.
+    pub(crate) fn tell(&self, revoked: &Revoked) {
+        self.told.borrow_mut().push(Rc::downgrade(revoked));
+    }
+
+    /// Tells all whose users are gone or changed.
+    pub(crate) fn revoke(&self, users: &[Rc<User>]) {
+        for told in self.told.borrow().iter().filter_map(Weak::upgrade) {
+            told.borrow_mut().extend_from_slice(users);
         }
     }
 

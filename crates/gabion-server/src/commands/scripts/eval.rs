@@ -334,6 +334,7 @@ impl<S: Store> Calls<'_, S> {
             let text = "ERR Write commands are not allowed from read-only scripts.";
             return Err(Reply::error(text));
         }
+        self.commands.check_slots(&call)?;
         if let Some(rights) = self.rights {
             rights.check(&call).map_err(|denied| {
                 let why = acl::told(&rights.user, &denied, false);

@@ -1,0 +1,165 @@
+use crate::commands::Spread;
+use crate::commands::slots::slot_of;
+use crate::rig::{Client, Rig, text};
+
+const KEYS: usize = 200;
+
+fn key(number: usize) -> String {
+    format!("key-{number:03}")
+}
+
+/// A rig of several groups, and a client at the common door.
+fn rig(name: &str, groups: u32) -> (Rig, Client) {
+    let mut rig = Rig::spread(name, groups);
+    let mut client = rig.client(0);
+    assert_eq!(rig.insist(&mut client, &["FLUSHALL"]), "+OK\r\n");
+    (rig, client)
+}
+
+/// The first key that a group has.
+fn key_of(group: usize, groups: u32) -> String {
+    let spread = Spread::new(groups, 0).unwrap();
+    (0..).map(key).find(|key| spread.group_of(slot_of(key.as_bytes())) == group).unwrap()
+}
+
+/// The keys that a whole SCAN gives, in the order of their coming.
+fn scan(rig: &mut Rig, client: &mut Client) -> Vec<String> {
+    let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let reply = rig.text(client, &["SCAN", &cursor, "COUNT", "7"]);
+        let mut words = reply.split("\r\n").filter(|word| !word.starts_with(['*', '$', '-']));
+        cursor = words.next().unwrap().to_owned();
+        keys.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        if cursor == "0" {
+            return keys;
+        }
+    }
+}
+
+#[test]
+fn a_common_door_takes_any_command_and_answers_for_all_groups() {
+    let (mut rig, mut client) = rig("spread-common", 3);
+    for number in 0..KEYS {
+        client.send(&["SET", &key(number), &number.to_string()]);
+    }
+    for number in 0..KEYS {
+        assert_eq!(text(&rig.receive(&mut client)), "+OK\r\n", "{number}");
+    }
+    for number in 0..KEYS {
+        let value = number.to_string();
+        let expected = format!("${}\r\n{value}\r\n", value.len());
+        assert_eq!(rig.text(&mut client, &["GET", &key(number)]), expected);
+    }
+    assert_eq!(rig.text(&mut client, &["DBSIZE"]), format!(":{KEYS}\r\n"));
+    let mut sizes = Vec::new();
+    for group in 0..3 {
+        let mut client = rig.client_of_group(group);
+        let size = rig.text(&mut client, &["DBSIZE"]);
+        sizes.push(size[1..].trim().parse::<usize>().unwrap());
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), KEYS, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size > KEYS / 6), "{sizes:?}");
+    let mut found = scan(&mut rig, &mut client);
+    found.sort();
+    assert_eq!(found, (0..KEYS).map(key).collect::<Vec<_>>());
+    let range = rig.text(&mut client, &["RANGE", "key-005", "+", "LIMIT", "2"]);
+    assert_eq!(range, "*4\r\n$7\r\nkey-005\r\n$1\r\n5\r\n$7\r\nkey-006\r\n$1\r\n6\r\n");
+    let keys = rig.text(&mut client, &["KEYS", "key-01[0-1]"]);
+    assert_eq!(keys, "*2\r\n$7\r\nkey-010\r\n$7\r\nkey-011\r\n");
+    assert!(rig.text(&mut client, &["RANDOMKEY"]).contains("key-"));
+    assert_eq!(rig.text(&mut client, &["FLUSHALL"]), "+OK\r\n");
+    assert_eq!(rig.text(&mut client, &["DBSIZE"]), ":0\r\n");
+    assert_eq!(rig.text(&mut client, &["RANDOMKEY"]), "$-1\r\n");
+}
+
+#[test]
+fn commands_keep_to_one_slot_and_what_hash_tags_hold_together_runs_in_its_group() {
+    let (mut rig, mut client) = rig("spread-slots", 2);
+    let crossed = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    let [here, there] = [0, 1].map(|group| key_of(group, 2));
+    assert_eq!(rig.text(&mut client, &["MSET", &here, "1", &there, "2"]), crossed);
+    for tag in [&here, &there] {
+        let [a, b] = ["a", "b"].map(|name| format!("{{{tag}}}{name}"));
+        assert_eq!(rig.text(&mut client, &["MSET", &a, "1", &b, "2"]), "+OK\r\n");
+        assert_eq!(rig.text(&mut client, &["MULTI"]), "+OK\r\n");
+        assert_eq!(rig.text(&mut client, &["INCR", &a]), "+QUEUED\r\n");
+        assert_eq!(rig.text(&mut client, &["PING"]), "+QUEUED\r\n");
+        assert_eq!(rig.text(&mut client, &["GET", &b]), "+QUEUED\r\n");
+        let exec = rig.text(&mut client, &["EXEC"]);
+        assert_eq!(exec, "*3\r\n:2\r\n+PONG\r\n$1\r\n2\r\n");
+        // Another connection's write makes EXEC answer nil.
+        assert_eq!(rig.text(&mut client, &["WATCH", &a]), "+OK\r\n");
+        let mut other = rig.client(0);
+        assert_eq!(rig.text(&mut other, &["SET", &a, "9"]), "+OK\r\n");
+        rig.text(&mut client, &["MULTI"]);
+        rig.text(&mut client, &["SET", &b, "lost"]);
+        assert_eq!(rig.text(&mut client, &["EXEC"]), "*-1\r\n");
+        assert_eq!(rig.text(&mut client, &["GET", &b]), "$1\r\n2\r\n");
+        let script = "return redis.call('GET', KEYS[1])";
+        assert_eq!(rig.text(&mut client, &["EVAL", script, "1", &a]), "$1\r\n9\r\n");
+    }
+    for commands in [[["GET", &here], ["GET", &there]], [["GET", &here], ["KEYS", "*"]]] {
+        rig.text(&mut client, &["MULTI"]);
+        for command in commands {
+            assert_eq!(rig.text(&mut client, &command), "+QUEUED\r\n");
+        }
+        assert_eq!(rig.text(&mut client, &["EXEC"]), crossed);
+    }
+    // A WATCH that was refused has EXEC answer nil.
+    assert_eq!(rig.text(&mut client, &["WATCH", &here, &there]), crossed);
+    rig.text(&mut client, &["MULTI"]);
+    rig.text(&mut client, &["GET", &here]);
+    assert_eq!(rig.text(&mut client, &["EXEC"]), "*-1\r\n");
+    let script = "return redis.call('SET', ARGV[1], 'x')";
+    let stray = rig.text(&mut client, &["EVAL", script, "1", &here, &there]);
+    assert!(stray.contains("non local key"), "{stray}");
+    let all = rig.text(&mut client, &["EVAL", "return redis.call('DBSIZE')", "1", &here]);
+    assert!(all.contains("access all keys"), "{all}");
+}
+
+#[test]
+fn a_groups_door_is_a_node_of_a_cluster() {
+    let (mut rig, mut client) = rig("spread-doors", 2);
+    assert!(rig.text(&mut client, &["INFO", "cluster"]).contains("cluster_enabled:1"));
+    let [here, there] = [0, 1].map(|group| key_of(group, 2));
+    let slot = slot_of(there.as_bytes());
+    assert_eq!(rig.text(&mut client, &["CLUSTER", "KEYSLOT", &there]), format!(":{slot}\r\n"));
+    assert_eq!(rig.text(&mut client, &["SET", &there, "1"]), "+OK\r\n");
+    let [first, second] =
+        [0, 1].map(|place| rig.service(place).spread.as_ref().unwrap().door.port());
+    let slots = rig.text(&mut client, &["CLUSTER", "SLOTS"]);
+    assert!(slots.contains(&format!(":{first}\r\n")), "{slots}");
+    assert!(slots.contains(&format!(":8192\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:{second}\r\n")));
+    let mut at_first = rig.client_of_group(0);
+    let moved = rig.text(&mut at_first, &["GET", &there]);
+    assert_eq!(moved, format!("-MOVED {slot} 127.0.0.1:{second}\r\n"));
+    let mut at_second = rig.client_of_group(1);
+    assert_eq!(rig.text(&mut at_second, &["READONLY"]), "+OK\r\n");
+    assert_eq!(rig.text(&mut at_second, &["GET", &there]), "$1\r\n1\r\n");
+    assert_eq!(rig.text(&mut at_second, &["KEYS", "*"]), format!("*1\r\n$7\r\n{there}\r\n"));
+    let moved = rig.text(&mut at_second, &["SET", &here, "1"]);
+    assert!(moved.starts_with("-MOVED "), "{moved}");
+    let ids: Vec<String> =
+        [&mut at_first, &mut at_second].map(|it| rig.text(it, &["CLUSTER", "MYID"])).into();
+    assert_ne!(ids[0], ids[1]);
+}
+
+#[test]
+fn a_connection_that_goes_takes_along_what_stood_for_it_in_other_groups() {
+    let (mut rig, client) = rig("spread-gone", 2);
+    rig.until("it stands for one", |rig| rig.service(1).within.len() == 1);
+    drop(client);
+    rig.until("nothing stands for it", |rig| rig.service(1).within.is_empty());
+    assert!(rig.service(1).clients.iter().all(Option::is_none));
+}
+
+#[test]
+fn users_are_those_of_all_groups() {
+    let (mut rig, mut client) = rig("spread-users", 2);
+    let mut at_second = rig.client_of_group(1);
+    let rules = ["ACL", "SETUSER", "alice", "on", ">secret", "~*", "+@all"];
+    assert_eq!(rig.text(&mut client, &rules), "+OK\r\n");
+    assert_eq!(rig.text(&mut at_second, &["AUTH", "alice", "secret"]), "+OK\r\n");
+    assert_eq!(rig.text(&mut client, &["ACL", "DELUSER", "alice"]), ":1\r\n");
+    rig.until("its connection ends", |rig| rig.service(1).commands.clients_count() == 0);
+}
