@@ -15,7 +15,7 @@
 use crate::commands::gather::Gather;
 use crate::commands::{Route, Session, Work, held_by_nobody};
 use crate::spread::Within;
-use crate::stream::Stream;
+use crate::stream::ClientEnd;
 use bytes::BytesMut;
 use gabion_base::Frontier;
 use gabion_base::units::VALUE_LEN_MAX;
@@ -223,7 +223,7 @@ impl Presence {
 
 /// One connection.
 pub(crate) struct Client {
-    pub(crate) stream: Stream,
+    pub(crate) stream: ClientEnd,
     pub(crate) session: Session,
     /// Tells this connection from others that had its place.
     pub(crate) serial: u64,
@@ -288,7 +288,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// `sums` are over all connections.
-    pub(crate) fn new(stream: Stream, session: Session, serial: u64, sums: &Sums) -> Self {
+    pub(crate) fn new(stream: ClientEnd, session: Session, serial: u64, sums: &Sums) -> Self {
         Self {
             stream,
             session,

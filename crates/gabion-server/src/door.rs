@@ -16,7 +16,7 @@ use crate::server::{self, CLIENTS};
 use crate::service::Service;
 use crate::spread;
 use crate::status;
-use crate::stream::Stream;
+use crate::stream::{ClientEnd, Stream};
 use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::Interest;
 use mio::event::Event;
@@ -204,7 +204,7 @@ impl Service {
         if let (Door::Tls, Some(tls)) = (door, &mut self.tls) {
             tls.expect(self.now_ms, token, serial);
         }
-        let mut client = Client::new(stream, session, serial, &self.sums);
+        let mut client = Client::new(ClientEnd::Stream(stream), session, serial, &self.sums);
         // Of another group than the first, this is the only door.
         client.is_of_group =
             door == Door::Group || self.spread().is_some_and(|spread| spread.own() > 0);

@@ -21,7 +21,7 @@ use crate::commands::slots::Slots;
 use crate::commands::{GroupShown, NodeShown, Route, Spread, Work, errors};
 use crate::run::WAIT_MAX_MS;
 use crate::service::Service;
-use crate::stream::Stream;
+use crate::stream::ClientEnd;
 use gabion_base::{Frontier, ReplicaId};
 use gabion_resp::{Protocol, Reply};
 use std::cell::{Cell, RefCell};
@@ -290,7 +290,7 @@ impl Service {
         let session = self.commands.connect_within(&self.host);
         let serial = session.id();
         // Its door counts what it holds.
-        let mut client = Client::new(Stream::Within, session, serial, &Default::default());
+        let mut client = Client::new(ClientEnd::Within, session, serial, &Default::default());
         let within = Within { of, waiting: VecDeque::new(), slots: VecDeque::new() };
         (client.within, client.can_read) = (Some(Box::new(within)), false);
         let token = self.free_clients.pop().unwrap_or_else(|| {

@@ -10,24 +10,20 @@ use std::net::Shutdown;
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// None: another service of the process is the other end, and gets replies as they are.
-    Within,
 }
 
 impl Stream {
-    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+    pub(crate) fn socket(&self) -> &TcpStream {
         match self {
-            Self::Plain(socket) => Some(socket),
-            Self::Tls(stream) => Some(stream.socket()),
-            Self::Within => None,
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
         }
     }
 
-    pub(crate) fn socket_mut(&mut self) -> Option<&mut TcpStream> {
+    pub(crate) fn socket_mut(&mut self) -> &mut TcpStream {
         match self {
-            Self::Plain(socket) => Some(socket),
-            Self::Tls(stream) => Some(stream.socket_mut()),
-            Self::Within => None,
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket_mut(),
         }
     }
 
@@ -51,7 +47,7 @@ impl Stream {
     /// Sends bytes that wait. Returns false when some still do.
     pub(crate) fn send_pending(&mut self) -> io::Result<bool> {
         match self {
-            Self::Plain(_) | Self::Within => Ok(true),
+            Self::Plain(_) => Ok(true),
             Self::Tls(stream) => stream.flush(),
         }
     }
@@ -60,7 +56,6 @@ impl Stream {
     pub(crate) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(out),
-            Self::Within => Err(io::ErrorKind::WouldBlock.into()),
             Self::Tls(stream) => stream.read(out),
         }
     }
@@ -69,7 +64,6 @@ impl Stream {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
-            Self::Within => Err(io::ErrorKind::WouldBlock.into()),
             Self::Tls(stream) => stream.write(bytes),
         }
     }
@@ -103,7 +97,7 @@ impl Stream {
         if let Self::Tls(stream) = self {
             stream.close();
         }
-        self.socket().map_or(Ok(()), |socket| socket.shutdown(Shutdown::Write))
+        self.socket().shutdown(Shutdown::Write)
     }
 }
 
@@ -113,5 +107,74 @@ impl Drop for Stream {
         if let Self::Tls(stream) = self {
             stream.close();
         }
+    }
+}
+
+/// The other end of a client.
+pub(crate) enum ClientEnd {
+    Stream(Stream),
+    /// Another service of the process: it gives commands and takes replies as they are, so nothing
+    /// is read or written.
+    Within,
+}
+
+impl ClientEnd {
+    fn stream(&self) -> Option<&Stream> {
+        match self {
+            Self::Stream(stream) => Some(stream),
+            Self::Within => None,
+        }
+    }
+
+    fn stream_mut(&mut self) -> io::Result<&mut Stream> {
+        match self {
+            Self::Stream(stream) => Ok(stream),
+            Self::Within => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        self.stream().map(Stream::socket)
+    }
+
+    pub(crate) fn socket_mut(&mut self) -> Option<&mut TcpStream> {
+        self.stream_mut().ok().map(Stream::socket_mut)
+    }
+
+    /// As [`Stream::is_handshaking`].
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.stream().is_some_and(Stream::is_handshaking)
+    }
+
+    /// As [`Stream::is_ended`].
+    #[inline]
+    pub(crate) fn is_ended(&self) -> bool {
+        self.stream().is_some_and(Stream::is_ended)
+    }
+
+    /// As [`Stream::has_pending`].
+    #[inline]
+    pub(crate) fn has_pending(&self) -> bool {
+        self.stream().is_some_and(Stream::has_pending)
+    }
+
+    /// As [`Stream::send_pending`].
+    pub(crate) fn send_pending(&mut self) -> io::Result<bool> {
+        self.stream_mut().map_or(Ok(true), Stream::send_pending)
+    }
+
+    #[inline]
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.stream_mut()?.read(out)
+    }
+
+    #[inline]
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream_mut()?.write(bytes)
+    }
+
+    /// As [`Stream::shutdown_write`].
+    pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
+        self.stream_mut().map_or(Ok(()), Stream::shutdown_write)
     }
 }

@@ -120,6 +120,8 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
     Ok(Settings {
         group: cluster::new_group()?,
         replicas: spec.replicas,
+        groups: 1,
+        place: 0,
         // The benchmark measures a group whose members stay.
         members_min: spec.replicas,
         spares: 0,

@@ -36,6 +36,8 @@ const HALVED_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Replica {
     pub(crate) number: u32,
     data: PathBuf,
+    /// The directories of its groups: that of the data, and more where there are several groups.
+    groups: Vec<PathBuf>,
     options: ProcessOptions,
     child: Option<Child>,
     started: Instant,
@@ -143,6 +145,7 @@ impl Replica {
         Self {
             number,
             data: data.to_owned(),
+            groups: vec![data.to_owned()],
             options: options.clone(),
             child: None,
             started: Instant::now(),
@@ -154,6 +157,18 @@ impl Replica {
         }
     }
 
+    /// The same, of several groups in one process.
+    pub(crate) fn of_groups(mut self, groups: Vec<PathBuf>) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// The places of the groups whose files of this replica are gone.
+    pub(crate) fn missing(&self) -> Vec<usize> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter(|(_, dir)| is_missing(dir, self.number)).map(|(place, _)| place).collect()
+    }
+
     pub(crate) fn log_path(&self) -> PathBuf {
         replica_dir(&self.data, self.number).join("log")
     }
@@ -161,7 +176,7 @@ impl Replica {
     /// Starts the process, in a process group of its own: Ctrl-C is for the supervisor alone. Must
     /// be called by the main thread: the child ends with the thread that started it.
     pub(crate) fn start(&mut self) -> Result<()> {
-        check_replica(&self.data, self.number)?;
+        self.groups.iter().try_for_each(|dir| check_replica(dir, self.number))?;
         self.bound_log();
         let path = self.log_path();
         let log = owned::open_log(&path, self.number)?;
@@ -239,14 +254,14 @@ impl Replica {
 
     /// Whether the next process is to start now, and there is nothing for it to start from.
     pub(crate) fn is_due_without_files(&self) -> bool {
-        self.is_due() && is_missing(&self.data, self.number)
+        self.is_due() && !self.missing().is_empty()
     }
 
     /// Kills a process whose files were removed under it, if the others are enough: it would go on
     /// with files that no later process finds. Returns what is to be said.
     pub(crate) fn end_without_files(&mut self, is_served: bool) -> Option<String> {
         let number = self.number;
-        let is_gone = self.pid().is_some() && is_missing(&self.data, number);
+        let is_gone = self.pid().is_some() && !self.missing().is_empty();
         (is_gone && is_served && self.condemn())
             .then(|| format!("replica {number}: its pool is gone while its process runs: killed"))
     }
@@ -254,10 +269,13 @@ impl Replica {
     /// Puts damaged files aside. Returns what is to be said.
     pub(crate) fn put_aside(&self) -> String {
         let now_s = crate::control::unix_ms() / 1_000;
-        match cluster::put_aside(&self.data, self.number, now_s) {
+        // Which group's are damaged the process does not say.
+        let put_aside = |dir| match cluster::put_aside(dir, self.number, now_s) {
             Ok(aside) => format!("replica {}: its files are now {}", self.number, aside.display()),
             Err(error) => format!("replica {}: {error}", self.number),
-        }
+        };
+        let lines: Vec<String> = self.groups.iter().map(|dir| put_aside(dir)).collect();
+        lines.join("\n")
     }
 
     /// Kills the process, if there is one and it was not killed here before.

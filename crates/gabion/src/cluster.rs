@@ -4,6 +4,7 @@
 //!   DATA/cluster.json       what is fixed, the first port, the version of this layout
 //!        lock               held (flock) by `up` and by whatever reads or removes the pools
 //!        replica-N/pool     preallocated; replica-N/ring; replica-N/log: what the process said
+//!        group-2/           the same of each further group, which cluster.json counts
 //!        control/           the controller's store, and the socket of a running `up`
 //!        unfinished         there while data is made or removed: then nothing of it counts
 //! ```
@@ -24,6 +25,7 @@ use gabion_fabric::fresh::{NewFile, rename_new};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, PoolLengths};
 use gabion_pool::superblock::POOL_LEN_MAX;
+use gabion_server::commands::slots::GROUPS_MAX;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,6 +41,10 @@ use std::time::{Duration, Instant};
 const FORMAT: u64 = 2;
 /// The highest port of a group lies at most this far above its first one.
 pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
+/// The first port of a group lies so far above that of the group before.
+pub(crate) const PORTS_OF_GROUP: u16 = 400;
+/// The first group's replicas as nodes of a cluster: at their other ports they answer for all groups.
+const PORT_NODE: u16 = 50;
 const PORT_PEER: u16 = 100;
 const PORT_TARGET: u16 = 200;
 
@@ -71,6 +77,10 @@ pub(crate) struct Settings {
     /// Random, so that no replica takes another cluster's directory for its own.
     pub(crate) group: GroupId,
     pub(crate) replicas: u32,
+    /// Groups over which keys are spread.
+    pub(crate) groups: u32,
+    /// Which of them these settings are of, counted from 0.
+    pub(crate) place: u32,
     /// Full members with which the group takes writes.
     pub(crate) members_min: u32,
     /// Replicas that were made without data, to take over for others.
@@ -123,6 +133,8 @@ fn loopback(port: u16) -> SocketAddr {
 const MEMBERS_MIN: &str = "min_replicas";
 /// The number of spares in `cluster.json`, where there are some.
 const SPARES: &str = "spares";
+/// The number of groups in `cluster.json`, where there are several.
+const GROUPS: &str = "groups";
 /// The codec of the bottom in `cluster.json`, where it has one of its own.
 const BOTTOM: &str = "bottom_compression";
 /// By how much levels grow in `cluster.json`, where it is not as usual: in data of a benchmark.
@@ -136,7 +148,44 @@ impl Settings {
     /// The numbers of the replicas that the group was made with, from the head of the chain to its
     /// tail.
     pub(crate) fn members(&self) -> impl Iterator<Item = u32> + use<> {
-        1..=self.replicas
+        // So that the heads of several groups are spread over the processes.
+        let (count, first) = (self.replicas, self.place);
+        (0..count).map(move |i| (i + first) % count + 1)
+    }
+
+    /// The settings of each group, with the directory of its replicas in that of the data.
+    pub(crate) fn by_group(&self, data: &Path) -> Vec<(PathBuf, Self)> {
+        (0..self.groups).map(|place| (group_dir(data, place), self.of_group(place))).collect()
+    }
+
+    /// The settings of a group, from those of the first.
+    fn of_group(&self, place: u32) -> Self {
+        assert!(place < self.groups, "group {place} of {}", self.groups);
+        Self {
+            place,
+            group: GroupId(self.group.get() + u64::from(place)),
+            port: self.port + PORTS_OF_GROUP * place as u16,
+            ..self.clone()
+        }
+    }
+
+    /// Where clients of clusters reach a replica; none where there is one group.
+    pub(crate) fn node_door(&self, number: u32) -> Option<SocketAddr> {
+        let above = if self.place == 0 { PORT_NODE } else { 0 };
+        (self.groups > 1).then(|| loopback(self.port + above + (number - 1) as u16))
+    }
+
+    /// Refuses ports that lie too high for all groups.
+    fn check_highest_port(&self) -> Result<()> {
+        let above = u32::from(PORTS_ABOVE) + u32::from(PORTS_OF_GROUP) * (self.groups - 1);
+        let most = u32::from(u16::MAX) - above;
+        if u32::from(self.port) <= most {
+            return Ok(());
+        }
+        Err(Error::limit(format!(
+            "--port {}: with {} groups {most} is the highest that is possible",
+            self.port, self.groups
+        )))
     }
 
     /// The numbers of all replicas, spares too.
@@ -161,7 +210,8 @@ impl Settings {
 
     /// Bytes of disk that the whole group reserves, its controller included.
     pub(crate) fn reserved(&self) -> u64 {
-        u64::from(self.replicas + self.spares) * self.replica_len() + self.control_len()
+        let of_group = u64::from(self.replicas + self.spares) * self.replica_len();
+        u64::from(self.groups) * (of_group + self.control_len())
     }
 
     /// Whether a controller looks after the group: one whose replicas compact each for itself has
@@ -213,20 +263,27 @@ impl Settings {
     /// # Errors
     /// Busy, naming the first port that stays occupied, purpose and option.
     pub(crate) fn check_ports(&self) -> Result<()> {
+        self.check_highest_port()?;
+        let groups = (0..self.groups).map(|place| self.of_group(place));
+        groups.into_iter().try_for_each(|group| group.check_ports_of_group(self.port))
+    }
+
+    fn check_ports_of_group(&self, first: u16) -> Result<()> {
         let begun = Instant::now();
         for number in self.nodes() {
             let doors = self.doors(number);
-            for (address, purpose) in
-                [(doors.resp, "clients"), (doors.peer, "members"), (doors.target, "NVMe/TCP")]
-            {
+            let node = self.node_door(number).filter(|door| *door != doors.resp);
+            let doors =
+                [(doors.resp, "clients"), (doors.peer, "members"), (doors.target, "NVMe/TCP")];
+            let node = node.map(|door| (door, "clients of clusters"));
+            for (address, purpose) in doors.into_iter().chain(node) {
                 let Err(error) = free_by(begun + PORTS_MAX, address) else { continue };
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
                         "port {} ({purpose} of replica {number}) cannot be used: {error}; choose \
-                         others with --port (now {})",
+                         others with --port (now {first})",
                         address.port(),
-                        self.port
                     ),
                 ));
             }
@@ -249,6 +306,9 @@ impl Settings {
             "memtable_size": self.memtable_len,
             "compression": self.codecs.upper.to_string(),
         });
+        if self.groups > 1 {
+            value[GROUPS] = self.groups.into();
+        }
         if self.spares > 0 {
             value[SPARES] = self.spares.into();
         }
@@ -312,15 +372,21 @@ impl Settings {
         };
         let least = Self::members_min_default(replicas, compaction);
         let members_min = count_if_there(value, MEMBERS_MIN, least, 1..=replicas)?;
+        let groups = count_if_there(value, GROUPS, 1, 1..=GROUPS_MAX)?;
         let spares = count_if_there(value, SPARES, 0, 0..=REPLICAS_MAX - replicas)?;
         Ok(Self {
             group: GroupId(group),
             replicas,
+            groups,
+            place: 0,
             members_min,
             spares,
             port: u16::try_from(port)
                 .ok()
-                .filter(|port| *port <= u16::MAX - PORTS_ABOVE)
+                .filter(|port| {
+                    let above = PORTS_ABOVE + PORTS_OF_GROUP * (groups - 1) as u16;
+                    *port <= u16::MAX - above
+                })
                 .ok_or_else(|| unknown("port"))?,
             pool_len: size("pool_size", POOL_LEN_MAX)?,
             compaction,
@@ -349,6 +415,8 @@ impl Settings {
         let mut settings = Self {
             group: new_group()?,
             replicas,
+            groups: wanted.groups.unwrap_or(1),
+            place: 0,
             members_min,
             spares: 0,
             port,
@@ -363,7 +431,8 @@ impl Settings {
             growth_factor: growth_usual(),
         };
         if wanted.pool_size.is_none() {
-            let share = (free / 5 * 4).saturating_sub(settings.control_len()) / u64::from(replicas);
+            let of_group = free / 5 * 4 / u64::from(settings.groups);
+            let share = of_group.saturating_sub(settings.control_len()) / u64::from(replicas);
             let capped = share.saturating_sub(ring_len(replicas)) / MIB * MIB;
             settings.pool_len = settings.pool_len.min(capped);
         } else if settings.pool_len < POOL_LEN_MIN {
@@ -396,6 +465,7 @@ impl Settings {
                 size(memtable_max)
             )));
         }
+        settings.check_highest_port()?;
         settings.group().validate()?;
         Ok(settings)
     }
@@ -406,9 +476,9 @@ impl Settings {
             "{} has {} free{rule}; {} with --pool-size {} need{} {}",
             data.display(),
             size(free),
-            count(u64::from(self.replicas), "replica"),
+            count(u64::from(self.replicas * self.groups), "replica"),
             exact_size(self.pool_len),
-            if self.replicas == 1 { "s" } else { "" },
+            if self.replicas * self.groups == 1 { "s" } else { "" },
             size(self.reserved())
         ))
     }
@@ -430,6 +500,7 @@ impl Settings {
             _ => Ok(()),
         };
         same("--replicas", wanted.replicas.map(|n| n.to_string()), self.replicas.to_string())?;
+        same("--groups", wanted.groups.map(|n| n.to_string()), self.groups.to_string())?;
         let min = wanted.min_replicas.map(|n| n.to_string());
         same("--min-replicas", min, self.members_min.to_string())?;
         // A pool is made of whole MiB, whatever was typed; the message quotes the typed value.
@@ -523,6 +594,28 @@ pub(crate) fn control_dir(data: &Path) -> PathBuf {
     data.join("control")
 }
 
+/// The directory of the replicas of a group, by its place among several.
+pub(crate) fn group_dir(data: &Path, place: u32) -> PathBuf {
+    match place {
+        0 => data.to_owned(),
+        _ => data.join(format!("{GROUP_DIR}{}", place + 1)),
+    }
+}
+
+const GROUP_DIR: &str = "group-";
+
+/// The number of a directory of [`group_dir`]; none of the first.
+fn group_number(dir: &Path) -> Option<u32> {
+    let number = dir.file_name()?.to_str()?.strip_prefix(GROUP_DIR)?.parse().ok()?;
+    (2..=GROUPS_MAX).contains(&number).then_some(number)
+}
+
+/// The directories of groups behind the first that are there.
+fn further_groups(data: &Path) -> Vec<PathBuf> {
+    let dirs = (1..GROUPS_MAX).map(|place| group_dir(data, place));
+    dirs.filter(|dir| dir.is_dir() && !dir.is_symlink()).collect()
+}
+
 /// The directory of a replica.
 pub(crate) fn replica_dir(data: &Path, number: u32) -> PathBuf {
     data.join(format!("replica-{number}"))
@@ -548,10 +641,35 @@ pub(crate) fn load(data: &Path) -> Result<Option<Settings>> {
     }
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return load_group(data),
         Err(error) => return Err(failed(&path, "cannot be read", error)),
     };
     Settings::from_text(&text, &path).map(Some)
+}
+
+/// The settings of a group behind the first, of whose replicas this is the directory.
+fn load_group(data: &Path) -> Result<Option<Settings>> {
+    let (Some(number), Some(parent)) = (group_number(data), data.parent()) else { return Ok(None) };
+    let path = settings_path(parent);
+    let Ok(text) = std::fs::read(&path) else { return Ok(None) };
+    let settings = Settings::from_text(&text, &path)?;
+    Ok((number <= settings.groups).then(|| settings.of_group(number - 1)))
+}
+
+/// Refuses a directory of one of several groups.
+///
+/// # Errors
+/// Invalid input.
+pub(crate) fn check_whole(settings: &Settings, data: &Path) -> Result<()> {
+    if settings.place == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{}: is of group {} of {}; say the directory of all as --data",
+        data.display(),
+        settings.place + 1,
+        settings.groups
+    )))
 }
 
 /// The same where data must exist.
@@ -625,6 +743,31 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
         },
     };
     Ok(settings.nodes().map(|number| (number, settings.doors(number).resp)).collect())
+}
+
+/// The same of every group, with the group's number where there are several and the data tells it.
+///
+/// # Errors
+/// As [`addresses`].
+pub(crate) fn addresses_by_group(
+    place: &WhereOptions,
+) -> Result<Vec<(Option<u32>, u32, SocketAddr)>> {
+    let of_first = addresses(place)?;
+    let known = match place.remote.controller {
+        Some(_) => None,
+        None => data_dir(&place.data).ok().map(|data| (load(&data), data)),
+    };
+    if let Some((Ok(Some(settings)), data)) = known
+        && (settings.groups > 1 && settings.place == 0)
+        && of_first.first().is_some_and(|(_, at)| *at == settings.doors(1).resp)
+    {
+        let groups = settings.by_group(&data).into_iter().flat_map(|(_, group)| {
+            let at = |number| (Some(group.place + 1), number, group.doors(number).resp);
+            group.nodes().map(at).collect::<Vec<_>>()
+        });
+        return Ok(groups.collect());
+    }
+    Ok(of_first.into_iter().map(|(number, at)| (None, number, at)).collect())
 }
 
 /// The data directory of a group that is named by its data or by its port. A port is looked up in
@@ -711,6 +854,12 @@ pub(crate) fn make_spares(
             settings.spares
         )));
     }
+    if wanted > 0 && settings.groups > 1 {
+        return Err(Error::invalid(format!(
+            "--spare {wanted}: with {} groups none is possible",
+            settings.groups
+        )));
+    }
     if wanted > 0 && !settings.has_controller() {
         return Err(Error::invalid(format!("--spare {wanted}: {}", control::ask::NO_CONTROLLER)));
     }
@@ -791,15 +940,15 @@ pub(crate) fn create(
     settings: &Settings,
     mut made: impl FnMut(u32) -> bool,
 ) -> Result<()> {
-    create_by(data, settings, |number| {
+    create_by(data, settings, |dir, group, number| {
         if !made(number) {
             return Err(Error::new(ErrorKind::Unavailable, "stopped while data was made"));
         }
-        make_founder(data, settings, number)
+        make_founder(dir, group, number)
     })
 }
 
-/// As [`create`], with replicas that `make` makes.
+/// As [`create`], with replicas that `make` makes: in the directory of their group, by its settings.
 ///
 /// # Durability
 /// As [`create`].
@@ -809,12 +958,18 @@ pub(crate) fn create(
 pub(crate) fn create_by(
     data: &Path,
     settings: &Settings,
-    mut make: impl FnMut(u32) -> Result<()>,
+    mut make: impl FnMut(&Path, &Settings, u32) -> Result<()>,
 ) -> Result<()> {
     check_names(data, settings)?;
     mark_unfinished(data)?;
     let mut make = || {
-        settings.members().try_for_each(&mut make)?;
+        for (dir, group) in settings.by_group(data) {
+            if group.place > 0 {
+                std::fs::create_dir(&dir).map_err(|e| failed(&dir, "cannot be made", e))?;
+            }
+            group.members().try_for_each(|number| make(&dir, &group, number))?;
+            flush_dir(&dir)?;
+        }
         save(data, settings)
     };
     if let Err(error) = make() {
@@ -829,7 +984,8 @@ pub(crate) fn create_by(
 /// Refuses a directory where something has a name that the data needs.
 fn check_names(data: &Path, settings: &Settings) -> Result<()> {
     let replicas = settings.members().map(|number| replica_dir(data, number));
-    for path in replicas.chain([settings_path(data)]) {
+    let groups = (1..settings.groups).map(|place| group_dir(data, place));
+    for path in replicas.chain(groups).chain([settings_path(data)]) {
         if path.symlink_metadata().is_ok() {
             return Err(owned::in_the_way(&path, "no data is made over what is there"));
         }
@@ -923,6 +1079,10 @@ pub(crate) fn remove_place(data: &Path) -> Result<Vec<PathBuf>> {
     let _ = std::fs::remove_dir(data);
     let mut left = Vec::new();
     for path in owned::left_in(data)? {
+        if group_number(&path).is_some() && path.is_dir() && !path.is_symlink() {
+            left.append(&mut remove_place(&path)?);
+            continue;
+        }
         // For a directory of ours: its content.
         let is_ours = is_replica_dir(&path) || path == control_dir(data);
         let within = match is_ours && path.is_dir() && !path.is_symlink() {
@@ -942,6 +1102,15 @@ fn remove_unfinished(data: &Path) -> Result<()> {
         owned::remove_replica_dir(&dir)?;
     }
     owned::remove_control_dir(&control_dir(data))?;
+    for dir in further_groups(data) {
+        for replica in replica_dirs(&dir)? {
+            owned::remove_replica_dir(&replica)?;
+        }
+        owned::remove_control_dir(&control_dir(&dir))?;
+        owned::remove_ours(&dir.join("lock"), owned::is_lock)?;
+        // If it is not empty, the owner is told.
+        let _ = std::fs::remove_dir(&dir);
+    }
     owned::remove_ours(&new_settings_path(data), owned::is_settings)?;
     let mark = unfinished_path(data);
     std::fs::remove_file(&mark).map_err(|e| failed(&mark, "cannot be removed", e))

@@ -19,7 +19,8 @@ pub(crate) fn run(options: &DestroyOptions) -> Result<u8> {
     }
     let what = match cluster::load_existing(&data) {
         Ok(settings) => {
-            let replicas = count(u64::from(settings.replicas), "replica");
+            cluster::check_whole(&settings, &data)?;
+            let replicas = count(u64::from(settings.replicas * settings.groups), "replica");
             format!("{replicas}, {} of disk", size(settings.reserved()))
         }
         Err(error) => told_of_strange_data(error, options)?,

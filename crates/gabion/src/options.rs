@@ -256,6 +256,15 @@ impl MetricsPort {
         first.filter(|first| *first <= u16::MAX - Self::COUNT)
     }
 
+    /// The same for a further group of the cluster, by its place behind the first.
+    pub(crate) fn of_group(self, place: u32) -> Self {
+        let above = Self::COUNT.saturating_mul(u16::try_from(place).unwrap_or(u16::MAX));
+        match self {
+            Self::From(port) => port.checked_add(above).map_or(Self::Off, Self::From),
+            other => other,
+        }
+    }
+
     /// Address of a replica's numbers for Prometheus, by its own number; 0 is the controller.
     pub(crate) fn address(self, port: u16, number: u32) -> Option<SocketAddr> {
         let port = self.first(port)?.checked_add(u16::try_from(number).ok()?)?;
@@ -340,6 +349,10 @@ pub(crate) struct FixedOptions {
     /// Replicas, 1 to 16 [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) replicas: Option<u32>,
+    /// Groups over which keys are spread by hash slots, 1 to 16; each has so many replicas, with a
+    /// pool each, and the primaries are spread over the processes [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) groups: Option<u32>,
     /// Replicas that have to have everything for the group to take writes, 1 to --replicas. With
     /// fewer, writes are refused until others are whole again [default: 2, or 1 with --replicas 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]

@@ -44,6 +44,8 @@ const JOBS_MIN: f64 = 1.0;
 /// A replica to be drawn.
 #[derive(Debug)]
 pub(crate) struct Row {
+    /// Its group, where there are several.
+    pub(crate) group: Option<u32>,
     pub(crate) number: u32,
     /// Its last status; nothing when it does not answer.
     pub(crate) status: Option<Status>,
@@ -53,7 +55,19 @@ pub(crate) struct Row {
     pub(crate) earlier_cpu: Cpu,
 }
 
+/// A replica's name in a sentence.
+pub(crate) fn name_of(group: Option<u32>, number: u32) -> String {
+    match group {
+        Some(group) => format!("group {group}, replica {number}"),
+        None => format!("replica {number}"),
+    }
+}
+
 impl Row {
+    fn name(&self) -> String {
+        name_of(self.group, self.number)
+    }
+
     fn cpu(&self) -> Cpu {
         let mut cpu = self.earlier_cpu;
         if let Some(status) = &self.status {
@@ -80,7 +94,14 @@ pub(crate) fn lines(rows: &[Row], address: SocketAddr) -> Vec<String> {
         "shipped",
         "CPU s"
     ));
-    lines.extend(rows.iter().map(row));
+    let mut group = None;
+    for each in rows {
+        if each.group != group {
+            group = each.group;
+            lines.extend(group.map(|number| format!("group {number}")));
+        }
+        lines.push(row(each));
+    }
     lines.extend(rows.iter().filter_map(slowed));
     lines.extend(rows.iter().filter_map(filled));
     lines.extend(rows.iter().filter_map(ring_lost));
@@ -96,17 +117,17 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     for row in rows {
         let _ = match &row.status {
             Some(status) if !status.filling.is_empty() => {
-                write!(line, "replica {} is being filled: {}; ", row.number, status.filling)
+                write!(line, "{} is being filled: {}; ", row.name(), status.filling)
             }
             Some(status) if status.is_ready => write!(
                 line,
-                "replica {} {} log {} files {}; ",
-                row.number,
+                "{} {} log {} files {}; ",
+                row.name(),
                 status.role,
                 short_size(status.log_end),
                 status.level_files.iter().sum::<u64>()
             ),
-            _ => write!(line, "replica {} {}; ", row.number, note_of(row)),
+            _ => write!(line, "{} {}; ", row.name(), note_of(row)),
         };
     }
     let claim = claim(rows).join("; ");
@@ -119,7 +140,7 @@ pub(crate) fn obstacles(rows: &[Row]) -> String {
     let is_ready = |row: &&Row| row.status.as_ref().is_some_and(|status| status.is_ready);
     let waiting = rows.iter().filter(|row| !is_ready(row));
     let waiting: Vec<String> =
-        waiting.map(|row| format!("replica {}: {}", row.number, note_of(row))).collect();
+        waiting.map(|row| format!("{}: {}", row.name(), note_of(row))).collect();
     waiting.join("; ")
 }
 
@@ -182,37 +203,37 @@ fn row(row: &Row) -> String {
 fn slowed(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.is_ready)?;
     let reason = Some(&status.reason).filter(|reason| !reason.is_empty())?;
-    Some(format!("   replica {}: writes wait: {reason}", row.number))
+    Some(format!("   {}: writes wait: {reason}", row.name()))
 }
 
 /// How far a replica is that is being filled.
 fn filled(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| !status.filling.is_empty())?;
-    Some(format!("   replica {} is being filled: {}", row.number, status.filling))
+    Some(format!("   {} is being filled: {}", row.name(), status.filling))
 }
 
 /// The possible loss with a replica's ring, in a line; `up` and the replica's log have the
 /// sentence.
 fn ring_lost(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| !status.ring.is_empty())?;
-    let (number, from) = (row.number, status.ring_from);
+    let (name, from) = (row.name(), status.ring_from);
     let what = match status.ring_fate.as_str() {
         "taken-over" => "and its log taken over from another",
         "gone" => "and acknowledged writes may be missing",
         _ => "and it is not known yet whether others have it",
     };
-    Some(format!("   replica {number}: ring lost at {from}, {what}"))
+    Some(format!("   {name}: ring lost at {from}, {what}"))
 }
 
 /// The damage that a running replica met in its files.
 fn damaged(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| !status.damage.is_empty())?;
     let Status { damage, damaged_files, repair, .. } = status;
-    let number = row.number;
+    let name = row.name();
     Some(match damaged_files {
-        0 => format!("   replica {number}: damaged, not compacted: {damage}"),
-        1 => format!("   replica {number}: damaged, {repair}: {damage}"),
-        more => format!("   replica {number}: {more} damaged files, {repair}: {damage}"),
+        0 => format!("   {name}: damaged, not compacted: {damage}"),
+        1 => format!("   {name}: damaged, {repair}: {damage}"),
+        more => format!("   {name}: {more} damaged files, {repair}: {damage}"),
     })
 }
 
@@ -221,10 +242,10 @@ fn set_apart(row: &Row) -> Option<String> {
     let status = row.status.as_ref().filter(|status| status.role == "primary")?;
     let ahead_s = status.clock_ahead_ms / 1_000;
     let is_ahead = if ahead_s > 0 { "ahead of" } else { "behind" };
-    let number = row.number;
+    let name = row.name();
     (ahead_s != 0).then(|| {
         let apart_s = ahead_s.unsigned_abs();
-        format!("   replica {number}: the system's clock is {apart_s} s {is_ahead} it: GABION TIME")
+        format!("   {name}: the system's clock is {apart_s} s {is_ahead} it: GABION TIME")
     })
 }
 
@@ -474,6 +495,7 @@ mod tests {
     fn rows(compaction: &str, cpu: [f64; 6], replicas: u32) -> Vec<Row> {
         (1..=replicas)
             .map(|number| Row {
+                group: None,
                 number,
                 status: Some(status(compaction, cpu)),
                 note: None,

@@ -1,13 +1,15 @@
 //! `gabion server`: one replica, as a child of `gabion up` or of `gabion node`.
 
-use crate::cluster::{self, Doors, replica_dir};
+use crate::cluster::{self, Doors, Settings, replica_dir};
 use crate::machines::DoorAddresses;
 use crate::machines::hosted::{self, Told};
 use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
-use gabion_server::{Home, PeerAddress, SecurityConfig, ServerConfig};
+use gabion_server::commands::Spread;
+use gabion_server::{Home, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
 use rustix::process::{Pid, Signal};
+use std::path::{Path, PathBuf};
 
 pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     die_with(options.parent)?;
@@ -15,23 +17,46 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     // harder to read.
     let _ = rustix::thread::set_name(c"gabion");
     let told = told(options)?;
+    let mut configs = Vec::new();
+    for (place, (told, dir)) in (0..).zip(told) {
+        configs.push(config_of(options, place, told, &dir)?);
+    }
+    let result = gabion_server::run_all(configs);
+    match &result {
+        Ok(gabion_server::ExitReason::Signal) => {}
+        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => {
+            gabion_server::note!("{error}")
+        }
+    }
+    Ok(gabion_server::exit_code(&result))
+}
+
+/// Configuration of the replica of a group, by its place among several.
+fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Result<ServerConfig> {
     let process = &options.process;
-    let config = ServerConfig {
+    let mut security = security(options)?;
+    if place > 0 {
+        // The first one's is for all groups.
+        security.tls = None;
+    }
+    let groups = told.settings.groups as usize;
+    Ok(ServerConfig {
         group: told.settings.group,
         replica: ReplicaId(options.replica),
-        data: replica_dir(&options.data, options.replica),
+        data: replica_dir(dir, options.replica),
+        spread: spread_of(&told.settings, options.replica),
         resp: told.listen.clients,
         peer_listen: told.listen.members,
         target_listen: told.listen.targets,
-        metrics: process.metrics_port.address(told.first_port, options.replica),
+        metrics: process.metrics_port.of_group(place).address(told.first_port, options.replica),
         home: told.home,
         peers: told.peers,
         io: process.io.backend(),
-        block_cache_bytes: process.block_cache_bytes,
-        open_files_bytes: process.open_files_bytes,
+        block_cache_bytes: process.block_cache_bytes / groups,
+        open_files_bytes: process.open_files_bytes / groups,
         client_input_bytes: gabion_server::INPUT_BYTES,
         jobs_nice: process.jobs_nice,
-        security: security(options)?,
+        security,
         node: NodeOptions {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,
@@ -40,15 +65,16 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
             collection_bytes_per_s: process.collection_rate,
             ..NodeOptions::default()
         },
-    };
-    let result = gabion_server::run(config);
-    match &result {
-        Ok(gabion_server::ExitReason::Signal) => {}
-        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => {
-            gabion_server::note!("{error}")
-        }
-    }
-    Ok(gabion_server::exit_code(&result))
+    })
+}
+
+/// The slots of a group, and the doors of its replicas for clients of clusters.
+fn spread_of(settings: &Settings, me: u32) -> Option<SpreadConfig> {
+    let spread = Spread::new(settings.groups, settings.place)?;
+    let door = settings.node_door(me)?;
+    let doors = settings.nodes().filter(|number| *number != me);
+    let doors = doors.filter_map(|number| Some((ReplicaId(number), settings.node_door(number)?)));
+    Some(SpreadConfig { spread, door, doors: doors.collect() })
 }
 
 fn security(options: &ServerOptions) -> Result<SecurityConfig> {
@@ -59,11 +85,15 @@ fn security(options: &ServerOptions) -> Result<SecurityConfig> {
 
 /// Configuration in the data: that of a node, or else that of `gabion up`, in which all is computed
 /// from the first port.
-fn told(options: &ServerOptions) -> Result<Told> {
+fn told(options: &ServerOptions) -> Result<Vec<(Told, PathBuf)>> {
     if let Some(told) = hosted::told(&options.data, options.replica)? {
-        return Ok(told);
+        return Ok(vec![(told, options.data.clone())]);
     }
-    let settings = cluster::load_existing(&options.data)?;
+    let groups = cluster::load_existing(&options.data)?.by_group(&options.data);
+    Ok(groups.into_iter().map(|(dir, settings)| (told_of(options, settings), dir)).collect())
+}
+
+fn told_of(options: &ServerOptions, settings: Settings) -> Told {
     let others = settings.nodes().filter(|number| *number != options.replica);
     let peer = |number| {
         let Doors { resp, peer, target } = settings.doors(number);
@@ -74,7 +104,7 @@ fn told(options: &ServerOptions) -> Result<Told> {
     let (clients, members, targets) = (doors.resp, doors.peer, doors.target);
     let listen = DoorAddresses { clients, members, targets };
     let first_port = settings.port;
-    Ok(Told { settings, listen, first_port, home: Home::default(), peers })
+    Told { settings, listen, first_port, home: Home::default(), peers }
 }
 
 /// Ends this process when its starter ends, however that happens.

@@ -1,7 +1,7 @@
 //! The replicas' own reports, and `gabion status`.
 
 use crate::client::Client;
-use crate::cluster::{IS_UP_RUNNING, addresses};
+use crate::cluster::{IS_UP_RUNNING, addresses_by_group};
 use crate::control::{self, ask::group_of};
 use crate::filling;
 use crate::options::StatusOptions;
@@ -126,7 +126,8 @@ pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
 
 /// `gabion status`.
 pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
-    let addresses = addresses(&options.place)?;
+    let by_group = addresses_by_group(&options.place)?;
+    let addresses: Vec<_> = by_group.iter().map(|(_, number, at)| (*number, *at)).collect();
     let mut screen = Screen::new();
     loop {
         let answers: Vec<(u32, SocketAddr, Result<Value>)> =
@@ -137,7 +138,9 @@ pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
         }
         let rows: Vec<screen::Row> = answers
             .iter()
-            .map(|(number, at, answer)| screen::Row {
+            .zip(&by_group)
+            .map(|((number, at, answer), (group, ..))| screen::Row {
+                group: *group,
                 number: *number,
                 status: answer.as_ref().ok().map(Status::from_json),
                 note: answer.as_ref().err().map(|error| note_of(error, *at)),

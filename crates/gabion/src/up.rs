@@ -61,8 +61,8 @@ pub(crate) fn run(options: &UpOptions) -> Result<u8> {
     settings
         .nodes()
         .try_for_each(|number| options.process.security.of_replica(number).map(drop))?;
-    let control = begin_control(options, &data, &mut settings, &mut screen, &events)?;
-    let mut group = Group::new(settings, data, options, screen, inbox, control);
+    let controls = begin_controls(options, &data, &mut settings, &mut screen, &events)?;
+    let mut group = Group::new(settings, data, options, screen, inbox, controls);
     for replica in &mut group.replicas {
         replica.start()?;
     }
@@ -78,6 +78,7 @@ fn show_commands(options: &UpOptions) -> Result<u8> {
     let data = cluster::data_dir(&options.data)?;
     let settings = match cluster::load(&data)? {
         Some(mut settings) => {
+            cluster::check_whole(&settings, &data)?;
             settings.check_fixed(&options.fixed, &data)?;
             settings.port = options.port.unwrap_or(settings.port);
             settings
@@ -96,11 +97,13 @@ enum Event {
     /// SIGINT, SIGTERM or SIGHUP.
     Stop(i32),
     /// A replica's answer, or that there was none.
-    Status(u32, Option<Box<Status>>),
+    ///
+    /// By the group's place and the replica's number.
+    Status(usize, u32, Option<Box<Status>>),
     /// A line for the screen.
     Said(String),
     /// Something that the controller saw or did.
-    Group(gabion_control::Event),
+    Group(Option<u32>, gabion_control::Event),
 }
 
 /// Locks the data, makes it if there is none, and checks that the options and the ports fit.
@@ -120,6 +123,7 @@ fn prepare(
         screen.say("removed what an interrupted creation or removal had left");
     }
     if let Some(mut settings) = cluster::load(data)? {
+        cluster::check_whole(&settings, data)?;
         settings.check_fixed(&options.fixed, data)?;
         let port = options.port.unwrap_or(settings.port);
         let has_moved = port != settings.port;
@@ -134,7 +138,7 @@ fn prepare(
     settings.check_ports()?;
     screen.say(&format!(
         "making {} in {}",
-        count(u64::from(settings.replicas), "replica"),
+        count(u64::from(settings.replicas * settings.groups), "replica"),
         data.display()
     ));
     cluster::create(data, &settings, |number| {
@@ -144,15 +148,14 @@ fn prepare(
     Ok((settings, lock))
 }
 
-/// Opens the controller's store, makes what is missing where the others are enough, and starts the
-/// controller. Without one, everything has to be there.
-fn begin_control(
+/// Makes spares, and starts a controller for each group.
+fn begin_controls(
     options: &UpOptions,
     data: &Path,
     settings: &mut Settings,
     screen: &mut Screen,
     events: &Sender<Event>,
-) -> Result<Option<Control>> {
+) -> Result<Vec<Control>> {
     if let Some(spares) = options.spare {
         let len = size(settings.replica_len());
         cluster::make_spares(data, settings, spares, |number| {
@@ -160,6 +163,29 @@ fn begin_control(
         })?;
         settings.check_ports()?;
     }
+    if settings.has_controller() && settings.members_min == settings.replicas {
+        screen.say(&format!(
+            "the loss of any replica stops writes until it is back: all {} are needed \
+             (--min-replicas)",
+            settings.replicas
+        ));
+    }
+    let mut controls = Vec::new();
+    for (dir, group) in settings.by_group(data) {
+        controls.extend(begin_control(options, &dir, &group, screen, events)?);
+    }
+    Ok(controls)
+}
+
+/// Opens the controller's store of a group, makes what is missing where the others are enough, and
+/// starts the controller. Without one, everything has to be there.
+fn begin_control(
+    options: &UpOptions,
+    data: &Path,
+    settings: &Settings,
+    screen: &mut Screen,
+    events: &Sender<Event>,
+) -> Result<Option<Control>> {
     if !settings.has_controller() {
         settings.nodes().try_for_each(|number| cluster::check_replica(data, number))?;
         return Ok(None);
@@ -175,17 +201,11 @@ fn begin_control(
         }
         cluster::check_replica(data, number)?;
     }
-    if settings.members_min == settings.replicas {
-        screen.say(&format!(
-            "the loss of any replica stops writes until it is back: all {} are needed \
-             (--min-replicas)",
-            settings.replicas
-        ));
-    }
     let patience = Patience { replace_ms: options.replace_after, ..Patience::default() };
     let events = events.clone();
     // `up` ends before its controller does.
-    let heard = move |event| drop(events.send(Event::Group(event)));
+    let number = (settings.groups > 1).then_some(settings.place + 1);
+    let heard = move |event| drop(events.send(Event::Group(number, event)));
     opened.start(data, settings, patience, heard).map(Some)
 }
 
@@ -202,10 +222,11 @@ struct Group {
     screen: Screen,
     inbox: Receiver<Event>,
     replicas: Vec<Replica>,
+    /// Of the first group's replicas, then of the second's, and so on.
     known: Vec<Known>,
-    /// None where the members are fixed.
-    control: Option<Control>,
-    metrics: Option<Door>,
+    /// One for each group; none where the members are fixed.
+    controls: Vec<Control>,
+    metrics: Vec<Door>,
     has_been_ready: bool,
     started: Instant,
 }
@@ -228,11 +249,13 @@ impl Group {
         options: &UpOptions,
         screen: Screen,
         inbox: Receiver<Event>,
-        control: Option<Control>,
+        controls: Vec<Control>,
     ) -> Self {
-        let replicas: Vec<Replica> =
-            settings.nodes().map(|n| Replica::new(n, &data, &options.process)).collect();
-        let known = replicas.iter().map(|_| Known::default()).collect();
+        let groups: Vec<PathBuf> =
+            settings.by_group(&data).into_iter().map(|(dir, _)| dir).collect();
+        let replica = |n| Replica::new(n, &data, &options.process).of_groups(groups.clone());
+        let replicas: Vec<Replica> = settings.nodes().map(replica).collect();
+        let known = (0..replicas.len() * groups.len()).map(|_| Known::default()).collect();
         let is_default_data = options.data.data.is_none();
         Self {
             settings,
@@ -242,8 +265,8 @@ impl Group {
             inbox,
             replicas,
             known,
-            control,
-            metrics: None,
+            controls,
+            metrics: Vec::new(),
             has_been_ready: false,
             started: Instant::now(),
         }
@@ -251,34 +274,41 @@ impl Group {
 
     /// Serves the controller's numbers, and those of this process, if they are to be served.
     fn serve_metrics(&mut self, options: &UpOptions, events: &Sender<Event>) -> Result<()> {
-        let Some(address) = options.process.metrics_port.address(self.settings.port, 0) else {
-            return Ok(());
-        };
-        let events = events.clone();
-        let said = move |line: &str| drop(events.send(Event::Said(line.to_owned())));
-        self.metrics = Some(match &self.control {
-            Some(control) => {
-                self.screen.say(&format!("status page: http://{address}/"));
-                control.serve_metrics(address, said)?
-            }
-            None => {
-                let numbers = Route::metrics(|| Ok(control::metrics::of_process()));
-                Door::start(address, vec![numbers], said)?
-            }
-        });
+        for (place, (_, group)) in (0..).zip(self.settings.by_group(&self.data)) {
+            let ports = options.process.metrics_port.of_group(place);
+            let Some(address) = ports.address(group.port, 0) else { continue };
+            let events = events.clone();
+            let said = move |line: &str| drop(events.send(Event::Said(line.to_owned())));
+            self.metrics.push(match self.controls.get(place as usize) {
+                Some(control) => {
+                    let of =
+                        if place > 0 { format!(" of group {}", place + 1) } else { String::new() };
+                    self.screen.say(&format!("status page{of}: http://{address}/"));
+                    control.serve_metrics(address, said)?
+                }
+                None => {
+                    let numbers = Route::metrics(|| Ok(control::metrics::of_process()));
+                    Door::start(address, vec![numbers], said)?
+                }
+            });
+        }
         Ok(())
     }
 
     /// Asks every replica now and then, each on a thread of its own: a hanging one delays no other.
     fn watch_status(&self, events: &Sender<Event>) -> Result<()> {
-        for number in self.settings.nodes() {
-            let address: SocketAddr = self.settings.doors(number).resp;
+        let groups = self.settings.by_group(&self.data).into_iter().enumerate();
+        let nodes = groups.flat_map(|(place, (_, group))| {
+            group.nodes().map(move |n| (place, n, group.doors(n).resp)).collect::<Vec<_>>()
+        });
+        for (place, number, address) in nodes {
+            let address: SocketAddr = address;
             let events = events.clone();
             let ask = move || {
                 loop {
                     let status = status::ask(address).ok().map(|v| Box::new(Status::from_json(&v)));
                     let is_ready = status.as_ref().is_some_and(|s| s.is_ready);
-                    if events.send(Event::Status(number, status)).is_err() {
+                    if events.send(Event::Status(place, number, status)).is_err() {
                         return;
                     }
                     std::thread::sleep(if is_ready { REDRAW } else { TICK });
@@ -300,9 +330,12 @@ impl Group {
                     }
                     return Ok(0);
                 }
-                Ok(Event::Status(number, status)) => self.learn(number, status),
+                Ok(Event::Status(place, number, status)) => self.learn(place, number, status),
                 Ok(Event::Said(line)) => self.screen.say(&line),
-                Ok(Event::Group(event)) => self.screen.say(&control::ask::told(&event)),
+                Ok(Event::Group(None, event)) => self.screen.say(&control::ask::told(&event)),
+                Ok(Event::Group(Some(number), event)) => {
+                    self.screen.say(&format!("group {number}: {}", control::ask::told(&event)));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Error::io("the thread that watches signals is gone"));
@@ -330,10 +363,16 @@ impl Group {
         }
     }
 
-    fn learn(&mut self, number: u32, status: Option<Box<Status>>) {
+    fn learn(&mut self, place: usize, number: u32, mut status: Option<Box<Status>>) {
         let i = (number - 1) as usize;
         self.replicas[i].bound_log();
         let pid = self.replicas[i].pid().map(u64::from);
+        if let Some(status) = status.as_mut().filter(|_| place > 0) {
+            // The process's, which is counted with the first group.
+            status.cpu = Cpu::default();
+        }
+        let name = self.name(place, number);
+        let i = place * self.replicas.len() + i;
         let known = &mut self.known[i];
         // An answer of a process that died meanwhile says nothing of the current one.
         let status = status.filter(|status| Some(status.pid) == pid);
@@ -350,7 +389,7 @@ impl Group {
         let ring = Some(status.ring.clone()).filter(|ring| !ring.is_empty() && ring != ring_before);
         known.last = Some(*status);
         if let Some(ring) = ring {
-            self.screen.say(&format!("replica {number}: {ring}"));
+            self.screen.say(&format!("{name}: {ring}"));
         }
         let known = &mut self.known[i];
         if is_ready
@@ -358,7 +397,7 @@ impl Group {
             && self.has_been_ready
         {
             let line = format!(
-                "replica {number} is back and has caught up, {:.1} s after it died",
+                "{name} is back and has caught up, {:.1} s after it died",
                 died_at.elapsed().as_secs_f64()
             );
             self.screen.say(&line);
@@ -366,12 +405,20 @@ impl Group {
         }
     }
 
+    /// A replica as it is called on the screen.
+    fn name(&self, place: usize, number: u32) -> String {
+        let group = (self.settings.groups > 1).then_some(place as u32 + 1);
+        screen::name_of(group, number)
+    }
+
     fn look_after_processes(&mut self) -> Result<()> {
         for i in 0..self.replicas.len() {
             self.end_without_files(i);
             if let Some(death) = self.replicas[i].check() {
-                self.known[i].answers = false;
-                self.known[i].died_at.get_or_insert_with(Instant::now);
+                for known in self.known.iter_mut().skip(i).step_by(self.replicas.len()) {
+                    known.answers = false;
+                    known.died_at.get_or_insert_with(Instant::now);
+                }
                 self.mourn(i, &death)?;
             }
             let restarted = self.mend_if_due(i).and_then(|()| self.replicas[i].restart_if_due());
@@ -392,17 +439,18 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the group serves without a replica.
+    /// Whether all groups serve without a replica.
     fn is_served_without(&self, i: usize) -> bool {
         let number = self.replicas[i].number;
-        self.control.as_ref().is_some_and(|control| control.is_enough_without(number))
+        let is_enough = |control: &Control| control.is_enough_without(number);
+        !self.controls.is_empty() && self.controls.iter().all(is_enough)
     }
 
     /// Whether enough others have started for the group to serve soon, and none of them died yet.
     fn others_start(&self, i: usize) -> bool {
         let others = self.replicas.iter().enumerate().filter(|(other, _)| *other != i);
         let started = others.filter(|(_, it)| it.pid().is_some() && it.deaths == 0);
-        self.control.is_some() && started.count() >= self.settings.members_min as usize
+        !self.controls.is_empty() && started.count() >= self.settings.members_min as usize
     }
 
     fn end_without_files(&mut self, i: usize) {
@@ -418,7 +466,11 @@ impl Group {
         }
         let number = self.replicas[i].number;
         self.screen.say(&child::anew(number, "its pool is gone"));
-        cluster::make_empty(&self.data, &self.settings, number).inspect_err(|_| {
+        let missing = self.replicas[i].missing();
+        let groups = self.settings.by_group(&self.data);
+        let mut missing = missing.into_iter().map(|place| &groups[place]);
+        let made = missing.try_for_each(|(dir, group)| cluster::make_empty(dir, group, number));
+        made.inspect_err(|_| {
             self.replicas[i].pause();
         })
     }
@@ -448,10 +500,15 @@ impl Group {
     fn all_ready(&self) -> bool {
         let is_ready =
             |known: &Known| known.answers && known.last.as_ref().is_some_and(|s| s.is_ready);
-        let Some(control) = &self.control else { return self.known.iter().all(is_ready) };
-        let Some(serving) = control.serving() else { return false };
-        let mut replicas = self.replicas.iter().zip(&self.known);
-        replicas.all(|(replica, known)| !serving.contains(&replica.number) || is_ready(known))
+        if self.controls.is_empty() {
+            return self.known.iter().all(is_ready);
+        }
+        let groups = self.known.chunks(self.replicas.len());
+        self.controls.iter().zip(groups).all(|(control, known)| {
+            let Some(serving) = control.serving() else { return false };
+            let mut replicas = self.replicas.iter().zip(known);
+            replicas.all(|(replica, known)| !serving.contains(&replica.number) || is_ready(known))
+        })
     }
 
     fn ready_line(&self) -> String {
@@ -460,7 +517,11 @@ impl Group {
     }
 
     fn rows(&self) -> Vec<Row> {
-        let row = |(replica, known): (&Replica, &Known)| {
+        let is_spread = self.settings.groups > 1;
+        let count = self.replicas.len();
+        let row = |(i, known): (usize, &Known)| {
+            let replica = &self.replicas[i % count];
+            let group = is_spread.then_some((i / count) as u32 + 1);
             let mut earlier_cpu = known.earlier_cpu;
             if !known.answers
                 && let Some(last) = &known.last
@@ -469,9 +530,9 @@ impl Group {
             }
             let note = silence(replica.pid(), known);
             let status = if known.answers { known.last.clone() } else { None };
-            Row { number: replica.number, status, note, earlier_cpu }
+            Row { group, number: replica.number, status, note, earlier_cpu }
         };
-        self.replicas.iter().zip(&self.known).map(row).collect()
+        self.known.iter().enumerate().map(row).collect()
     }
 
     fn show(&mut self) {
@@ -491,8 +552,8 @@ impl Group {
         let replicas = count(self.replicas.len() as u64, "replica");
         self.screen.say(&format!("stopping {replicas}; Ctrl-C again stops at once"));
         // Before the first replica stops, which is no failure.
-        self.control = None;
-        self.metrics = None;
+        self.controls.clear();
+        self.metrics.clear();
         let (inbox, screen) = (&self.inbox, &mut self.screen);
         let told = |wait| match inbox.recv_timeout(wait) {
             Ok(Event::Stop(signal)) => Some(signal),

@@ -25,6 +25,8 @@ mod backup;
 mod db;
 #[path = "up/failover.rs"]
 mod failover;
+#[path = "up/groups.rs"]
+mod groups;
 #[path = "support/logged.rs"]
 mod logged;
 #[path = "up/ncl.rs"]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::commands::Commands;
 use crate::commands::tests::support::FixedHost;
+use crate::stream::Stream;
 use bytes::Bytes;
 use mio::net::TcpStream;
 use std::io::{Read, Write};
@@ -16,7 +17,15 @@ fn client(sum: &Rc<Cell<usize>>) -> (Client, std::net::TcpStream) {
     stream.set_nonblocking(true).unwrap();
     let session = Commands::new(1).connect(String::new(), String::new(), &FixedHost);
     let sums = Sums { unread: sum.clone(), ..Sums::default() };
-    (Client::new(Stream::Plain(TcpStream::from_std(stream)), session, 1, &sums), other)
+    (
+        Client::new(
+            ClientEnd::Stream(Stream::Plain(TcpStream::from_std(stream))),
+            session,
+            1,
+            &sums,
+        ),
+        other,
+    )
 }
 
 fn long() -> Reply {

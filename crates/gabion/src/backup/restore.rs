@@ -100,6 +100,8 @@ fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> R
         )));
     }
     let settings = Settings {
+        groups: 1,
+        place: 0,
         group: group.group,
         replicas,
         members_min,
@@ -146,10 +148,10 @@ fn make(
     let group = settings.group();
     let total = manifest.file_bytes() * u64::from(settings.replicas);
     let (mut progress, mut done) = (Progress::new(), 0);
-    cluster::create_by(data, settings, |number| {
+    cluster::create_by(data, settings, |dir, _, number| {
         let member =
             origin.founder(group.clone(), settings.members_min as u8, ReplicaId(number))?;
-        let dir = cluster::replica_dir(data, number);
+        let dir = cluster::replica_dir(dir, number);
         let mut step = |bytes| {
             done += bytes;
             progress.bar(done, total, &format!("replica {number}"));

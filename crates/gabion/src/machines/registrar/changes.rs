@@ -395,6 +395,8 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
     }
     let wanted = FixedOptions {
         replicas: Some(count),
+        // A group on nodes has all keys.
+        groups: None,
         min_replicas: min.map(|min| u32::try_from(min).unwrap_or(u32::MAX)),
         pool_size: nodes.iter().map(|node| node.pool_size).min(),
         compaction: None,
