@@ -43,7 +43,8 @@ const FORMAT: u64 = 2;
 pub(crate) const PORTS_ABOVE: u16 = PORT_TARGET + 15;
 /// The first port of a group lies so far above that of the group before.
 pub(crate) const PORTS_OF_GROUP: u16 = 400;
-/// The first group's replicas as nodes of a cluster: at their other ports they answer for all groups.
+/// The first group's replicas as nodes of a cluster: at their other ports they answer for all
+/// groups.
 const PORT_NODE: u16 = 50;
 const PORT_PEER: u16 = 100;
 const PORT_TARGET: u16 = 200;

@@ -89,7 +89,8 @@ impl Commands {
             (b"links", []) => Reply::Array(Vec::new()),
             (b"help", []) => subcommands::help(Id::Cluster),
             (name, _) => Reply::error_from(format!(
-                "ERR CLUSTER {} is not supported: slots and members are chosen when the data is made",
+                "ERR CLUSTER {} is not supported: slots and members are chosen when the data is \
+                 made",
                 String::from_utf8_lossy(name).to_ascii_uppercase()
             )),
         }

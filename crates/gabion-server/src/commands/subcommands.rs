@@ -136,7 +136,8 @@ subcommands! {
     Cluster "cluster|help" 2 ["loading" "stale"] (0 0 0) "5.0.0" "" "Print this help.";
     Cluster "cluster|info" 2 ["stale"] (0 0 0) "3.0.0" "" "Numbers of slots and nodes.";
     Cluster "cluster|keyslot" 3 ["stale"] (0 0 0) "3.0.0" "<key>" "The slot of a key.";
-    Cluster "cluster|links" 2 ["stale"] (0 0 0) "7.0.0" "" "None: nodes of several groups have no links.";
+    Cluster "cluster|links" 2 ["stale"] (0 0 0) "7.0.0" ""
+        "None: nodes of several groups have no links.";
     Cluster "cluster|meet" -4 ["admin" "stale"] (0 0 0) "3.0.0" "<ip> <port> [<bus port>]" "Refused.";
     Cluster "cluster|myid" 2 ["stale"] (0 0 0) "3.0.0" "" "The name of this node.";
     Cluster "cluster|myshardid" 2 ["stale"] (0 0 0) "7.2.0" "" "The name of its group.";
@@ -147,7 +148,8 @@ subcommands! {
     Cluster "cluster|saveconfig" 2 ["admin" "stale"] (0 0 0) "3.0.0" "" "Refused.";
     Cluster "cluster|set-config-epoch" 3 ["admin" "stale"] (0 0 0) "3.0.0" "<epoch>" "Refused.";
     Cluster "cluster|setslot" -4 ["admin" "stale"] (0 0 0) "3.0.0" "<slot> <state> [<node>]" "Refused.";
-    Cluster "cluster|shards" 2 ["loading" "stale"] (0 0 0) "7.0.0" "" "Groups with their slots and nodes.";
+    Cluster "cluster|shards" 2 ["loading" "stale"] (0 0 0) "7.0.0" ""
+        "Groups with their slots and nodes.";
     Cluster "cluster|slaves" 3 ["admin" "stale"] (0 0 0) "3.0.0" "<node>" "Refused.";
     Cluster "cluster|slots" 2 ["loading" "stale"] (0 0 0) "3.0.0" "" "Slots with their nodes.";
 

@@ -429,9 +429,11 @@ table! {
         "What is known of this and other connections."
         "All but PAUSE (clients of other nodes would go on), TRACKING ON and CACHING. KILL and LIST are about this node's connections. Names are at most 1,024 bytes.";
     ClusterMode "asking" 1 Local ["fast"] (0 0 0) "3.0.0" "connection"
-        "Is for clusters." "With several groups `OK`, and nothing changes. With one: cluster support is disabled.";
+        "Is for clusters."
+        "With several groups `OK`, and nothing changes. With one: cluster support is disabled.";
     ClusterMode "readonly" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
-        "Is for clusters." "As ASKING. Every node takes reads and writes, and reads are never stale.";
+        "Is for clusters."
+        "As ASKING. Every node takes reads and writes, and reads are never stale.";
     ClusterMode "readwrite" 1 Local ["loading" "stale" "fast"] (0 0 0) "3.0.0" "connection"
         "Is for clusters." "As ASKING.";
     Select "select" 2 Local ["loading" "stale" "fast"] (0 0 0) "1.0.0" "connection"
@@ -459,7 +461,9 @@ table! {
         "Answers operators about this replica, as JSON."
         "Gabion's own: GABION STATUS, FILES, SCRUB [number...], DIGEST [position], BACKUP … or TIME [ADOPT]; see below.";
     Command "command" -1 Local ["loading" "stale"] (0 0 0) "2.8.13" "server"
-        "Describes commands." "COUNT, INFO, DOCS (without arguments), LIST, GETKEYS, GETKEYSANDFLAGS, HELP. Tips are those on groups of a cluster.";
+        "Describes commands."
+        "COUNT, INFO, DOCS (without arguments), LIST, GETKEYS, GETKEYSANDFLAGS, HELP. Tips are \
+         those on groups of a cluster.";
     Role "role" 1 Local ["noscript" "loading" "stale" "fast"] (0 0 0) "2.8.12" "server"
         "Returns what the node is in its group." "Positions are those of the log. Roles: see below.";
     Slowlog "slowlog" -2 Local [] (0 0 0) "2.2.12" "server"
@@ -470,7 +474,8 @@ table! {
          HELP: Redis 7's rules, see `security.md`. LOAD and SAVE take `--aclfile`.";
     Cluster "cluster" -2 Local [] (0 0 0) "3.0.0" "server"
         "Describes the cluster of several groups."
-        "SLOTS, SHARDS, NODES, INFO, MYID, MYSHARDID, KEYSLOT, LINKS, HELP, see below; others are refused. With one group in Redis's words: cluster support is disabled.";
+        "SLOTS, SHARDS, NODES, INFO, MYID, MYSHARDID, KEYSLOT, LINKS, HELP, see below; others are \
+         refused. With one group in Redis's words: cluster support is disabled.";
     Latency "latency" -2 Local [] (0 0 0) "2.8.13" "server"
         "Describes latencies." "DOCTOR, HISTORY, LATEST, RESET, HELP. There are no samples: SLOWLOG and INFO commandstats have times.";
     Module "module" -2 Local [] (0 0 0) "4.0.0" "server"
