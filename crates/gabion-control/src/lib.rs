@@ -13,6 +13,7 @@
 //! - [`Controller`]: the machine; its text is the protocol. [`Command`]: an operator's wish.
 //! - [`Report`], [`Output`]: everything that it hears and says; [`wire`]: the same in bytes.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
+//! - [`users`]: the users of a cluster, and who changes them.
 //! - [`store`]: where, and the contract of every store; [`store_wire`]: for other processes.
 //!
 //! The data path needs no controller: members go on in their view while it is away.
@@ -36,6 +37,7 @@ pub mod store;
 pub mod store_wire;
 #[cfg(test)]
 mod tests;
+pub mod users;
 mod vitals;
 pub mod wire;
 

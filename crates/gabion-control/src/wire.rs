@@ -11,6 +11,11 @@
 //!      2  Report   epoch | u64 group | u64 founded | u8 filled | u8 probe | u8 whole | u8 zero
 //!                  | u64 ms of the probe | member, as a view of it alone | view
 //!                  | u16 members unheard, u32 each | filling | vitals           the replica
+//!      5  Users         record of users, prefixed                                   both
+//!      6  UsersKnown    u64 version | u32 sum: the stamp of the replica's record    the replica
+//!      7  ChangeUsers   change of users                                             the replica
+//!      8  UsersChanged  u64 number | u8 0: stored, 1: conflict, 2: refused
+//!                       | u64 version | prefixed text                               the controller
 //!
 //!   epoch: number u64, id u64    view, member: u32 length (0: none), then gabion_replication::view
 //!   filling: u8 0: none, or its step from 1 | u64 bytes | u64 of these done | u64 bytes a second
@@ -20,11 +25,18 @@
 //! Ask is for a fail-over: to a member, or to the next one. Its number is the replica's, and the
 //! answer's: whether the controller carries it out.
 //!
+//! Users are those of [`crate::users`], the same in every group. A replica says which record it has
+//! once a second. The controller tells it another one, and it answers an older one with its own.
+//!
 //! A replica reports every [`Patience::report_ms`](crate::Patience::report_ms) on each connection,
 //! and at once when its view or its term has changed.
 
 use crate::frame::Frame;
 use crate::record::cut;
+use crate::users::{
+    ChangeOutcome, EDITS_MAX, RECORD_LEN_MAX, Stamp, UserChange, UserRecord, put_change,
+    read_change,
+};
 use crate::vitals::{put_vitals, read_vitals};
 use crate::{Epoch, Filling, FillingStep, Probe, Report};
 use alloc::format;
@@ -36,9 +48,9 @@ use gabion_replication::{GroupView, Member};
 
 /// The number under which a controller connects. No member has it.
 pub const CONTROLLER: ReplicaId = ReplicaId(u32::MAX);
-/// Longest message in bytes, its length aside: two views of the most members with the longest
-/// addresses.
-pub const MESSAGE_LEN_MAX: usize = 64 * 1024;
+/// Longest message in bytes, its length aside: a change between two longest records of users.
+pub const MESSAGE_LEN_MAX: usize = 1024 * 1024;
+const _: () = assert!(MESSAGE_LEN_MAX > 2 * RECORD_LEN_MAX + 16 * EDITS_MAX);
 
 const WHAT: &str = "message of a controller";
 const FRAME: Frame = Frame { what: WHAT, version: 3, head_len: HEAD_LEN, len_max: MESSAGE_LEN_MAX };
@@ -46,6 +58,10 @@ const KIND_TELL: u8 = 1;
 const KIND_REPORT: u8 = 2;
 const KIND_ASK: u8 = 3;
 const KIND_ANSWER: u8 = 4;
+const KIND_USERS: u8 = 5;
+const KIND_USERS_KNOWN: u8 = 6;
+const KIND_CHANGE_USERS: u8 = 7;
+const KIND_USERS_CHANGED: u8 = 8;
 /// Longest text of an answer in bytes; a longer one is cut.
 const TEXT_LEN_MAX: usize = 512;
 const HEAD_LEN: usize = 4;
@@ -77,6 +93,19 @@ pub enum ControlMessage {
         /// Why not, in a sentence, if it does not.
         refused: Option<String>,
     },
+    /// The users, as the sender knows them.
+    Users(UserRecord),
+    /// The record of users that a replica has.
+    UsersKnown(Stamp),
+    /// A client of the replica changes users.
+    ChangeUsers(UserChange),
+    /// The outcome of a change.
+    UsersChanged {
+        /// The change's.
+        number: u64,
+        /// The outcome.
+        outcome: ChangeOutcome,
+    },
 }
 
 impl ControlMessage {
@@ -106,6 +135,23 @@ impl ControlMessage {
                 let text = refused.as_deref().unwrap_or_default();
                 out.put_prefixed(cut(text, TEXT_LEN_MAX).as_bytes());
             }
+            Self::Users(record) => {
+                out.put_u16(u16::from(KIND_USERS));
+                out.put_prefixed(&record.encode());
+            }
+            Self::UsersKnown(Stamp { version, sum }) => {
+                out.put_u16(u16::from(KIND_USERS_KNOWN));
+                out.put_u64(*version);
+                out.put_u32(*sum);
+            }
+            Self::ChangeUsers(change) => {
+                out.put_u16(u16::from(KIND_CHANGE_USERS));
+                put_change(&mut out, change);
+            }
+            Self::UsersChanged { number, outcome } => {
+                out.put_u16(u16::from(KIND_USERS_CHANGED));
+                put_outcome(&mut out, *number, outcome);
+            }
         }
         Frame::end(out)
     }
@@ -132,9 +178,15 @@ impl ControlMessage {
             }
             [KIND_ANSWER, 0] => {
                 let (number, is_refused) = (r.u64()?, r.u8()? != 0);
-                let text = core::str::from_utf8(r.prefixed(TEXT_LEN_MAX)?)
-                    .map_err(|_| Error::corruption(format!("{WHAT}: a text is not UTF-8")))?;
+                let text = read_text(&mut r)?;
                 Self::Answer { number, refused: is_refused.then(|| text.to_string()) }
+            }
+            [KIND_USERS, 0] => Self::Users(UserRecord::decode(r.prefixed(RECORD_LEN_MAX)?)?),
+            [KIND_USERS_KNOWN, 0] => Self::UsersKnown(Stamp { version: r.u64()?, sum: r.u32()? }),
+            [KIND_CHANGE_USERS, 0] => Self::ChangeUsers(read_change(&mut r)?),
+            [KIND_USERS_CHANGED, 0] => {
+                let (number, outcome) = read_outcome(&mut r)?;
+                Self::UsersChanged { number, outcome }
             }
             kind => {
                 return Err(Error::unsupported(format!(
@@ -146,6 +198,35 @@ impl ControlMessage {
         r.finish()?;
         Ok(Some((message, len)))
     }
+}
+
+fn read_text<'a>(r: &mut Reader<'a>) -> Result<&'a str> {
+    core::str::from_utf8(r.prefixed(TEXT_LEN_MAX)?)
+        .map_err(|_| Error::corruption(format!("{WHAT}: a text is not UTF-8")))
+}
+
+fn put_outcome(out: &mut Vec<u8>, number: u64, outcome: &ChangeOutcome) {
+    let (kind, version, text) = match outcome {
+        ChangeOutcome::Stored(version) => (0, *version, ""),
+        ChangeOutcome::Conflict => (1, 0, ""),
+        ChangeOutcome::Refused(text) => (2, 0, text.as_str()),
+    };
+    out.put_u64(number);
+    out.put_u8(kind);
+    out.put_u64(version);
+    out.put_prefixed(cut(text, TEXT_LEN_MAX).as_bytes());
+}
+
+fn read_outcome(r: &mut Reader<'_>) -> Result<(u64, ChangeOutcome)> {
+    let (number, kind, version) = (r.u64()?, r.u8()?, r.u64()?);
+    let text = read_text(r)?;
+    let outcome = match kind {
+        0 => ChangeOutcome::Stored(version),
+        1 => ChangeOutcome::Conflict,
+        2 => ChangeOutcome::Refused(text.to_string()),
+        _ => return Err(Error::corruption(format!("{WHAT}: outcome {kind} is unknown"))),
+    };
+    Ok((number, outcome))
 }
 
 fn put_epoch(out: &mut Vec<u8>, epoch: Epoch) {
@@ -278,6 +359,7 @@ mod tests {
     use super::*;
     use crate::Vitals;
     use crate::frame::{CRC_LEN, LEN_LEN};
+    use crate::users::Edit;
     use gabion_base::crc;
     use proptest::prelude::*;
 
@@ -307,6 +389,25 @@ mod tests {
         }
     }
 
+    fn of_users() -> Vec<ControlMessage> {
+        let edit = |name: &str, expected: Option<&str>, rules: Option<&str>| Edit {
+            name: name.into(),
+            expected: expected.map(Into::into),
+            rules: rules.map(Into::into),
+        };
+        let edits = alloc::vec![edit("u", None, Some("on")), edit("v", Some("off"), None)];
+        let record = UserRecord::default().changed(&edits[..1]).unwrap().unwrap();
+        let refused = ChangeOutcome::Refused("too long".to_string());
+        let outcomes = [ChangeOutcome::Stored(3), ChangeOutcome::Conflict, refused];
+        let mut all = alloc::vec![
+            ControlMessage::UsersKnown(record.stamp()),
+            ControlMessage::Users(record),
+            ControlMessage::ChangeUsers(UserChange { number: 5, edits }),
+        ];
+        all.extend(outcomes.map(|outcome| ControlMessage::UsersChanged { number: 5, outcome }));
+        all
+    }
+
     fn all() -> Vec<ControlMessage> {
         let mut all = alloc::vec![
             ControlMessage::Tell { epoch: Epoch { number: 1, id: 2 }, view: view() },
@@ -319,6 +420,7 @@ mod tests {
         for refused in [None, Some("replica 2 is not well".to_string())] {
             all.push(ControlMessage::Answer { number: 7, refused });
         }
+        all.extend(of_users());
         for step in FillingStep::ALL {
             let filling = Some(Filling { step, bytes: 9 << 30, bytes_done: 1, bytes_per_s: 7 });
             all.push(ControlMessage::Report(Report { filling, ..report() }));
@@ -391,9 +493,9 @@ mod tests {
     proptest! {
         /// Bytes with a right checksum and nonsense within are an error or a message, no panic.
         #[test]
-        fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..6) {
+        fn nonsense_is_refused(body in prop::collection::vec(any::<u8>(), 0..200), kind in 1u8..10) {
             let mut bytes = ((HEAD_LEN + body.len() + CRC_LEN) as u32).to_le_bytes().to_vec();
-            bytes.extend([2, 0, kind, 0]);
+            bytes.extend([3, 0, kind, 0]);
             bytes.extend(body);
             bytes.extend(crc::crc32c(&bytes).to_le_bytes());
             let _ = ControlMessage::decode(&bytes);

@@ -43,6 +43,8 @@ pub(crate) enum Question {
     FailOver(FailOver),
     /// A part of a backup.
     Backup(Ask),
+    /// The controller's users change, by this request.
+    ChangeUsers(Vec<Bytes>),
 }
 
 /// The question in the words of a `GABION` command, or of FAILOVER.
@@ -52,6 +54,11 @@ pub(crate) enum Question {
 pub(crate) fn question(words: &[Bytes]) -> Result<Question, Reply> {
     if words.first().is_some_and(|word| word.eq_ignore_ascii_case(b"failover")) {
         return FailOver::of(words).map(Question::FailOver);
+    }
+    let changes =
+        |word: &Bytes| [&b"acl"[..], b"config"].iter().any(|it| word.eq_ignore_ascii_case(it));
+    if words.first().is_some_and(changes) {
+        return Ok(Question::ChangeUsers(words.to_vec()));
     }
     let is = |name: &str| words.get(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
     match words.len() {

@@ -91,8 +91,12 @@ pub struct SecurityConfig {
     /// A second door for clients, where all is encrypted. None unless it is asked for.
     pub tls: Option<TlsDoor>,
     /// File of users, in the format of Redis's. Looked at once a second: what another process has
-    /// written there counts here. None: users are of this process alone, until it ends.
+    /// written there counts here. None: those of the controller, or of this process alone.
     pub aclfile: Option<PathBuf>,
+    /// File in which this replica keeps the users that the controller tells; nothing of `aclfile`
+    /// then. It is read at the start, so that a replica without a controller knows its users.
+    /// None: no controller keeps users.
+    pub users_kept: Option<PathBuf>,
     /// File with the password of the user `default`, a last line feed aside. None: that of
     /// `aclfile`, or none is wanted.
     pub requirepass_file: Option<PathBuf>,
@@ -107,9 +111,10 @@ pub struct SecurityConfig {
 impl SecurityConfig {
     /// The users that there are at the start.
     pub(crate) fn users(&self) -> Result<Users> {
-        let users = match &self.aclfile {
-            Some(path) => Users::of_file(path)?,
-            None => Users::open(),
+        let users = match (&self.aclfile, &self.users_kept) {
+            (Some(path), _) => Users::of_file(path)?,
+            (None, Some(path)) => Users::of_controller(crate::users::read(path)?),
+            (None, None) => Users::open(),
         };
         let users = users.with_operator(self.operator.as_deref());
         let Some(path) = &self.requirepass_file else { return Ok(users) };

@@ -267,6 +267,7 @@ impl Service {
             due_ms: 0,
             epoch: Epoch::default(),
         });
+        self.greet_with_users();
         // Bytes that came with the preamble give no further event.
         self.read_control(place);
     }
@@ -290,7 +291,16 @@ impl Service {
                 Ok(Some(ControlMessage::Answer { number, refused })) => {
                     self.take_answer(number, refused);
                 }
-                Ok(Some(ControlMessage::Report(_) | ControlMessage::Ask { .. })) => {
+                Ok(Some(ControlMessage::Users(record))) => self.take_users(place, record),
+                Ok(Some(ControlMessage::UsersChanged { number, outcome })) => {
+                    self.take_users_changed(number, outcome);
+                }
+                Ok(Some(
+                    ControlMessage::Report(_)
+                    | ControlMessage::Ask { .. }
+                    | ControlMessage::UsersKnown(_)
+                    | ControlMessage::ChangeUsers(_),
+                )) => {
                     self.end_control(place, "a controller sends no reports and asks nothing");
                 }
                 Ok(None) => return,
@@ -324,17 +334,34 @@ impl Service {
     /// Asks the controller, the last one of several, for a fail-over. Returns false where none is
     /// connected.
     pub(crate) fn ask_control(&mut self, number: u64, to: Option<ReplicaId>) -> bool {
+        let Some(place) = self.newest_control() else { return false };
+        self.send_control(place, &ControlMessage::Ask { number, to });
+        true
+    }
+
+    /// The connection of the last one of several controllers.
+    pub(crate) fn newest_control(&self) -> Option<usize> {
         let places = (0..CONTROLS_MAX).filter(|place| self.control.links[*place].is_some());
         let epoch = |place: &usize| self.control.links[*place].as_ref().map(|link| link.epoch);
-        let Some(place) = places.max_by_key(epoch) else { return false };
-        let Some(link) = &mut self.control.links[place] else { return false };
+        places.max_by_key(epoch)
+    }
+
+    /// Connections over which all was sent.
+    pub(crate) fn idle_controls(&self) -> impl Iterator<Item = usize> + use<> {
+        let is_idle = |link: &Option<Link>| link.as_ref().is_some_and(Link::is_sent);
+        let idle: [bool; CONTROLS_MAX] = std::array::from_fn(|at| is_idle(&self.control.links[at]));
+        (0..CONTROLS_MAX).filter(move |place| idle[*place])
+    }
+
+    /// Sends a message behind what is being sent.
+    pub(crate) fn send_control(&mut self, place: usize, message: &ControlMessage) {
+        let Some(link) = &mut self.control.links[place] else { return };
         link.out.0.drain(..link.out.1);
         link.out.1 = 0;
-        link.out.0.extend(ControlMessage::Ask { number, to }.encode());
+        link.out.0.extend(message.encode());
         if let Err(error) = link.flush() {
             self.end_control(place, &error.to_string());
         }
-        true
     }
 
     /// The replica is closed, to be opened again: controllers are told at once.

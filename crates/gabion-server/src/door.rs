@@ -722,6 +722,13 @@ impl Service {
                 None => return,
                 Some(reply) => reply,
             },
+            Ok(Question::ChangeUsers(words)) => {
+                let asker = client.serial;
+                match self.begin_user_change(words, asker, || origin(client)) {
+                    Ok(()) => return,
+                    Err(error) => error,
+                }
+            }
             Ok(Question::Digest) => {
                 let (view, end) = self.replica.node.borrow_mut().digest_point();
                 let tables = self.replica.store.tables().clone();

@@ -79,6 +79,7 @@ mod store;
 mod stream;
 mod tls;
 mod trust;
+mod users;
 mod vitals;
 mod waits;
 mod warm;
@@ -97,6 +98,7 @@ pub use spread::SpreadConfig;
 pub use start::{run, run_all};
 pub use status::memory_json;
 pub use trust::{MembersTls, NodeNames};
+pub use users::keep as keep_users;
 
 #[cfg(test)]
 mod tests {

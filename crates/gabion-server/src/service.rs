@@ -35,6 +35,7 @@ use crate::shipping::ShipCommand;
 use crate::spread::{Exchange, Far, SpreadConfig};
 use crate::tls::Tls;
 use crate::trust::MembersTls;
+use crate::users::UserChanges;
 use crate::waits::Waiter;
 use crate::warm::WarmCommand;
 use bytes::{Bytes, BytesMut};
@@ -173,6 +174,8 @@ pub(crate) struct Service {
     pub(crate) waits: Vec<Waiter>,
     /// Connections that wait for the controller's word.
     pub(crate) asked: AskedList,
+    /// Changes of users under way.
+    pub(crate) user_changes: UserChanges,
     pub(crate) scratch: Vec<u8>,
     pub(crate) shared_input: BytesMut,
     pub(crate) encoded: Vec<u8>,
@@ -261,6 +264,7 @@ impl Service {
         self.tick_marks();
         self.tick_backups();
         self.tick_asked();
+        self.tick_users();
         self.tick_waits();
         self.show_group();
         self.note_log_end();

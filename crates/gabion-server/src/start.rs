@@ -25,6 +25,7 @@ use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
 use crate::spread::Exchange;
 use crate::tls::Tls;
+use crate::users::UserChanges;
 use crate::{ExitReason, PeerAddress, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
@@ -195,6 +196,7 @@ fn open_service(
     check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
     config.security.check_doors(config.resp, &users)?;
+    let user_changes = UserChanges::start(config.security.users_kept.as_deref())?;
     let resp = listen_to_clients(config.resp)?;
     let group_door = open_group_door(&config, &users)?;
     let tls = config.security.tls.as_ref().map(Tls::open).transpose()?;
@@ -287,6 +289,7 @@ fn open_service(
         backups: Moments::default(),
         waits: Vec::new(),
         asked: AskedList::default(),
+        user_changes,
         scratch: scratch(),
         shared_input: BytesMut::new(),
         encoded: Vec::new(),

@@ -27,6 +27,7 @@ use driver::{Driver, Setup, Watched};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::record::Event;
 use gabion_control::store::{Store, Version};
+use gabion_control::users::{USERS, UserRecord};
 use gabion_control::{Epoch, GroupRecord, GroupStatus, Patience, ReplicaStatus, Verdict};
 use gabion_replication::{GroupView, LogKind};
 use gabion_server::metrics::Door;
@@ -73,6 +74,24 @@ impl Opened {
         let view = self.record.1.newest();
         let left = view.full().filter(|member| !missing.contains(&member.replica.get())).count();
         left >= usize::from(view.members_min)
+    }
+
+    /// Lets a replica that knows no users yet have those of the store, before it starts: else
+    /// strangers would be turned away until it is connected.
+    ///
+    /// # Errors
+    /// Of the store; I/O.
+    pub(crate) fn keep_users(&mut self, dir: &Path) -> Result<()> {
+        let path = users_path(dir);
+        if path.exists() {
+            return Ok(());
+        }
+        // A damaged record is replaced by what other replicas have.
+        let found = self.store.get(USERS)?.map(|found| UserRecord::decode(&found.value));
+        match found.unwrap_or_else(|| Ok(UserRecord::default())) {
+            Ok(record) => gabion_server::keep_users(&path, &record),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Starts the controller. `heard` gets each event as it comes.
@@ -153,6 +172,11 @@ pub(crate) fn is_enough_without(status: &GroupStatus, number: u32) -> bool {
     };
     let left = status.replicas.iter().filter(is_well).count();
     left >= usize::from(status.view.members_min)
+}
+
+/// The file in which a replica keeps the users that the controller tells.
+pub(crate) fn users_path(dir: &Path) -> PathBuf {
+    dir.join(USERS)
 }
 
 /// The record of a group whose members have only their founding view.

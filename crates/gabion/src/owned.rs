@@ -7,6 +7,7 @@
 //! | `lock` | its words, or a number alone (earlier versions) |
 //! | `unfinished` | its words |
 //! | `replica-N/log`, `log.old` | its first line, or a line that each start writes |
+//! | `replica-N/users`, `users.new` | the magic of a record of users |
 //! | `control/socket` | being a socket on which nobody listens |
 //! | `replica-N/pool`, `control/pool` and the like | their own marks: `gabion_host::replica` |
 //!
@@ -153,6 +154,11 @@ pub(crate) fn remove_replica_dir(dir: &Path) -> Result<()> {
     remove_replica(dir)?;
     for name in ["log", "log.old"] {
         remove_ours(&dir.join(name), is_log)?;
+    }
+    // One that was begun may be empty yet.
+    let is_users = |bytes: &[u8]| bytes.is_empty() || bytes.starts_with(b"GUSR");
+    for name in ["users", "users.new"] {
+        remove_ours(&dir.join(name), is_users)?;
     }
     // If it is not empty, or a link, the owner is told.
     let _ = std::fs::remove_dir(dir);

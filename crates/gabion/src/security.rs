@@ -72,7 +72,8 @@ pub(crate) struct SecurityOptions {
     #[arg(long, value_name = "WHETHER", requires = "tls_port")]
     pub(crate) tls_auth_clients: Option<ClientCertificates>,
     /// File of users in the format of Redis's, one for all replicas: read at the start, when it
-    /// changes and by ACL LOAD, written by ACL SAVE [default: users are of each replica's process]
+    /// changes and by ACL LOAD, written by ACL SAVE [default: the controller keeps
+    /// users]
     #[arg(long, value_name = "FILE")]
     pub(crate) aclfile: Option<PathBuf>,
     /// File with the password of the user `default` [default: none, unless the file of users says
@@ -106,6 +107,7 @@ impl SecurityOptions {
         let config = SecurityConfig {
             tls: None,
             aclfile: self.aclfile.clone(),
+            users_kept: None,
             requirepass_file: self.requirepass_file.clone(),
             operator: std::env::var(OPERATOR_OF).ok(),
             members: None,

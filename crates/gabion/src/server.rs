@@ -1,6 +1,7 @@
 //! `gabion server`: one replica, as a child of `gabion up` or of `gabion node`.
 
 use crate::cluster::{self, Doors, Settings, replica_dir};
+use crate::control;
 use crate::machines::DoorAddresses;
 use crate::machines::hosted::{self, Told};
 use crate::options::ServerOptions;
@@ -34,7 +35,11 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
 /// Configuration of the replica of a group, by its place among several.
 fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Result<ServerConfig> {
     let process = &options.process;
+    let data = replica_dir(dir, options.replica);
     let mut security = security(options)?;
+    if told.is_controlled && security.aclfile.is_none() {
+        security.users_kept = Some(control::users_path(&data));
+    }
     if place > 0 {
         // The first one's is for all groups.
         security.tls = None;
@@ -43,7 +48,7 @@ fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Res
     Ok(ServerConfig {
         group: told.settings.group,
         replica: ReplicaId(options.replica),
-        data: replica_dir(dir, options.replica),
+        data,
         spread: spread_of(&told.settings, options.replica),
         resp: told.listen.clients,
         peer_listen: told.listen.members,
@@ -104,7 +109,9 @@ fn told_of(options: &ServerOptions, settings: Settings) -> Told {
     let (clients, members, targets) = (doors.resp, doors.peer, doors.target);
     let listen = DoorAddresses { clients, members, targets };
     let first_port = settings.port;
-    Told { settings, listen, first_port, home: Home::default(), peers }
+    // Of several groups each has a controller of its own, and the process has users once.
+    let is_controlled = settings.has_controller() && settings.groups == 1;
+    Told { settings, is_controlled, listen, first_port, home: Home::default(), peers }
 }
 
 /// Ends this process when its starter ends, however that happens.

@@ -190,7 +190,7 @@ fn begin_control(
         settings.nodes().try_for_each(|number| cluster::check_replica(data, number))?;
         return Ok(None);
     }
-    let opened = Opened::open(data, settings, |line| screen.say(line))?;
+    let mut opened = Opened::open(data, settings, |line| screen.say(line))?;
     let missing: Vec<u32> =
         settings.nodes().filter(|number| cluster::is_missing(data, *number)).collect();
     let may_be_made = opened.is_enough_without(&missing);
@@ -200,6 +200,7 @@ fn begin_control(
             cluster::make_empty(data, settings, number)?;
         }
         cluster::check_replica(data, number)?;
+        opened.keep_users(&cluster::replica_dir(data, number))?;
     }
     let patience = Patience { replace_ms: options.replace_after, ..Patience::default() };
     let events = events.clone();

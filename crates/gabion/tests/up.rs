@@ -43,6 +43,8 @@ mod start;
 mod stores;
 #[path = "../../gabion-server/tests/support/unprivileged.rs"]
 mod unprivileged;
+#[path = "up/users.rs"]
+mod users;
 #[path = "up/verify.rs"]
 mod verify;
 

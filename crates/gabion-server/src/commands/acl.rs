@@ -24,9 +24,11 @@ use super::work::Call;
 use super::{Commands, Host, errors, subcommands};
 use bytes::Bytes;
 use gabion_base::number::parse_u64;
+use gabion_control::users::{EDITS_MAX, Edit, UserRecord};
 use gabion_resp::{Reply, Request};
 use log::Context;
 use rules::Denied;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use users::{DEFAULT, User};
 
@@ -116,6 +118,20 @@ fn is_in(entry: Entry, category: &str) -> bool {
 pub(crate) fn category(name: &[u8]) -> Option<&'static str> {
     CATEGORIES.into_iter().find(|category| category.as_bytes() == name)
 }
+
+const NO_REMOVAL: Reply = Reply::error("ERR The 'default' user cannot be removed");
+const IN_TRANSACTION: Reply = Reply::error(
+    "ERR users are kept by the controller: they are changed outside of transactions and scripts",
+);
+const REQUIRED: Reply = Reply::error(
+    "ERR CONFIG SET failed (possibly related to argument 'requirepass') - the replica was started \
+     with --requirepass-file, which counts",
+);
+const NOT_ALONE: Reply = Reply::error(
+    "ERR CONFIG SET failed (possibly related to argument 'requirepass') - the controller keeps it: \
+     set it alone",
+);
+const TOO_MANY: Reply = Reply::error("ERR at most 1000 users are removed at once");
 
 impl Commands {
     /// Whether the user of a connection may send a request. It is asked of those alone who may not
@@ -258,35 +274,91 @@ impl Commands {
     }
 
     fn set_user(&self, name: &Bytes, rules: &[Bytes]) -> Reply {
-        if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
-            return Reply::error("ERR Usernames can't contain spaces or null characters");
+        if self.users.are_shared() {
+            return IN_TRANSACTION;
         }
-        let joined = users::join_selectors(rules);
-        let set = match joined {
-            Ok(rules) => self.users.set(name, &rules),
-            Err(_) => {
-                let error = "ERR Unmatched parenthesis in acl selector starting at";
-                let open = rules.iter().find(|rule| rule.starts_with(b"("));
-                let shown = errors::shown(open.map_or(b"", |rule| rule)).into_owned();
-                return Reply::error_from(format!("{error} '{shown}'."));
-            }
-        };
-        match set {
-            Ok(()) => Reply::OK,
-            Err((rule, why)) => Reply::error_from(format!(
-                "ERR Error in ACL SETUSER modifier '{}': {why}",
-                errors::shown(&rule)
-            )),
-        }
+        let set = rules_of(name, rules).and_then(|rules| {
+            self.users.set(name, &rules).map_err(|(rule, why)| wrong_rule(&rule, why))
+        });
+        set.map_or_else(|error| error, |()| Reply::OK)
     }
 
     fn delete_users(&self, client: &Client, names: &[Bytes]) -> Reply {
+        if self.users.are_shared() {
+            return IN_TRANSACTION;
+        }
         if names.iter().any(|name| name == DEFAULT) {
-            return Reply::error("ERR The 'default' user cannot be removed");
+            return NO_REMOVAL;
         }
         let gone: Vec<_> = names.iter().filter_map(|name| self.users.remove(name)).collect();
         self.end_connections_of(&gone, Some(client));
         Reply::Integer(gone.len() as i64)
+    }
+
+    /// Whether a request changes users that the controller keeps.
+    pub(crate) fn is_for_controller(&self, args: &[Bytes]) -> bool {
+        self.users.are_shared() && wishes(args)
+    }
+
+    /// The change that a request wishes for, and its reply once it is made.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub(crate) fn edits(&self, args: &[Bytes]) -> Result<(Vec<Edit>, Reply), Reply> {
+        let edit = |name: &Bytes, rules: &[Bytes]| {
+            let edit = self.users.edit(name, rules);
+            let edit = edit.map_err(|(rule, why)| wrong_rule(&rule, why))?;
+            Ok((vec![edit], Reply::OK))
+        };
+        match args {
+            [_, sub, name, rules @ ..] if sub.eq_ignore_ascii_case(b"setuser") => {
+                edit(name, &rules_of(name, rules)?)
+            }
+            [_, sub, names @ ..] if sub.eq_ignore_ascii_case(b"deluser") => self.removals(names),
+            [_, _, _, password] => {
+                if self.users.is_required() {
+                    return Err(REQUIRED);
+                }
+                let rule = match password.is_empty() {
+                    true => Bytes::from_static(b"nopass"),
+                    false => [b">", &password[..]].concat().into(),
+                };
+                edit(&Bytes::from_static(DEFAULT), &[Bytes::from_static(b"resetpass"), rule])
+            }
+            _ => Err(NOT_ALONE),
+        }
+    }
+
+    fn removals(&self, names: &[Bytes]) -> Result<(Vec<Edit>, Reply), Reply> {
+        if names.iter().any(|name| name == DEFAULT) {
+            return Err(NO_REMOVAL);
+        }
+        if names.len() > EDITS_MAX {
+            return Err(TOO_MANY);
+        }
+        let record = self.users.record().unwrap_or_default();
+        let names: BTreeSet<&Bytes> = names.iter().collect();
+        let edit = |name: &Bytes| {
+            let expected = Some(record.get(name)?.to_vec());
+            Some(Edit { name: name.to_vec(), expected, rules: None })
+        };
+        let edits: Vec<Edit> = names.into_iter().filter_map(edit).collect();
+        let count = edits.len() as i64;
+        Ok((edits, Reply::Integer(count)))
+    }
+
+    /// Takes users that the controller told, and closes the connections of those that are gone: of
+    /// `askers` after their replies.
+    pub(crate) fn adopt_users(&self, record: UserRecord, askers: &[u64]) {
+        let gone = self.users.adopt(record);
+        let clients = self.clients.borrow();
+        let is_theirs =
+            |client: &&Rc<Client>| gone.iter().any(|user| Rc::ptr_eq(user, &client.user.borrow()));
+        for client in clients.values().filter(is_theirs) {
+            client.is_killed.set(true);
+            let after_replies = askers.contains(&client.id);
+            self.killed.borrow_mut().push(super::clients::Killed { id: client.id, after_replies });
+        }
     }
 
     /// Reads the file of users again, and closes the connections of those that are gone or changed.
@@ -358,6 +430,33 @@ impl Commands {
             Ok(Err(denied)) => Reply::Bulk(Bytes::from(told(&user.name, &denied, true))),
         }
     }
+}
+
+/// Whether a request changes users.
+fn wishes(args: &[Bytes]) -> bool {
+    let is = |at: usize, word: &str| {
+        args.get(at).is_some_and(|it| it.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    let is_option = |at: &usize| is(*at, "requirepass");
+    (is(0, "acl") && args.len() > 2 && (is(1, "setuser") || is(1, "deluser")))
+        || (is(0, "config") && is(1, "set") && (2..args.len()).step_by(2).any(|at| is_option(&at)))
+}
+
+/// The rules of SETUSER, those in parentheses joined.
+fn rules_of(name: &Bytes, rules: &[Bytes]) -> Result<Vec<Bytes>, Reply> {
+    if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+        return Err(Reply::error("ERR Usernames can't contain spaces or null characters"));
+    }
+    users::join_selectors(rules).map_err(|_| {
+        let error = "ERR Unmatched parenthesis in acl selector starting at";
+        let open = rules.iter().find(|rule| rule.starts_with(b"("));
+        let shown = errors::shown(open.map_or(b"", |rule| rule)).into_owned();
+        Reply::error_from(format!("{error} '{shown}'."))
+    })
+}
+
+fn wrong_rule(rule: &[u8], why: &str) -> Reply {
+    Reply::error_from(format!("ERR Error in ACL SETUSER modifier '{}': {why}", errors::shown(rule)))
 }
 
 /// Reason of a denial, in Redis's words. The key is named only to those who ask about it.

@@ -61,10 +61,14 @@ impl Commands {
             let why = "duplicate parameter";
             return Err(super::NotSet::Refused { name: name.clone(), why });
         }
+        let name = Bytes::from_static(PASSWORD.as_bytes());
+        let refused = |why| super::NotSet::Refused { name, why };
+        if password.is_some() && self.users.are_shared() {
+            let why = "the controller keeps it: set it outside of transactions";
+            return Err(refused(why));
+        }
         host.set_options(&pairs)?;
         if let Some(password) = password {
-            let name = Bytes::from_static(PASSWORD.as_bytes());
-            let refused = |why| super::NotSet::Refused { name, why };
             self.users.set_password(&password).map_err(refused)?;
         }
         Ok(())

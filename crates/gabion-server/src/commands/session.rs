@@ -362,6 +362,9 @@ impl Commands {
         match (spec.route, spec.id) {
             (Route::Local, Id::Quit) => Step::Close(Reply::OK),
             (Route::Local, Id::Gabion | Id::Failover) => Step::Ask(call),
+            (Route::Local, Id::Acl | Id::Config) if self.is_for_controller(call.args()) => {
+                Step::Ask(call)
+            }
             (Route::Local, Id::Watch) => self.watch_keys(session, &call),
             (Route::Local, id) => {
                 let reply = self.answer(session, &call, host);

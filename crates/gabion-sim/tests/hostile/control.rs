@@ -4,6 +4,7 @@ use crate::Format;
 use gabion_base::{ConfigNumber, Error, GroupId, ReplicaId, Result, Term, crc};
 use gabion_control::detector::Probe;
 use gabion_control::store_wire::{Answer, Question};
+use gabion_control::users::{ChangeOutcome, Edit, UserChange, UserRecord};
 use gabion_control::wire::ControlMessage;
 use gabion_control::{
     Epoch, Filling, FillingStep, GroupRecord, Lag, Report, Swapped, Version, Versioned, Vitals,
@@ -22,6 +23,14 @@ fn seal(bytes: &mut [u8]) {
     let end = bytes.len() - 4;
     let sum = crc::crc32c(&bytes[..end]);
     bytes[end..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Of what ends with its checksum.
+fn seal_end(bytes: &mut [u8]) {
+    if let Some(end) = bytes.len().checked_sub(4) {
+        let sum = crc::crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+    }
 }
 
 /// A message that is read as the first of what came, if it is all of it.
@@ -62,7 +71,13 @@ pub(crate) fn formats() -> Vec<Format> {
         let (answer, number) = whole(Ok(read), bytes.len())?;
         answer.encode(number)
     });
-    vec![record, messages, questions, answers]
+    let users = Format {
+        repair: Box::new(|bytes| seal_end(bytes)),
+        ..Format::new("record of users", users(), |bytes| {
+            Ok(Some(UserRecord::decode(bytes)?.encode()))
+        })
+    };
+    vec![record, messages, questions, answers, users]
 }
 
 fn view(config: u64) -> GroupView {
@@ -80,6 +95,17 @@ fn records() -> Vec<Vec<u8>> {
     later.leaving = vec![ReplicaId(3), ReplicaId(9)];
     later.note(2_000, "without replica 3 (silent for 400 ms)");
     [first, later].map(|record| record.encode()).to_vec()
+}
+
+fn edits() -> Vec<Edit> {
+    let rules = |text: &str| Some(text.as_bytes().to_vec());
+    let edit = |name: &str, rules| Edit { name: name.into(), expected: None, rules };
+    vec![edit("ann", rules("on ~a:* +@read")), edit("default", rules("off"))]
+}
+
+fn users() -> Vec<Vec<u8>> {
+    let record = UserRecord::default().changed(&edits()).unwrap().unwrap();
+    [UserRecord::default(), record].map(|record| record.encode()).to_vec()
 }
 
 fn messages() -> Vec<Vec<u8>> {
@@ -115,6 +141,11 @@ fn messages() -> Vec<Vec<u8>> {
         ControlMessage::Report(empty),
         ControlMessage::Ask { number: 4, to: Some(ReplicaId(2)) },
         ControlMessage::Answer { number: 4, refused: Some("replica 2 is not well".into()) },
+        ControlMessage::Users(UserRecord::default().changed(&edits()).unwrap().unwrap()),
+        ControlMessage::UsersKnown(UserRecord::default().stamp()),
+        ControlMessage::ChangeUsers(UserChange { number: 5, edits: edits() }),
+        ControlMessage::UsersChanged { number: 5, outcome: ChangeOutcome::Stored(3) },
+        ControlMessage::UsersChanged { number: 6, outcome: ChangeOutcome::Refused("no".into()) },
     ];
     all.iter().map(ControlMessage::encode).collect()
 }

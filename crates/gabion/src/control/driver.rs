@@ -1,7 +1,7 @@
 //! The thread that owns the controller's machine.
 //!
 //! ```text
-//!   links: Report, Ask ┐                   ┌─► links: Tell, Answer
+//!   links: Report, Ask ┐                   ┌─► links: Tell, Answer, Users
 //!   questions ──────┼─► inbox ─► Controller┼─► gabion-store: swap, read ─► inbox
 //!   every 20 ms ────┘                      └─► events, as they are stored
 //! ```
@@ -16,6 +16,7 @@ use super::{AnyStore, unix_ms};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_control::record::Event;
 use gabion_control::store::{Swapped, Version, Versioned};
+use gabion_control::users::{USERS, UserKeeper, UserOutput};
 use gabion_control::wire::ControlMessage;
 use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
 use gabion_tls::MutualTls;
@@ -54,6 +55,8 @@ impl Watched {
 enum Input {
     Heard(GroupId, ReplicaId, Box<ControlMessage>),
     Swapped(GroupId, Result<Swapped>),
+    UsersSwapped(Result<Swapped>),
+    UsersRead(Result<Option<Versioned>>),
     Read(GroupId, Result<Option<Versioned>>),
     Asked(Question),
     Watch(Box<Watched>),
@@ -67,6 +70,8 @@ type Question = Box<dyn FnOnce(&mut Controller, Moment) + Send>;
 enum Call {
     Swap(GroupId, Version, Vec<u8>),
     Read(GroupId),
+    SwapUsers(Version, Vec<u8>),
+    ReadUsers,
 }
 
 /// The running controller; it ends when this is dropped.
@@ -163,6 +168,7 @@ impl Driver {
             seen: handle.seen.clone(),
             calls,
             told: BTreeMap::new(),
+            users: UserKeeper::new(),
         };
         groups.into_iter().try_for_each(|watched| machine.watch(watched, now))?;
         let thread = spawn("gabion-control", move || machine.run(&inbox, &heard))?;
@@ -196,7 +202,11 @@ struct Machine {
     seen: Arc<Seen>,
     /// The events of each group that were told.
     told: BTreeMap<GroupId, VecDeque<Event>>,
+    users: UserKeeper<Asker>,
 }
+
+/// A replica that asks.
+type Asker = (GroupId, ReplicaId);
 
 impl Machine {
     /// A group's record may be there already, as another controller of this life read it.
@@ -238,6 +248,9 @@ impl Machine {
             while let Some(output) = self.controller.poll_output() {
                 self.carry_out(output);
             }
+            while let Some(output) = self.users.poll_output() {
+                self.carry_out_for_users(output);
+            }
             self.tell_events(heard);
             self.sample(now);
         }
@@ -278,6 +291,14 @@ impl Machine {
                 self.note_store(&read);
                 self.controller.handle_read(group, read, now);
             }
+            Input::UsersSwapped(swapped) => {
+                self.note_store(&swapped);
+                self.users.handle_swapped(swapped);
+            }
+            Input::UsersRead(read) => {
+                self.note_store(&read);
+                self.users.handle_read(read);
+            }
             Input::Asked(question) => question(&mut self.controller, now),
             Input::Watch(watched) => noted(self.watch(*watched, now)),
             Input::Door(group, replica, Some(door)) => noted(self.connect(group, replica, door)),
@@ -297,8 +318,33 @@ impl Machine {
                     link.tell(&ControlMessage::Answer { number, refused });
                 }
             }
+            ControlMessage::Users(record) => self.users.handle_record(record),
+            ControlMessage::UsersKnown(stamp) => self.users.handle_known((group, from), stamp),
+            ControlMessage::ChangeUsers(change) => self.users.handle_change((group, from), change),
             // The link refuses them.
-            ControlMessage::Tell { .. } | ControlMessage::Answer { .. } => {}
+            ControlMessage::Tell { .. }
+            | ControlMessage::Answer { .. }
+            | ControlMessage::UsersChanged { .. } => {}
+        }
+    }
+
+    fn carry_out_for_users(&self, output: UserOutput<Asker>) {
+        match output {
+            UserOutput::Read => drop(self.calls.send(Call::ReadUsers)),
+            UserOutput::Swap { expected, record } => {
+                let _ = self.calls.send(Call::SwapUsers(expected, record));
+            }
+            UserOutput::Tell { to, record } => {
+                let message = ControlMessage::Users(record);
+                let is_asked = |asker: &Asker| to.is_none_or(|to| to == *asker);
+                let asked = self.links.iter().filter(|(asker, _)| is_asked(asker));
+                asked.for_each(|(_, link)| link.tell(&message));
+            }
+            UserOutput::Answer { to, number, outcome } => {
+                if let Some(link) = self.links.get(&to) {
+                    link.tell(&ControlMessage::UsersChanged { number, outcome });
+                }
+            }
         }
     }
 
@@ -355,6 +401,16 @@ fn serve_store(mut store: AnyStore, calls: &Receiver<Call>, answers: &Sender<Inp
                     std::thread::sleep(READ_AGAIN);
                 }
                 Input::Read(group, read)
+            }
+            Call::SwapUsers(expected, record) => {
+                Input::UsersSwapped(store.swap(USERS, expected, &record))
+            }
+            Call::ReadUsers => {
+                let read = store.get(USERS);
+                if read.is_err() {
+                    std::thread::sleep(READ_AGAIN);
+                }
+                Input::UsersRead(read)
             }
         };
         if answers.send(answer).is_err() {

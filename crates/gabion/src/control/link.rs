@@ -22,8 +22,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 const WRITE_MAX: Duration = Duration::from_secs(1);
 /// Shortest and longest pause before another connection.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// Views on their way to one replica. One more gets lost: its next report has it told again.
-const TELLS_MAX: usize = 4;
+/// Messages on their way to one replica. One more gets lost: its next report, word on users or
+/// question has it told again.
+const TELLS_MAX: usize = 16;
 const READ_LEN: usize = 16 << 10;
 
 /// A replica's door for members.
@@ -173,11 +174,16 @@ fn read(
             input.drain(..len);
             let report = match &message {
                 ControlMessage::Report(report) => report,
-                ControlMessage::Ask { .. } => {
+                ControlMessage::Ask { .. }
+                | ControlMessage::Users(_)
+                | ControlMessage::UsersKnown(_)
+                | ControlMessage::ChangeUsers(_) => {
                     heard(message);
                     continue;
                 }
-                ControlMessage::Tell { .. } | ControlMessage::Answer { .. } => {
+                ControlMessage::Tell { .. }
+                | ControlMessage::Answer { .. }
+                | ControlMessage::UsersChanged { .. } => {
                     return Err(Error::corruption("a replica talks like a controller"));
                 }
             };

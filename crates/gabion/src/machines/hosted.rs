@@ -58,6 +58,8 @@ pub(crate) struct Member {
 /// Configuration of a replica's process.
 pub(crate) struct Told {
     pub(crate) settings: Settings,
+    /// Whether a controller looks after the group, and keeps its users.
+    pub(crate) is_controlled: bool,
     pub(crate) listen: DoorAddresses,
     /// The port from which others are counted, as that of metrics.
     pub(crate) first_port: u16,
@@ -131,6 +133,7 @@ pub(crate) fn told(base: &Path, replica: u32) -> Result<Option<Told>> {
         resp: it.addresses.clients,
     };
     Ok(Some(Told {
+        is_controlled: true,
         settings: member.settings()?,
         listen: member.listen,
         first_port: member.listen.clients.port(),

@@ -6,6 +6,7 @@ use crate::commands::work::Call;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use gabion_base::{Error, ErrorKind, Result as BaseResult};
+use gabion_control::users::{Edit, UserRecord};
 use ring::digest::{SHA256, digest};
 use std::collections::BTreeMap;
 use std::fs;
@@ -249,6 +250,8 @@ pub(crate) struct Users {
     stamp: Cell<Option<SystemTime>>,
     /// Whoever has connections of users.
     told: RefCell<Vec<Weak<UserList>>>,
+    /// Where the controller keeps the users: what it told last, if it ever did.
+    shared: Option<RefCell<Option<UserRecord>>>,
 }
 
 /// Users whose connections are to end.
@@ -267,6 +270,7 @@ impl Users {
             required: None,
             stamp: Cell::new(None),
             told: RefCell::default(),
+            shared: None,
         }
     }
 
@@ -280,6 +284,15 @@ impl Users {
         for told in self.told.borrow().iter().filter_map(Weak::upgrade) {
             told.borrow_mut().extend_from_slice(users);
         }
+    }
+
+    /// Those that the controller keeps, and this replica has known last.
+    pub(crate) fn of_controller(known: Option<UserRecord>) -> Self {
+        let users = Self { shared: Some(RefCell::default()), ..Self::open() };
+        if let Some(record) = known {
+            users.adopt(record);
+        }
+        users
     }
 
     /// Those of a file.
@@ -309,6 +322,82 @@ impl Users {
         Ok(self)
     }
 
+    /// Whether the controller keeps them.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The record that the controller told last.
+    pub(crate) fn record(&self) -> Option<UserRecord> {
+        self.shared.as_ref().and_then(|record| record.borrow().clone())
+    }
+
+    /// Takes what the controller told. Returns users that are gone: their connections have to go.
+    ///
+    /// A user with a rule that this build does not know can do nothing here.
+    pub(crate) fn adopt(&self, record: UserRecord) -> Vec<Rc<User>> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let mut told: BTreeMap<Bytes, Body> = BTreeMap::new();
+        for (name, rules) in record.iter() {
+            let body = read_rules(rules).unwrap_or_else(|why| {
+                note!("users: {} can do nothing here: {why}", crate::commands::errors::shown(name));
+                Body::new()
+            });
+            told.insert(Bytes::copy_from_slice(name), body);
+        }
+        let default = told.entry(Bytes::from_static(DEFAULT)).or_insert_with(Body::open);
+        if let Some(password) = &self.required
+            && default.require(password).is_err()
+        {
+            *default = Body::new();
+        }
+        shared.replace(Some(record));
+        let mut users = self.users.borrow_mut();
+        let (stay, gone) = std::mem::take(&mut *users)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(name, _)| told.contains_key(name));
+        *users = stay;
+        for (name, body) in told {
+            match users.get(&name) {
+                Some(user) => user.set(body),
+                None => drop(users.insert(name.clone(), User::new(name, body))),
+            }
+        }
+        gone.into_values().collect()
+    }
+
+    /// The change of a user by these rules, on what the controller told last.
+    ///
+    /// # Errors
+    /// The rule that is wrong, and why.
+    pub(crate) fn edit(
+        &self,
+        name: &Bytes,
+        rules: &[Bytes],
+    ) -> Result<Edit, (Bytes, &'static str)> {
+        if &name[..] == OPERATOR {
+            return Err((name.clone(), "The name is that of `gabion up`"));
+        }
+        let record = self.record();
+        let expected = record.as_ref().and_then(|record| record.get(name)).map(<[u8]>::to_vec);
+        let wrong = |why| (Bytes::new(), why);
+        let mut body = match &expected {
+            Some(rules) => read_rules(rules).map_err(wrong)?,
+            None if &name[..] == DEFAULT => Body::open(),
+            None => Body::new(),
+        };
+        for rule in rules {
+            body.apply(rule).map_err(|why| (rule.clone(), why))?;
+        }
+        body.check_len().map_err(wrong)?;
+        Ok(Edit { name: name.to_vec(), expected, rules: Some(body.text()) })
+    }
+
+    /// Whether `default` has a password of this process's start, whatever is told.
+    pub(crate) fn is_required(&self) -> bool {
+        self.required.is_some()
+    }
+
     pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -327,6 +416,15 @@ impl Users {
 
     /// The user of a connection that has not said who it is.
     pub(crate) fn of_stranger(&self) -> Rc<User> {
+        // Until the controller has told the users, nobody knows what `default` may do.
+        let is_known = |record: &RefCell<Option<UserRecord>>| record.borrow().is_some();
+        if !self.shared.as_ref().is_none_or(is_known) {
+            return self.nobody.clone();
+        }
+        self.default_or_nobody()
+    }
+
+    fn default_or_nobody(&self) -> Rc<User> {
         let default = self.get(DEFAULT);
         let is_open = |user: &Rc<User>| {
             let body = user.body.borrow();
@@ -337,7 +435,7 @@ impl Users {
 
     /// Whether strangers may do something without a password.
     pub(crate) fn lets_strangers_in(&self) -> bool {
-        !self.is_nobody(&self.of_stranger())
+        !self.is_nobody(&self.default_or_nobody())
     }
 
     /// The user of this name, if that is its password.
@@ -556,6 +654,15 @@ fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
         Some(_) => Err("Unmatched parenthesis in selector definition."),
         None => Ok(all),
     }
+}
+
+/// The settings of a user whose rules stand in a record.
+fn read_rules(rules: &[u8]) -> Result<Body, &'static str> {
+    // The words of a line: behind the keyword and the name stand rules.
+    let line = [b"user name ", rules].concat();
+    let mut body = Body::new();
+    words(&line)?.iter().skip(2).try_for_each(|word| body.apply(word))?;
+    Ok(body)
 }
 
 /// A rule as it may be told: passwords are kept from it.
