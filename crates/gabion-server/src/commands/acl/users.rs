@@ -629,8 +629,8 @@ fn parse(path: &Path, text: &[u8]) -> BaseResult<BTreeMap<Bytes, Body>> {
     Ok(users)
 }
 
-/// The words of a line; a rule in parentheses has spaces in it. The name, the second word, may begin
-/// with one.
+/// The words of a line; a rule in parentheses has spaces in it. The name, the second word, may
+/// begin with one.
 fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     let mut open: Option<Vec<u8>> = None;
