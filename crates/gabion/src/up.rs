@@ -200,7 +200,9 @@ fn begin_control(
             cluster::make_empty(data, settings, number)?;
         }
         cluster::check_replica(data, number)?;
-        opened.keep_users(&cluster::replica_dir(data, number))?;
+        if settings.groups == 1 {
+            opened.keep_users(&cluster::replica_dir(data, number))?;
+        }
     }
     let patience = Patience { replace_ms: options.replace_after, ..Patience::default() };
     let events = events.clone();
