@@ -12,7 +12,7 @@ use super::MakeOptions;
 use super::manifest::{Manifest, Part, StoredFile};
 use super::place::{Place, join_pages};
 use crate::client::Client;
-use crate::cluster::addresses;
+use crate::cluster::{addresses, check_one_group};
 use crate::control::unix_ms;
 use crate::screen::{Progress, put};
 use crate::status::STATUS_TIMEOUT;
@@ -39,6 +39,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 const CHUNK_TRIES: u32 = 10;
 
 pub(super) fn run(options: &MakeOptions) -> Result<u8> {
+    check_one_group(&options.place)?;
     let mut progress = Progress::new();
     let no_name = || Error::invalid("no directory is named");
     let directory = options.directory.as_ref().ok_or_else(no_name)?;

@@ -221,7 +221,12 @@ fn serve(
         }
         while let Some((message, len)) = ControlMessage::decode(&input).unwrap() {
             input.drain(..len);
-            let ControlMessage::Tell { epoch, view } = message else { panic!("{message:?}") };
+            let (epoch, view) = match message {
+                ControlMessage::Tell { epoch, view } => (epoch, view),
+                // A model has no clients, and so no users.
+                ControlMessage::Users(_) => continue,
+                other => panic!("{other:?}"),
+            };
             let mut state = state.lock().unwrap();
             state.epoch = epoch;
             if state.view.as_ref().is_none_or(|known| known.config < view.config) {

@@ -29,6 +29,12 @@ pub(crate) fn text(
     if !settings.has_controller() {
         return Err(Error::invalid(NO_CONTROLLER));
     }
+    if settings.groups > 1 {
+        return Err(Error::invalid(format!(
+            "--groups {}: a node holds one group yet, so no commands stand for several",
+            settings.groups
+        )));
+    }
     let mut out = String::new();
     for (name, text) in files(settings, process, replace_after_ms, data) {
         let _ = write!(out, "# {name}\n{text}\n");

@@ -2,6 +2,7 @@
 
 use super::{PATIENCE, Place, kill, said};
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const KEYS: usize = 60;
@@ -46,6 +47,20 @@ fn has_all(place: &Place, door: u16) {
     insist(place, door, "DBSIZE", &format!(":{KEYS}\r\n"));
 }
 
+/// Commands that would say that all is well, or that all is saved, and look at one group alone.
+fn one_group_is_to_be_named(place: &Place) {
+    let backups = place.data.with_extension("backups").display().to_string();
+    for command in [&["verify"][..], &["backup", &backups]] {
+        let refused = place.run(command);
+        let text = said(&refused);
+        assert!(!refused.status.success() && text.contains("has 3 groups"), "{text}");
+    }
+    let second = place.data.join("group-2").display().to_string();
+    let program = super::GABION;
+    let verified = Command::new(program).args(["verify", "--data", &second]).output().unwrap();
+    assert!(verified.status.success(), "{}", said(&verified));
+}
+
 #[test]
 fn keys_are_spread_over_groups_which_go_on_one_by_one_when_a_process_is_killed() {
     let place = place("groups");
@@ -86,6 +101,7 @@ fn keys_are_spread_over_groups_which_go_on_one_by_one_when_a_process_is_killed()
     let status = place.run(&["status"]);
     assert!(said(&status).contains("group 3\n"), "{}", said(&status));
     assert_eq!(place.status().len(), 9);
+    one_group_is_to_be_named(&place);
     insist(&place, 2, "FLUSHALL", "+OK\r\n");
     insist(&place, 1, "DBSIZE", ":0\r\n");
     assert_eq!(place.resp(0, "SET kept yes"), "+OK\r\n");
