@@ -147,9 +147,11 @@ impl Service {
         if let Some(why) = self.why_unreadable() {
             return Err(Reply::error_from(format!("TRYAGAIN {why}")));
         }
+        // Those that are over are of no use to whoever asked for them.
+        self.backups.kept.retain(|_, moment| moment.view.pin().is_ok());
         if self.backups.kept.len() == MOMENTS_MAX {
             return Err(Reply::error_from(format!(
-                "ERR {MOMENTS_MAX} backups are made of this replica already, which is the limit"
+                "TRYAGAIN {MOMENTS_MAX} backups are made of this replica already, which is the limit"
             )));
         }
         let mut node = self.replica.node.borrow_mut();

@@ -24,14 +24,13 @@ use gabion_node::backup::BackupState;
 use gabion_resp::Reply;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a replica that answers reads is looked for, after the last byte came: no fail-over
 /// takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same before the first byte.
+/// The same where no replica has answered at all.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(10);
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 /// How often a chunk that is not what was written is asked for: it is repaired within moments where
@@ -112,6 +111,8 @@ struct Backup<'a> {
     begun: Instant,
     /// When anything came last.
     moved: Instant,
+    /// A replica has answered.
+    is_answered: bool,
 }
 
 /// A moment that a replica gives away.
@@ -126,7 +127,16 @@ impl<'a> Backup<'a> {
     fn new(options: &'a MakeOptions, directory: &'a Path) -> Self {
         let now = Instant::now();
         let whole = BTreeMap::new();
-        Self { options, directory, place: None, whole, bytes: 0, begun: now, moved: now }
+        Self {
+            options,
+            directory,
+            place: None,
+            whole,
+            bytes: 0,
+            begun: now,
+            moved: now,
+            is_answered: false,
+        }
     }
 
     fn make(&mut self, progress: &mut Progress) -> Result<Manifest> {
@@ -138,7 +148,7 @@ impl<'a> Backup<'a> {
             };
             let may_pass =
                 matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::SnapshotTooOld);
-            let patience = if self.place.is_some() { PATIENCE } else { PATIENCE_AT_FIRST };
+            let patience = if self.is_answered { PATIENCE } else { PATIENCE_AT_FIRST };
             if !may_pass || self.moved.elapsed() > patience {
                 return Err(error);
             }
@@ -149,6 +159,12 @@ impl<'a> Backup<'a> {
 
     fn attempt(&mut self, progress: &mut Progress) -> Result<Manifest> {
         let mut moment = self.begin()?;
+        let result = self.fetch_moment(&mut moment, progress);
+        moment.end();
+        result
+    }
+
+    fn fetch_moment(&mut self, moment: &mut Moment, progress: &mut Progress) -> Result<Manifest> {
         let group = GroupId(moment.number("group"));
         if self.place.is_none() {
             let place = Place::take(self.directory, Some(group))?;
@@ -170,7 +186,7 @@ impl<'a> Backup<'a> {
             pin.version().described().map(|meta| StoredFile::of(meta)).collect();
         // Levels come from the top; what lies deepest is asked for first.
         files.reverse();
-        self.fetch_all(&mut moment, &files, progress)?;
+        self.fetch_all(moment, &files, progress)?;
         progress.say("flushing");
         let memory = join_pages(&pages);
         let place = self.place();
@@ -193,8 +209,6 @@ impl<'a> Backup<'a> {
             copied,
             files,
         };
-        // Nobody waits for the answer to be a good one: an idle moment ends by itself.
-        let _ = moment.bytes(&["END", &moment.id.to_string()]);
         place.finish(&manifest, &state, &memory)?;
         Ok(manifest)
     }
@@ -204,11 +218,15 @@ impl<'a> Backup<'a> {
     }
 
     /// Asks the replica that answers reads for a moment.
-    fn begin(&self) -> Result<Moment> {
+    fn begin(&mut self) -> Result<Moment> {
         let mut why = Error::unavailable("no replica answers");
         for (number, address) in addresses(&self.options.place)? {
             let begun_ms = unix_ms();
-            match Moment::begin(address, begun_ms) {
+            let begun = Client::connect_living(address, STATUS_TIMEOUT).and_then(|client| {
+                self.is_answered = true;
+                Moment::begin(client, begun_ms)
+            });
+            match begun {
                 Ok(Some(moment)) => return Ok(moment),
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -302,16 +320,22 @@ impl<'a> Backup<'a> {
 
 impl Moment {
     /// Nothing where the replica does not answer reads.
-    fn begin(address: SocketAddr, begun_ms: u64) -> Result<Option<Self>> {
-        let mut client = Client::connect_living(address, STATUS_TIMEOUT)?;
+    fn begin(mut client: Client, begun_ms: u64) -> Result<Option<Self>> {
         if client.ask("STATUS")?["readable"] != true {
             return Ok(None);
         }
         let told = client.ask("BACKUP BEGIN")?;
         let id = told["backup"].as_u64();
-        let id =
-            id.ok_or_else(|| Error::corruption(format!("{address}: a moment without a number")))?;
+        let id = id.ok_or_else(|| {
+            Error::corruption(format!("{}: a moment without a number", client.address()))
+        })?;
         Ok(Some(Self { client, id, told, begun_ms }))
+    }
+
+    /// Gives the moment up. Nobody waits for the answer to be a good one: an idle one ends by
+    /// itself.
+    fn end(&mut self) {
+        let _ = self.bytes(&["END", &self.id.to_string()]);
     }
 
     fn number(&self, name: &str) -> u64 {
@@ -348,7 +372,8 @@ impl Moment {
         Ok(pages)
     }
 
-    /// A chunk of a file, compared. One that differs is repaired where another replica has it.
+    /// A chunk of a file, compared. One that differs or cannot be read is repaired where another
+    /// replica has it, as long as the group has the file: a later moment needs it no longer.
     fn chunk(&mut self, file: &StoredFile, chunk: usize, expected: u32, len: u64) -> Result<Bytes> {
         let (id, kind) = (self.id.to_string(), (file.id.kind as u8).to_string());
         let (number, at) = (file.id.number.to_string(), chunk.to_string());
@@ -356,11 +381,20 @@ impl Moment {
         for attempt in 0..CHUNK_TRIES {
             if attempt > 0 {
                 // It reads the file, finds the damage and has it repaired.
-                self.client.ask(&format!("SCRUB {number}"))?;
+                let scrubbed = self.client.ask(&format!("SCRUB {number}"))?;
+                if scrubbed["files"] == 0 {
+                    let text = format!("{} is damaged, and has been replaced since", file.id);
+                    return Err(Error::new(ErrorKind::SnapshotTooOld, text));
+                }
                 std::thread::sleep(BETWEEN_TRIES);
             }
-            let bytes = self.bytes(&["CHUNK", &id, &kind, &number, &at])?;
-            let bytes = bytes.unwrap_or_default();
+            let bytes = match self.bytes(&["CHUNK", &id, &kind, &number, &at]) {
+                Err(error) if error.kind() == ErrorKind::Io => {
+                    damage = format!("unreadable ({error})");
+                    continue;
+                }
+                bytes => bytes?.unwrap_or_default(),
+            };
             let found = crc::crc32c(&bytes);
             if found == expected && bytes.len() as u64 == len {
                 return Ok(bytes);

@@ -9,7 +9,7 @@ use gabion_server::metrics::Route;
 #[derive(Clone, Default)]
 pub(crate) struct StatusPage(Arc<Mutex<Standing>>);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 enum Standing {
     #[default]
     Starting,
@@ -40,10 +40,12 @@ impl StatusPage {
     }
 
     fn status(&self) -> Result<Value> {
-        let why = match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Standing::Leads(registrar) => return registrar.clone().overview(),
+        // Whoever gains or loses the lead does not wait for a page.
+        let standing = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let why = match standing {
+            Standing::Leads(registrar) => return registrar.overview(),
             Standing::Starting => "it begins".to_owned(),
-            Standing::By(why) => why.clone(),
+            Standing::By(why) => why,
         };
         let problem = Problem::new(
             Kind::Store,
