@@ -13,8 +13,9 @@
 //! bring its positions, terms and watermarks along.
 //!
 //! The copy is a group of one, or one of the founders of a new group, under the same group number:
-//! that is the lineage in every block of its files, and blocks are never rewritten. Its pool has a name of its own, and its log begins at
-//! 0 in a later term, or behind segments that keep values: these are files, and copied as such.
+//! that is the lineage in every block of its files, and blocks are never rewritten. Its pool has a
+//! name of its own, and its log begins at 0 in a later term, or behind segments that keep values:
+//! these are files, and copied as such.
 //! Files keep number, term and checksums. Values files are copied as SSTs are;
 //! what is in memory goes to files with its values in place.
 

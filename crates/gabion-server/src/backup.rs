@@ -1,7 +1,7 @@
 //! `GABION BACKUP …`: the state of the group at one moment, given away in parts to one who asks.
 //!
 //! ```text
-//!   BEGIN                        the moment: {"backup": ID, …} as JSON; only where reads are answered
+//!   BEGIN                        the moment: {"backup": ID, …} as JSON, where reads are answered
 //!   IMAGE ID                     the state besides files and entries in memory, as bytes
 //!   PAGE ID N                    entries in memory, page by page from 0; nil behind the last
 //!   CHUNK ID KIND NUMBER N       the Nth MiB of a file of the state, as it lies in the pool
@@ -151,7 +151,8 @@ impl Service {
         self.backups.kept.retain(|_, moment| moment.view.pin().is_ok());
         if self.backups.kept.len() == MOMENTS_MAX {
             return Err(Reply::error_from(format!(
-                "TRYAGAIN {MOMENTS_MAX} backups are made of this replica already, which is the limit"
+                "TRYAGAIN {MOMENTS_MAX} backups are made of this replica already, which is the \
+                 limit"
             )));
         }
         let mut node = self.replica.node.borrow_mut();

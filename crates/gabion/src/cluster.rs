@@ -971,7 +971,8 @@ pub(crate) fn create(
     })
 }
 
-/// As [`create`], with replicas that `make` makes: in the directory of their group, by its settings.
+/// As [`create`], with replicas that `make` makes: in the directory of their group, by its
+/// settings.
 ///
 /// # Durability
 /// As [`create`].

@@ -6,7 +6,7 @@
 //!   gabion controller, gabion node ──► the same on machines of their own
 //!   gabion events | group | failover ── DATA/control/socket ──► the controller within up
 //!   gabion cli | status | top | verify ── RESP ──► the replicas    verify --offline ──► the pools
-//!   gabion backup ── RESP ──► the replica that answers reads    restore ──► new data of such a copy
+//!   gabion backup ── RESP ──► the replica that answers reads    restore ──► new data of a copy
 //!   gabion db ──► one replica's pool while nothing runs on it: looked into, copied, or used as a store
 //!   gabion ncl peer | status ──► a log peer's process, and what it holds
 //!   gabion ncl run ──► a program under the interposer, whose log files a store keeps

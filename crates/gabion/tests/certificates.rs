@@ -312,7 +312,8 @@ fn whoever_shows_a_wrong_certificate_or_none_is_refused_at_each_port_with_nothin
     let addresses = r#"{"clients":"127.0.0.1:1","members":"127.0.0.1:2","targets":"127.0.0.1:3"}"#;
     let record = format!(
         "{{\"do\":\"node\",\"node\":{{\"format\":1,\"name\":\"a\",\"id\":1,\
-         \"addresses\":{addresses},\"pool_size\":268435456,\"failure_domain\":\"a\"}},\"replicas\":[]}}\n"
+         \"addresses\":{addresses},\"pool_size\":268435456,\"failure_domain\":\"a\"}},\
+         \"replicas\":[]}}\n"
     );
     let controller = place.address("controller", 7400);
     let answer = heard_by(&ca, &own("b"), controller, Expected::Controller, record.as_bytes());

@@ -69,8 +69,8 @@ pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
     let source = Source::of(&place, &manifest);
     make(&data, &settings, &origin, &source, &manifest)?;
     put(&format!(
-        "{}: {} of backup {} from {}; start them with `gabion up --data {}`. Users and passwords are \
-         not part of a backup: anyone on this machine may connect until they are made again\n",
+        "{}: {} of backup {} from {}; start them with `gabion up --data {}`. Users and passwords \
+         are not part of a backup: anyone on this machine may connect until they are made again\n",
         data.display(),
         count(u64::from(settings.replicas), "replica"),
         manifest.number,

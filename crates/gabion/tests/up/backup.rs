@@ -84,8 +84,8 @@ fn number(value: &Value, name: &str) -> u64 {
 }
 
 /// Every write that was acknowledged before the backup began is in the group that is made of it,
-/// and what is there are the first so many of one client's writes. A second backup takes little, and
-/// a fail-over in between does no harm.
+/// and what is there are the first so many of one client's writes. A second backup takes little,
+/// and a fail-over in between does no harm.
 /// docs/faults.md: P9
 #[test]
 fn a_group_that_is_made_of_a_backup_under_load_has_all_that_was_acknowledged_before() {
@@ -146,8 +146,8 @@ fn a_group_that_is_made_of_a_backup_under_load_has_all_that_was_acknowledged_bef
     assert!(backups.verify().status.success());
 }
 
-/// A backup that is killed leaves no backup, and the files that it had fetched serve the next one. A
-/// flipped bit is found, restores nothing, and is made good by the next backup that looks.
+/// A backup that is killed leaves no backup, and the files that it had fetched serve the next one.
+/// A flipped bit is found, restores nothing, and is made good by the next backup that looks.
 /// docs/faults.md: P9
 #[test]
 fn a_backup_that_was_killed_goes_on_and_a_flipped_bit_is_found_and_never_restored() {
