@@ -159,13 +159,13 @@ pub async fn write(
     write_member(medium, pool_id, origin, &origin.alone(), source, progress).await
 }
 
-/// As [`write`], of a replica of a group of several.
+/// As [`write()`], of a replica of a group of several.
 ///
 /// # Durability
-/// As [`write`].
+/// As [`write()`].
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn write_member(
     medium: &MediumHandle,
     pool_id: [u8; 16],
