@@ -387,6 +387,8 @@ impl Commands {
 
     /// Those of this group, and then those of the others of the process.
     fn end_connections_of(&self, users: &[Rc<User>], asker: Option<&Client>) {
+        // Another group may have told of others since.
+        self.close_revoked();
         self.close_connections_of(users, asker);
         self.users.revoke(users);
         self.revoked.take();
