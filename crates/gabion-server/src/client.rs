@@ -240,7 +240,8 @@ pub(crate) struct Client {
     /// Number of the first slot.
     first_slot: u64,
     /// A command that may not begin before earlier ones of this connection have ended.
-    pub(crate) held: Option<(Work, Protocol)>,
+    /// Which groups answer it is decided already.
+    pub(crate) held: Option<(Work, Protocol, Option<Gather>)>,
     /// Reads of this connection must show at least the log up to here.
     pub(crate) frontier: Frontier,
     /// What became of its last write whose reply was sent is not known.

@@ -159,7 +159,7 @@ impl Service {
     }
 
     /// Clients that are connected, those within aside.
-    fn connected(&self) -> usize {
+    pub(crate) fn connected(&self) -> usize {
         self.clients.len() - self.free_clients.len() - self.within.len()
     }
 
@@ -436,7 +436,7 @@ impl Service {
     ) {
         let is_read = work.route() == Route::Read;
         if !self.may_begin(client, is_read) {
-            client.held = Some((work, protocol));
+            client.held = Some((work, protocol, gather));
             return self.held.push(token);
         }
         if is_read && client.write_turn != 0 {
@@ -506,9 +506,9 @@ impl Service {
             let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else {
                 continue;
             };
-            if let Some((work, protocol)) = client.held.take() {
+            if let Some((work, protocol, gather)) = client.held.take() {
                 self.commands.begin_batch(&self.host);
-                self.offer(token, &mut client, work, protocol);
+                self.offer_here(token, &mut client, work, protocol, gather);
             }
             let begun = client.held.is_none();
             count += usize::from(begun);
