@@ -252,7 +252,12 @@ impl Service {
             return;
         }
         let mut to_begin = Vec::new();
-        for handed in self.exchange.take(self.place) {
+        let handed = self.exchange.take(self.place);
+        // The process may have been stopped since this service's last tick.
+        if handed.iter().any(|handed| matches!(handed, Handed::Work { .. })) {
+            self.pass_lease_time();
+        }
+        for handed in handed {
             match handed {
                 Handed::Work { of, slot, work, protocol } => {
                     let token = self.client_within(of);
