@@ -1,5 +1,5 @@
-use crate::commands::Spread;
 use crate::commands::slots::slot_of;
+use crate::commands::{Spread, Work};
 use crate::rig::{Client, Rig, text};
 
 const KEYS: usize = 200;
@@ -151,6 +151,47 @@ fn a_connection_that_goes_takes_along_what_stood_for_it_in_other_groups() {
     drop(client);
     rig.until("nothing stands for it", |rig| rig.service(1).within.is_empty());
     assert!(rig.service(1).clients.iter().all(Option::is_none));
+}
+
+#[test]
+fn a_step_of_scan_that_is_held_back_goes_on_where_its_cursor_is() {
+    let (mut rig, mut client) = rig("spread-held", 2);
+    let locked: &'static str = key_of(0, 2).leak();
+    rig.lock_for_ever(locked);
+    rig.turn();
+    // A read waits for a write before it, and that one for the lock.
+    client.send(&["APPEND", locked, "1"]);
+    client.send(&["SCAN", "8"]);
+    let cursor = |rig: &mut Rig| {
+        let clients = rig.service(0).clients.iter().flatten();
+        let mut held = clients.filter_map(|client| client.held.as_ref());
+        held.next().map(|(work, ..)| match work {
+            Work::Call(call) => call.args()[1].clone(),
+            _ => panic!("no call is held back"),
+        })
+    };
+    rig.until("it is held back", |rig| cursor(rig).is_some());
+    (0..5).for_each(|_| rig.turn());
+    assert_eq!(cursor(&mut rig).as_deref(), Some(&b"4"[..]));
+}
+
+#[test]
+fn users_who_go_at_two_groups_in_one_turn_lose_their_connections_at_both() {
+    let (mut rig, mut first) = rig("spread-revoked", 2);
+    let mut second = rig.client_of_group(1);
+    let mut theirs = Vec::new();
+    for user in ["alice", "bob"] {
+        let rules = ["ACL", "SETUSER", user, "on", ">secret", "~*", "+@all"];
+        assert_eq!(rig.text(&mut first, &rules), "+OK\r\n");
+        let mut client = rig.client_of_group(1);
+        assert_eq!(rig.text(&mut client, &["AUTH", user, "secret"]), "+OK\r\n");
+        theirs.push(client);
+    }
+    first.send(&["ACL", "DELUSER", "alice"]);
+    second.send(&["ACL", "DELUSER", "bob"]);
+    assert_eq!(text(&rig.receive(&mut first)), ":1\r\n");
+    assert_eq!(text(&rig.receive(&mut second)), ":1\r\n");
+    rig.until("both are gone", |rig| rig.service(1).connected() == 1);
 }
 
 #[test]
