@@ -45,11 +45,15 @@ impl BlockingStream {
             let left = Some(left.ok_or(io::ErrorKind::TimedOut)?);
             socket.set_read_timeout(left)?;
             socket.set_write_timeout(left)?;
-            if tls.wants_write() {
-                tls.write_tls(&mut &socket)?;
-                continue;
-            }
-            came += take(&mut tls, &socket)?;
+            // A signal ends neither: the loop looks at the time again.
+            let count = match tls.wants_write() {
+                true => tls.write_tls(&mut &socket).map(|_| 0),
+                false => take(&mut tls, &socket),
+            };
+            came += match count {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
             if tls.is_handshaking() && came > HANDSHAKE_LEN_MAX {
                 let text =
                     format!("more than {HANDSHAKE_LEN_MAX} bytes before the handshake ended");
@@ -104,13 +108,18 @@ fn take(tls: &mut Connection, mut socket: &TcpStream) -> io::Result<usize> {
         let _ = tls.write_tls(&mut socket);
         return Err(invalid(error));
     }
-    send(tls, socket)?;
+    send(tls, &mut socket)?;
     Ok(count)
 }
 
-fn send(tls: &mut Connection, mut socket: &TcpStream) -> io::Result<()> {
+/// Sends what rustls has. It goes on after a signal: rustls has the caller's bytes already, and
+/// would get them again from one that is told `Interrupted`.
+fn send(tls: &mut Connection, socket: &mut impl Write) -> io::Result<()> {
     while tls.wants_write() {
-        tls.write_tls(&mut socket)?;
+        match tls.write_tls(socket) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => drop(result?),
+        }
     }
     Ok(())
 }
@@ -142,7 +151,7 @@ impl Write for &BlockingStream {
         let mut socket = self.socket();
         let Some(mut tls) = self.tls() else { return socket.write(bytes) };
         let count = tls.writer().write(bytes)?;
-        send(&mut tls, socket)?;
+        send(&mut tls, &mut socket)?;
         Ok(count)
     }
 
@@ -164,5 +173,52 @@ impl Write for BlockingStream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    /// Takes a byte at a time, and is interrupted before each.
+    #[derive(Default)]
+    struct Interrupted {
+        taken: Vec<u8>,
+        is_next: bool,
+    }
+
+    impl Write for Interrupted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.is_next = !self.is_next;
+            if self.is_next {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            self.taken.extend(&bytes[..1]);
+            Ok(1)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn bytes_that_rustls_has_are_sent_once_whatever_interrupts_them() {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from("gabion").unwrap();
+        let mut tls = Connection::from(ClientConnection::new(config.into(), name).unwrap());
+        let mut socket = Interrupted::default();
+        send(&mut tls, &mut socket).unwrap();
+        assert!(!tls.wants_write());
+        // One record, of the length that its head says.
+        let len = usize::from(u16::from_be_bytes([socket.taken[3], socket.taken[4]]));
+        assert_eq!((socket.taken[0], socket.taken.len()), (22, 5 + len));
     }
 }
