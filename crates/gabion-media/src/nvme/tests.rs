@@ -15,6 +15,7 @@ use crate::medium::{Completion, Medium, Operation, OperationKind, Outcome};
 use crate::transport::Transport;
 use crate::{AlignedBuf, Bytes};
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -78,6 +79,8 @@ pub(super) struct Pipe {
     out: Rc<RefCell<Lane>>,
     into: Rc<RefCell<Lane>>,
     cuts: Cuts,
+    /// The host that the other end has shown to be, if it has.
+    shown: Option<&'static str>,
 }
 
 impl Drop for Pipe {
@@ -134,14 +137,21 @@ impl Transport for Pipe {
         lane.bytes.drain(..len);
         Ok(Some(len))
     }
+
+    fn admits(&self, host: &str) -> Result<()> {
+        match self.shown {
+            Some(shown) if shown != host => Err(Error::invalid(format!("{shown} is not {host}"))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The two ends of a connection and what lies between: host to controller, controller to host.
 pub(super) fn pipe(cuts: &Cuts) -> (Pipe, Pipe, [Rc<RefCell<Lane>>; 2]) {
     let lanes = [Rc::default(), Rc::default()];
     let [up, down]: [Rc<RefCell<Lane>>; 2] = lanes.clone();
-    let host = Pipe { out: up.clone(), into: down.clone(), cuts: cuts.clone() };
-    let controller = Pipe { out: down, into: up, cuts: cuts.clone() };
+    let host = Pipe { out: up.clone(), into: down.clone(), cuts: cuts.clone(), shown: None };
+    let controller = Pipe { out: down, into: up, cuts: cuts.clone(), shown: None };
     (host, controller, lanes)
 }
 
@@ -315,7 +325,14 @@ pub(super) struct RawHost {
 impl RawHost {
     /// A connection that has sent nothing.
     pub(super) fn new() -> Self {
-        let (host, controller, _) = pipe(&Cuts::Whole);
+        Self::shown(None)
+    }
+
+    /// The same of a host that has shown which one it is.
+    pub(super) fn shown(host: Option<&'static str>) -> Self {
+        let shown = host;
+        let (host, mut controller, _) = pipe(&Cuts::Whole);
+        controller.shown = shown;
         let mut subsystem = Subsystem::new(target_config()).unwrap();
         subsystem.admit(HOST, 0..NAMESPACE_LEN);
         Self {
@@ -329,13 +346,17 @@ impl RawHost {
 
     /// After ICReq and ICResp, without digests unless asked.
     pub(super) fn greeted(digests: Digests, alignment: u8) -> Self {
-        let mut host = Self::new();
+        Self::new().greet(digests, alignment)
+    }
+
+    /// The same of a connection that is there.
+    pub(super) fn greet(mut self, digests: Digests, alignment: u8) -> Self {
         let ask = Initialize { format: 0, alignment, digests, limit: 0 };
-        host.send(Assembly::initialize(PduKind::IcReq, &ask));
-        let [(Pdu::Initialize(_), _)] = &host.got[..] else { panic!("{:?}", host.got) };
-        host.got.clear();
-        host.wire.agree(digests, 0);
-        host
+        self.send(Assembly::initialize(PduKind::IcReq, &ask));
+        let [(Pdu::Initialize(_), _)] = &self.got[..] else { panic!("{:?}", self.got) };
+        self.got.clear();
+        self.wire.agree(digests, 0);
+        self
     }
 
     /// A connected queue. I/O queues get a controller that was enabled by hand.

@@ -536,3 +536,15 @@ proptest! {
         feed_initiator(&lanes[1], &lanes[3], false);
     }
 }
+
+#[test]
+fn a_host_by_anothers_name_than_it_has_shown_is_refused_and_its_connection_is_over() {
+    let greeted = |shown| RawHost::shown(Some(shown)).greet(Digests::default(), 0);
+    let mut other = greeted("nqn.other");
+    assert_eq!(other.connect(0, 0xffff, HOST, SUBSYSTEM).status, Status::CONNECT_HOST);
+    let error = other.target.error().expect("its connection is over").to_string();
+    assert!(error.contains(&format!("nqn.other is not {HOST}")), "{error}");
+    let mut same = greeted(HOST);
+    assert_eq!(same.connect(0, 0xffff, HOST, SUBSYSTEM).status, Status::SUCCESS);
+    assert!(same.target.error().is_none());
+}
