@@ -319,27 +319,44 @@ impl NodeConfig {
     }
 
     fn check_doors(&self) -> Result<()> {
-        for (kind, addresses) in [("listen", self.listen()), ("reached_at", self.reached_at())] {
-            let each = addresses.each();
-            for (place, (door, address)) in each.into_iter().enumerate() {
-                let what = format!("{door}.{kind}");
+        let reached = self.reached_at().each().map(|(door, at)| (format!("{door}.reached_at"), at));
+        for each in [self.doors().as_slice(), &reached] {
+            for (place, (what, address)) in each.iter().enumerate() {
                 // Clients show passwords: see `ClientsConfig::check`.
-                let has_certificates = self.tls.is_some() || door == "clients";
-                trust::check(&what, address, has_certificates)?;
+                let has_certificates = self.tls.is_some() || what.starts_with("clients.");
+                trust::check(what, *address, has_certificates)?;
                 if address.port() == 0 {
                     return Err(Error::invalid(format!(
-                        "{what} is {address}: a port from 1 to 65535 is needed, as others \
-                         are told it"
+                        "{what} is {address}: a port from 1 to 65535 is needed, as others have \
+                         to know it"
                     )));
                 }
-                if let Some((other, _)) = each[..place].iter().find(|(_, it)| *it == address) {
+                if let Some((other, _)) = each[..place].iter().find(|(_, it)| it == address) {
                     return Err(Error::invalid(format!(
-                        "{what} is {address}, which is {other}.{kind} already"
+                        "{what} is {address}, which is {other} already"
                     )));
                 }
             }
         }
+        let both = self.listen().each().into_iter().zip(self.reached_at().each());
+        for ((door, listen), (_, reached)) in both.filter(|(_, (_, it))| it.ip().is_unspecified()) {
+            return Err(Error::invalid(match listen == reached {
+                true => format!(
+                    "{door}.listen is {listen}: say {door}.reached_at, the address by which \
+                     others connect"
+                ),
+                false => format!("{door}.reached_at is {reached}, to which nobody can connect"),
+            }));
+        }
         Ok(())
+    }
+
+    /// All addresses that are listened on, with their options.
+    pub(crate) fn doors(&self) -> Vec<(String, SocketAddr)> {
+        let each = self.listen().each().into_iter();
+        let mut doors: Vec<_> = each.map(|(door, at)| (format!("{door}.listen"), at)).collect();
+        doors.extend(self.clients.tls_listen.map(|at| ("clients.tls_listen".to_owned(), at)));
+        doors
     }
 
     /// As [`ControllerConfig::certificates`].
@@ -656,11 +673,21 @@ targets.listen = "127.0.0.2:6579"
         }
         for (more, part) in [
             ("clients.tls_listen = \"127.0.0.2:1\"", "clients.tls_key: all three are needed"),
+            ("clients.reached_at = \"0.0.0.0:1\"", "clients.reached_at is 0.0.0.0:1, to which"),
             ("clients.aclfile = \"users\"", "clients.aclfile is users: an absolute path"),
             ("clients.tls_auth_clients = \"never\"", "'never': yes, no or optional"),
             ("tls.certificate = \"/a.pem\"", "missing field `key`"),
         ] {
             let error = node(&format!("{NODE}{more}\n")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+        let pair = "clients.tls_cert = \"/a.pem\"\nclients.tls_key = \"/a.key\"\n";
+        for (at, part) in [
+            ("127.0.0.2:0", "clients.tls_listen is 127.0.0.2:0: a port from 1 to 65535"),
+            ("127.0.0.2:6579", "clients.tls_listen is 127.0.0.2:6579, which is targets.listen"),
+        ] {
+            let more = format!("clients.tls_listen = \"{at}\"\n{pair}");
+            let error = node(&format!("{NODE}{more}")).unwrap_err();
             assert!(error.message().contains(part), "{error}");
         }
         // With certificates and a password the network is fine.
@@ -669,6 +696,18 @@ targets.listen = "127.0.0.2:6579"
         node(&format!("{far}clients.requirepass_file = \"/password\"\n{tls}")).unwrap();
         let error = node(&format!("{far}{tls}")).unwrap_err();
         assert!(error.message().contains("a user with a password"), "{error}");
+        // Any address of this machine, which others have to be told by one of them.
+        for (door, port) in [("clients", 6379), ("members", 6479), ("targets", 6579)] {
+            for any in [format!("0.0.0.0:{port}"), format!("[::]:{port}")] {
+                let open = far.replace(&format!("10.0.0.2:{port}"), &any);
+                let open = format!("{open}clients.requirepass_file = \"/password\"\n");
+                let error = node(&format!("{open}{tls}")).unwrap_err();
+                let part = format!("{door}.listen is {any}: say {door}.reached_at");
+                assert!(error.message().contains(&part), "{error}");
+                let more = format!("{door}.reached_at = \"10.0.0.2:{port}\"\n");
+                node(&format!("{open}{more}{tls}")).unwrap();
+            }
+        }
         for (more, part) in [
             ("compactions_max = 65", "limits.compactions_max is 65, the limits are 1 and 64"),
             ("jobs_nice = 20", "limits.jobs_nice is 20, the limits are 0 and 19"),

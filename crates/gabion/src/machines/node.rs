@@ -9,7 +9,7 @@
 //! Without a controller it goes on with what it has, also after a restart. The main thread starts
 //! all processes, so that each can ask the kernel to end with it.
 
-use super::config::{DoorAddresses, NodeConfig};
+use super::config::NodeConfig;
 use super::hosted::Hosted;
 use super::registrar::{Order, ReplicaWord};
 use super::registry::NodeRecord;
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
     std::fs::create_dir_all(data).map_err(|e| failed(data, "cannot be made", e))?;
     let _lock = Lock::take(data)?;
     let identity = Identity::load_or_make(&config)?;
-    check_doors(config.listen())?;
+    check_doors(&config)?;
     let hosted = Hosted::load_all(data, identity.id, config.listen(), &config.process())?;
     let words = Words::default();
     let mut node = Node { config, certificates, identity, hosted, words, complaint: None };
@@ -120,11 +120,11 @@ fn check(config: &NodeConfig, path: &Path) -> Result<u8> {
 }
 
 /// Refuses doors that somebody else has, before the first replica does.
-fn check_doors(listen: DoorAddresses) -> Result<()> {
+fn check_doors(config: &NodeConfig) -> Result<()> {
     let until = Instant::now() + DOORS_MAX;
-    for (door, address) in listen.each() {
+    for (what, address) in config.doors() {
         free_by(until, address).map_err(|error| {
-            let text = format!("{door}.listen is {address}, which cannot be listened on");
+            let text = format!("{what} is {address}, which cannot be listened on");
             Error::with_source(ErrorKind::Busy, text, error)
         })?;
     }

@@ -107,11 +107,20 @@ impl Registrar {
 
     /// Says who was not let in, now and then: anybody can try as often as he likes.
     pub(crate) fn note_stranger(&self, from: &str, error: &std::io::Error) {
+        self.say_rarely(|| format!("{from} is not let in, and hears nothing: {error}"));
+    }
+
+    fn say_rarely(&self, text: impl FnOnce() -> String) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.is_none_or(|then| then.elapsed() >= NOTE_EVERY) {
             *noted = Some(Instant::now());
-            say(&format!("{from} is not let in, and hears nothing: {error}"));
+            say(&text());
         }
+    }
+
+    /// A question that its certificate may ask, or not: then it is said too.
+    fn permitted(&self, verdict: Result<()>) -> Result<()> {
+        verdict.inspect_err(|error| self.say_rarely(|| error.to_string()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -129,7 +138,7 @@ impl Registrar {
     fn answer_to(&self, question: &Value, caller: &Caller) -> Result<Value> {
         let asked = question["do"].as_str();
         if asked != Some("node") {
-            caller.check_operator(asked.unwrap_or("?"))?;
+            self.permitted(caller.check_operator(asked.unwrap_or("?")))?;
         }
         match asked {
             Some("node") => self.hear_node(question, caller),

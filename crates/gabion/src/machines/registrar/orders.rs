@@ -66,7 +66,7 @@ impl Registrar {
         let refused =
             |error| Error::invalid(format!("the words of a node cannot be read: {error}"));
         let told: NodeRecord = serde_json::from_value(question["node"].clone()).map_err(refused)?;
-        caller.check_node(&told.name)?;
+        self.permitted(caller.check_node(&told.name))?;
         let replicas = serde_json::from_value(question["replicas"].clone()).map_err(refused)?;
         let mut inner = self.lock();
         if let Some(cluster) = question["cluster"].as_u64()
@@ -201,6 +201,10 @@ impl Inner {
         for (door, address) in told.addresses.each() {
             let what = format!("{door}.reached_at of node {}", told.name);
             trust::check(&what, address, has_certificates || door == "clients")?;
+            if address.ip().is_unspecified() {
+                let text = format!("{what} is {address}, to which nobody can connect");
+                return Err(Error::invalid(text));
+            }
         }
         self.check_addresses(&told)?;
         let Some(known) = self.registry.node(&told.name) else {

@@ -132,6 +132,10 @@ fn an_address_belongs_to_one_node_and_stays_while_it_holds_something() {
     beyond.addresses.members = ([10, 0, 0, 1], 2).into();
     let error = rig.hear(&beyond, &[]).unwrap_err().to_string();
     assert!(error.contains("members.reached_at of node d is 10.0.0.1:2"), "{error}");
+    let mut any = record("d", 5);
+    any.addresses.clients = ([0, 0, 0, 0], 1).into();
+    let error = rig.hear(&any, &[]).unwrap_err().to_string();
+    assert!(error.contains("clients.reached_at of node d is 0.0.0.0:1, to which"), "{error}");
     rig.create();
     let mut moved = record("a", 2);
     moved.addresses.members = door(2, 9);
