@@ -13,10 +13,13 @@ use gabion_replication::{Addresses, Frame, GroupView, Member, Message};
 use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
+use std::fmt::Display;
 use std::io;
 
 /// How long somebody may take to say who he is, in ms.
 const STRANGER_MAX_MS: u64 = 2_000;
+/// Shortest time between two notes on strangers who were refused, in ms.
+const STRANGER_NOTE_MS: u64 = 1_000;
 /// Bytes that a member may bring in one turn, before others are heard: it may send long replies as
 /// fast as they are read.
 const TURN_BYTES_MAX: usize = 8 << 20;
@@ -45,6 +48,22 @@ pub(crate) fn address_of(member: &Member) -> Option<PeerAddress> {
     let (peer, target) = (members.parse().ok()?, nvme.parse().ok()?);
     let resp = clients.parse().ok()?;
     Some(PeerAddress { replica: member.replica, peer, target, resp })
+}
+
+/// A free place for a stranger. Where all are taken, that of the oldest: a member says who it is
+/// at once.
+fn make_place<T>(strangers: &mut Vec<Option<T>>, since_ms: impl Fn(&T) -> u64) -> usize {
+    if let Some(free) = strangers.iter().position(Option::is_none) {
+        return free;
+    }
+    if strangers.len() < STRANGERS_MAX {
+        strangers.push(None);
+        return strangers.len() - 1;
+    }
+    let since = |place: &usize| strangers[*place].as_ref().map(&since_ms);
+    let oldest = (0..strangers.len()).min_by_key(since).unwrap_or(0);
+    strangers[oldest] = None;
+    oldest
 }
 
 impl Service {
@@ -291,15 +310,7 @@ impl Service {
 
     pub(crate) fn accept_strangers(&mut self) {
         while let Ok((mut stream, _)) = self.peer_door.accept() {
-            let free = self.strangers.iter().position(Option::is_none);
-            let Some(place) = free.or_else(|| {
-                (self.strangers.len() < STRANGERS_MAX).then(|| {
-                    self.strangers.push(None);
-                    self.strangers.len() - 1
-                })
-            }) else {
-                continue;
-            };
+            let place = make_place(&mut self.strangers, |stranger| stranger.since_ms);
             let token = server::token(self.place, STRANGERS + place);
             if self.registry.register(&mut stream, token, Interest::READABLE).is_err() {
                 continue;
@@ -313,8 +324,17 @@ impl Service {
                     self.strangers[place] = Some(Stranger::new(stream, self.now_ms));
                     self.hear_stranger(place);
                 }
-                Err(error) => note!("door for members: {error}"),
+                Err(error) => self.note_stranger(&error),
             }
+        }
+    }
+
+    /// Says why somebody was refused, now and then: anybody can try as often as he likes.
+    fn note_stranger(&mut self, why: &dyn Display) {
+        let is_due = |then| self.now_ms - then >= STRANGER_NOTE_MS;
+        if self.stranger_noted_ms.is_none_or(is_due) {
+            self.stranger_noted_ms = Some(self.now_ms);
+            note!("door for members: {why}");
         }
     }
 
@@ -329,8 +349,8 @@ impl Service {
             Ok(None) => return,
             Ok(Some(preamble)) => preamble,
             Err(error) => {
-                note!("door for members: {error}");
                 self.strangers[place] = None;
+                self.note_stranger(&error);
                 return;
             }
         };
@@ -342,7 +362,7 @@ impl Service {
         }
         let Some(stranger) = self.strangers[place].take() else { return };
         if is_ours && let Err(error) = self.check_certificate(&stranger, preamble.from) {
-            note!("door for members: {error}");
+            self.note_stranger(&error);
             return;
         }
         if is_controller {
@@ -351,7 +371,7 @@ impl Service {
         let member = self.peer_place(preamble.from).filter(|_| is_ours);
         let Some(peer) = member.filter(|&peer| !self.peers[peer].is_ours_to_make) else {
             let Preamble { group, from, to } = preamble;
-            note!("door for members: {from} of {group} connected for {to}: refused");
+            self.note_stranger(&format!("{from} of {group} connected for {to}: refused"));
             return;
         };
         if !self.peers[peer].is_member {
@@ -560,5 +580,19 @@ mod tests {
             resp: ([127, 0, 0, 4], 6379).into(),
         };
         assert_eq!(address_of(&known), Some(found));
+    }
+
+    #[test]
+    fn the_oldest_stranger_makes_way_once_all_places_are_taken() {
+        let mut strangers: Vec<Option<u64>> = Vec::new();
+        for place in 0..STRANGERS_MAX {
+            assert_eq!(make_place(&mut strangers, |since| *since), place);
+            strangers[place] = Some(if place == 7 { 1 } else { 100 + place as u64 });
+        }
+        assert_eq!(make_place(&mut strangers, |since| *since), 7);
+        assert_eq!((strangers.len(), strangers[7]), (STRANGERS_MAX, None));
+        assert_eq!(make_place(&mut strangers, |since| *since), 7, "it is free now");
+        strangers[7] = Some(200);
+        assert_eq!(make_place(&mut strangers, |since| *since), 0);
     }
 }

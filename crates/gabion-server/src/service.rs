@@ -151,6 +151,8 @@ pub(crate) struct Service {
     pub(crate) full_noted_ms: Option<u64>,
     /// When a connection that spoke HTTP was noted last.
     pub(crate) http_noted_ms: Option<u64>,
+    /// When it was said last why somebody at the door for members was refused.
+    pub(crate) stranger_noted_ms: Option<u64>,
     /// When it was said last why a connection of the target ended.
     pub(crate) target_noted_ms: Option<u64>,
     /// Connections whose replies or sockets want looking after in this turn.

@@ -278,6 +278,7 @@ fn open_service(
         door_has_more: false,
         full_noted_ms: None,
         http_noted_ms: None,
+        stranger_noted_ms: None,
         target_noted_ms: None,
         listed: Vec::new(),
         eager: Vec::new(),
