@@ -13,6 +13,11 @@ pub(crate) fn of(service: &Service) -> Vitals {
     let node = service.replica.node.borrow();
     let (tree, slots, counters) = (node.tree(), node.pool().counts(), node.counters());
     let lags = status::lags(service, &node).into_iter();
+    // That of the door for clients, and that between own processes.
+    let ends = [
+        service.tls.as_ref().and_then(|tls| tls.server.until_s()),
+        service.members_tls.as_ref().and_then(|members| members.tls.until_s()),
+    ];
     Vitals {
         uptime_ms: service.host.uptime_ms(),
         commands: service.commands.calls_count(),
@@ -24,7 +29,7 @@ pub(crate) fn of(service: &Service) -> Vitals {
         memtable_bytes: tree.active_len(),
         garbage_bytes: tree.version().values_stats().dead_bytes(),
         probe_us: service.control.probe_us(),
-        certificate_until_s: service.tls.as_ref().and_then(|tls| tls.server.until_s()),
+        certificate_until_s: ends.into_iter().flatten().min(),
         levels: tree.level_stats().iter().map(|level| level.bytes).collect(),
         lags: lags.map(|it| Lag { replica: it.member, bytes: it.bytes, ms: it.ms }).collect(),
     }

@@ -122,6 +122,12 @@ impl MutualTls {
         &self.files
     }
 
+    /// When the certificate of new connections ends, in seconds since 1970.
+    #[must_use]
+    pub fn until_s(&self) -> Option<i64> {
+        self.fresh().server.until_s()
+    }
+
     /// The state of a connection that was accepted.
     ///
     /// # Errors

@@ -433,7 +433,7 @@ fn of_vitals(
     };
     if left_s <= 0 {
         let text = format!(
-            "The certificate of {name} has expired, {} ago: clients with TLS are refused.",
+            "The certificate of {name} has expired, {} ago: what begins with it is refused.",
             days(-left_s)
         );
         push(Kind::CertificateExpired, Severity::Bad, text, advice);

@@ -124,8 +124,11 @@ fn renewed_files_count_for_the_next_connection_and_another_identity_never_does()
         tls.state.lock().unwrap().stamps.clone()
     };
     let before = look(&tls);
-    authority.renew("a", 8).unwrap();
+    assert_eq!(tls.until_s(), Some(made.until_s));
+    let until_s = authority.renew("a", 8).unwrap().until_s;
+    assert_ne!(until_s, made.until_s);
     let renewed = look(&tls);
+    assert_eq!(tls.until_s(), Some(until_s));
     assert_ne!(before, renewed);
     let other = issue(&authority, Role::Node, "b");
     std::fs::copy(&other.certificate, &made.certificate).unwrap();
