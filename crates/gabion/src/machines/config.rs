@@ -338,8 +338,10 @@ impl NodeConfig {
                 }
             }
         }
-        let both = self.listen().each().into_iter().zip(self.reached_at().each());
-        for ((door, listen), (_, reached)) in both.filter(|(_, (_, it))| it.ip().is_unspecified()) {
+        let mut both = self.listen().each().into_iter().zip(self.reached_at().each());
+        if let Some(((door, listen), (_, reached))) =
+            both.find(|(_, (_, it))| it.ip().is_unspecified())
+        {
             return Err(Error::invalid(match listen == reached {
                 true => format!(
                     "{door}.listen is {listen}: say {door}.reached_at, the address by which \
