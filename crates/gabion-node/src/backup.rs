@@ -40,7 +40,7 @@ const TAG_IMAGE: u16 = 4;
 const WHAT: &str = "state of a backup";
 
 impl BackupState {
-    /// What a node has now, and the view that keeps it.
+    /// The state of a node now, and the view that keeps it.
     ///
     /// # Errors
     /// None of a view that was just made; see [`ReadView::pin`].

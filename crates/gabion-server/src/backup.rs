@@ -10,7 +10,7 @@
 //!
 //! The moment is that of a read: whatever was acknowledged before BEGIN came is part of it. It is
 //! kept as a reader's state is, and no longer: past the pin budget its files go, and the answer is
-//! `TRYAGAIN snapshot too old`. Whoever copies then begins again at a later moment, with the files
+//! `TRYAGAIN snapshot too old`. The client then begins again at a later moment, with the files
 //! that it has: files never change. So a slow or forgotten backup holds up nothing.
 //!
 //! Bytes of files are not compared here. The one who asks does that by the image, which has their
@@ -42,7 +42,7 @@ const PAGE_LEN: usize = 1 << 20;
 const UNKNOWN: &str = "ERR unknown question. Try GABION BACKUP BEGIN, IMAGE id, PAGE id n, CHUNK \
                        id kind number n or END id.";
 
-/// What was asked.
+/// The question of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Begin,

@@ -240,7 +240,7 @@ pub(crate) struct Client {
     /// Number of the first slot.
     first_slot: u64,
     /// A command that may not begin before earlier ones of this connection have ended.
-    /// Which groups answer it is decided already.
+    /// The groups that answer it are chosen already.
     pub(crate) held: Option<(Work, Protocol, Option<Gather>)>,
     /// Reads of this connection must show at least the log up to here.
     pub(crate) frontier: Frontier,

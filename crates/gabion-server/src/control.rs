@@ -110,7 +110,7 @@ pub(crate) struct Control {
     closed_ms: Option<u64>,
     /// Since when its pool is short of room, in ms.
     short_ms: Option<u64>,
-    /// What it says of its load, and when that was gathered, in ms.
+    /// Its word on its load, and the time when that was gathered, in ms.
     vitals: Option<(u64, Vitals)>,
     /// The last complaint, so that it is logged once.
     complaint: String,
@@ -446,7 +446,7 @@ impl Service {
         ControlMessage::Report(report).encode()
     }
 
-    /// What is said of the load, gathered anew where that is old.
+    /// The word on the load, gathered anew where that is old.
     fn vitals(&mut self, now_ms: u64) -> Vitals {
         if let Some((since_ms, vitals)) = &self.control.vitals
             && now_ms.saturating_sub(*since_ms) < VITALS_EVERY_MS

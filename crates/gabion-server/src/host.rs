@@ -98,7 +98,7 @@ pub(crate) struct ServerHost {
     pub(crate) began: Instant,
     pub(crate) now_us: Cell<u64>,
     pub(crate) clock: Arc<Clock>,
-    /// What the groups of the cluster know of each other.
+    /// The knowledge that the groups of the cluster have of each other.
     pub(crate) exchange: Rc<Exchange>,
 }
 

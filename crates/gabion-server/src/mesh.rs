@@ -50,7 +50,7 @@ pub(crate) fn address_of(member: &Member) -> Option<PeerAddress> {
     Some(PeerAddress { replica: member.replica, peer, target, resp })
 }
 
-/// A free place for a stranger. Where all are taken, that of the oldest: a member says who it is
+/// A free place for a stranger. The oldest one's, if all are taken: a member says who it is
 /// at once.
 fn make_place<T>(strangers: &mut Vec<Option<T>>, since_ms: impl Fn(&T) -> u64) -> usize {
     if let Some(free) = strangers.iter().position(Option::is_none) {
@@ -193,7 +193,7 @@ impl Service {
             None => {
                 let _ = link.stream.socket().set_nodelay(true);
                 link.is_up = true;
-                // What came with the handshake gives no further event.
+                // Bytes that came with the handshake give no further event.
                 link.has_more = !link.is_heard;
                 let connection = link.connection;
                 link.queue(Bytes::from(Preamble { group, from: me, to: peer.id }.encode()));

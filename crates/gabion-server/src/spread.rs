@@ -34,7 +34,7 @@ use std::rc::Rc;
 pub struct SpreadConfig {
     /// The slots of the group. The replica must be the process's of that number.
     pub spread: Spread,
-    /// Where clients reach this replica as a node of a cluster.
+    /// The address at which clients reach this replica as a node of a cluster.
     pub door: SocketAddr,
     /// The same of the group's other replicas.
     pub doors: BTreeMap<ReplicaId, SocketAddr>,
@@ -46,12 +46,12 @@ impl SpreadConfig {
     }
 }
 
-/// What services of a process hand to each other.
+/// Works and replies that services of a process hand to each other.
 #[derive(Default)]
 pub(crate) struct Exchange {
     /// For each service, by its place.
     queues: Vec<RefCell<VecDeque<Handed>>>,
-    /// What each group's service knows of its group.
+    /// Each service's knowledge of its own group.
     shown: RefCell<Vec<Option<GroupShown>>>,
     /// For choices by chance.
     chance: Cell<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Far {
     serial: u64,
 }
 
-/// What one service hands to another.
+/// A work or a reply that one service hands to another.
 enum Handed {
     /// A connection's work, and the place of its reply.
     Work { of: Far, slot: u64, work: Work, protocol: Protocol },
@@ -75,7 +75,7 @@ enum Handed {
     Gone { of: Far },
 }
 
-/// What a client within stands for.
+/// The client of another service that a client within stands for.
 pub(crate) struct Within {
     of: Far,
     /// Works that have not begun.
@@ -134,7 +134,7 @@ impl Exchange {
     }
 }
 
-/// Where a work of a client goes.
+/// The way of a client's work.
 enum Way {
     /// To the door's own group; others answer as well where there is a gathering.
     Here(Work, Option<Gather>),

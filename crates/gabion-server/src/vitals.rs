@@ -1,4 +1,4 @@
-//! What a replica tells controllers of its load and room: numbers of `GABION STATUS` and
+//! A replica's word to controllers on its load and room: numbers of `GABION STATUS` and
 //! `/metrics`, for the status page.
 
 use crate::metrics::BUCKETS;

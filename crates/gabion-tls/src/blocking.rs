@@ -131,7 +131,7 @@ impl Read for &BlockingStream {
             let Some(mut tls) = self.tls() else { return socket.read(out) };
             match tls.reader().read(out) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // It ended without saying so. What is sent here says its length.
+                // It ended without saying so. Messages here say their length.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 result => return result,
             }

@@ -150,7 +150,7 @@ impl MutualTls {
         ClientConnection::new(config.into(), name).map_err(refused("TLS"))
     }
 
-    /// What connections begin with, of files that are at most a second old.
+    /// The settings that connections begin with, of files that are at most a second old.
     fn fresh(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK_EVERY {

@@ -269,7 +269,7 @@ impl Replica {
     /// Puts damaged files aside. Returns what is to be said.
     pub(crate) fn put_aside(&self) -> String {
         let now_s = crate::control::unix_ms() / 1_000;
-        // Which group's are damaged the process does not say.
+        // The process does not say which group's are damaged.
         let put_aside = |dir| match cluster::put_aside(dir, self.number, now_s) {
             Ok(aside) => format!("replica {}: its files are now {}", self.number, aside.display()),
             Err(error) => format!("replica {}: {error}", self.number),

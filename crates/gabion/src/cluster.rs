@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     pub(crate) replicas: u32,
     /// Groups over which keys are spread.
     pub(crate) groups: u32,
-    /// Which of them these settings are of, counted from 0.
+    /// The group that these settings are of, counted from 0.
     pub(crate) place: u32,
     /// Full members with which the group takes writes.
     pub(crate) members_min: u32,
@@ -170,7 +170,7 @@ impl Settings {
         }
     }
 
-    /// Where clients of clusters reach a replica; none where there is one group.
+    /// The address at which clients of clusters reach a replica; none where there is one group.
     pub(crate) fn node_door(&self, number: u32) -> Option<SocketAddr> {
         let above = if self.place == 0 { PORT_NODE } else { 0 };
         (self.groups > 1).then(|| loopback(self.port + above + (number - 1) as u16))

@@ -1,5 +1,5 @@
-//! What is wrong with a group, in sentences, worst first: the one judgement that the status page,
-//! `gabion status`, `gabion group` and `gabion top` show.
+//! Everything that is wrong with a group, in sentences, worst first: the one judgement that the
+//! status page, `gabion status`, `gabion group` and `gabion top` show.
 
 use crate::filling;
 use crate::units::{count, size, span};
@@ -132,7 +132,7 @@ pub(crate) fn sentences(group: &Value) -> impl Iterator<Item = &str> {
 pub(crate) struct Around {
     /// Its name, where there are several.
     pub(crate) group: Option<String>,
-    /// Where its replicas are; empty where each is on this machine.
+    /// The places of its replicas; empty where each is on this machine.
     pub(crate) seats: BTreeMap<ReplicaId, SeatNote>,
     /// Why the controller's store does not answer, if it does not.
     pub(crate) store: Option<String>,

@@ -190,7 +190,7 @@ fn a_group_with_certificates_goes_on_through_the_loss_of_a_node_a_disk_and_the_c
     NODES.iter().for_each(|node| has_all(place.address(node, 6379), &acknowledged));
 }
 
-/// What somebody hears who sends this, until the other end closes or says nothing more.
+/// The answer to somebody who sends this, until the other end closes or says nothing more.
 fn heard(mut stream: impl Read + Write, words: &[u8]) -> Vec<u8> {
     let (mut heard, mut chunk) = (Vec::new(), [0; 4096]);
     // A refusal may have come already.

@@ -1,4 +1,4 @@
-//! What `deploy/` says to run is what the program knows.
+//! The program knows all commands and options that `deploy/` names.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

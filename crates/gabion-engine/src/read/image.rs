@@ -62,7 +62,7 @@ impl PageCursor {
 }
 
 impl ReadView {
-    /// What the view sees besides entries in MemTables and bytes of files.
+    /// All that the view sees besides entries in MemTables and bytes of files.
     ///
     /// # Errors
     /// As [`Self::pin`].

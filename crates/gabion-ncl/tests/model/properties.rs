@@ -45,7 +45,7 @@ impl Model for Limits {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        // What follows from a state that must not be says nothing.
+        // A state that must not be proves nothing by its successors.
         if world.wrong.is_some() {
             return;
         }

@@ -499,7 +499,7 @@ impl World {
         self.instances[i].links[p].done = self.instances[i].links[p].landed;
     }
 
-    /// What follows from every step: acknowledgements.
+    /// Every step's consequences: acknowledgements.
     fn settle(&mut self, limits: &Limits) {
         for i in 0..self.instances.len() {
             let instance = &mut self.instances[i];

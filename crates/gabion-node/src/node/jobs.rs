@@ -469,7 +469,7 @@ impl Jobs {
         self.running = kept;
         let gone: BTreeMap<u64, Job> = gone;
         gone.values().for_each(|job| drop_built(effects, tree, job));
-        // What the others have built goes nowhere, so nothing of it holds them back: they end.
+        // The others' files go nowhere, so nothing of them holds these jobs back: they end.
         for job in self.running.values().filter(|job| job.edit.is_none()) {
             effects.signal(Signal::Discard(job.files_built()));
         }

@@ -31,7 +31,7 @@ pub struct GroupShown {
 pub struct NodeShown {
     /// Its number in the group, which it shares with the replicas of other groups at its place.
     pub replica: u32,
-    /// Where clients of a cluster reach it.
+    /// The address at which clients of a cluster reach it.
     pub address: SocketAddr,
 }
 

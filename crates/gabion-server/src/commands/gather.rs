@@ -44,7 +44,7 @@ enum Kind {
     },
 }
 
-/// Which groups answer a command about all keys.
+/// The groups that answer a command about all keys.
 pub(crate) enum Spreading {
     /// All, with this work.
     Every(Work, Gather),
@@ -54,7 +54,7 @@ pub(crate) enum Spreading {
     Refused(Reply),
 }
 
-/// What is to be done for a command about all keys. `chance` chooses where one is to be chosen.
+/// The way of a command about all keys. `chance` chooses the group where one is to be chosen.
 pub(crate) fn spread(work: Work, spread: Spread, chance: u64) -> Spreading {
     let Work::Call(call) = &work else { return Spreading::Refused(errors::CROSS_SLOT) };
     let kind = match call.spec().id {

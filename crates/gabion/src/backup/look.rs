@@ -165,7 +165,7 @@ pub(super) fn prune(dir: &Path, keep: u64) -> Result<u8> {
     let numbers = place.numbers()?;
     let kept = usize::try_from(keep).unwrap_or(usize::MAX);
     let (old, stay) = numbers.split_at(numbers.len().saturating_sub(kept));
-    // What stays tells which files may go, so it is read before anything is removed.
+    // The backups that stay tell which files may go, so it is read before anything is removed.
     for number in stay {
         place.manifest(*number).map_err(|error| error.within("nothing is removed"))?;
     }

@@ -165,7 +165,7 @@ fn make(
     Ok(())
 }
 
-/// The files of a backup. Whoever copies them compares them with the checksums of the state.
+/// The files of a backup. The copy compares them with the checksums of the state.
 struct Source(BTreeMap<FileId, PathBuf>);
 
 impl Source {

@@ -87,7 +87,7 @@ pub(crate) struct Handle {
     seen: Arc<Seen>,
 }
 
-/// What the thread saw that is no part of the machine.
+/// Observations of the thread that are no part of the machine.
 #[derive(Default)]
 struct Seen {
     /// Why the store's last answer was none.

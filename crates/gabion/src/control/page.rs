@@ -19,7 +19,7 @@ pub(crate) fn routes(status: impl Fn() -> Result<Value> + Send + 'static) -> Vec
     ]
 }
 
-/// What the page shows of a group of `up`.
+/// The page's view of a group of `up`.
 ///
 /// # Errors
 /// Unavailable when the controller has ended.

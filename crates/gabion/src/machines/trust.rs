@@ -178,7 +178,7 @@ pub(crate) fn connect(
     })
 }
 
-/// Whoever has connected.
+/// The process or person that has connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// Somebody on this machine: there are no certificates.

@@ -60,7 +60,7 @@ pub(crate) struct DemoOptions {
     plant_loss: bool,
 }
 
-/// Where loads run, and with what.
+/// The place of loads, and their program.
 struct Demo<'a> {
     options: &'a DemoOptions,
     program: Program,

@@ -276,7 +276,7 @@ fn find(directory: &Path) -> Result<Vec<Source>> {
 
 /// All names of a file.
 type Names = Vec<Vec<u8>>;
-/// What a manifest has of a file: its attributes, checksum and length.
+/// A manifest's entry of a file: its attributes, checksum and length.
 type Entry = (Metadata, u32, u64);
 /// Files of a manifest.
 type Manifest = BTreeMap<Names, Entry>;
@@ -376,7 +376,7 @@ fn store_one(
 
 /// Rests of an import that failed or was killed.
 fn remove_unfinished(opened: &mut Opened) {
-    // What cannot be listed or removed shows when the next name is made.
+    // A leftover that cannot be listed or removed shows when the next name is made.
     let Ok(listed) = opened.store.recover() else { return };
     let names = listed.into_iter().flat_map(|file| file.names);
     let names = names.filter(|name| name.starts_with(UNFINISHED));

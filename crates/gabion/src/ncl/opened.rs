@@ -5,7 +5,7 @@
 //!  all else ──► the lease ──► keys, newest copy, new copies: an instance of its own ──► LogFiles
 //! ```
 //!
-//! Whoever reads copies fences them first, which ends the instance that has them. So a running
+//! A reader of copies fences them first, which ends the instance that has them. So a running
 //! application is refused, and only commands that change files take `--take-over`.
 
 use super::run::failed;
@@ -145,7 +145,7 @@ impl FilesPlace {
         Ok(logs)
     }
 
-    /// What a running instance says of its files; none if it does not run.
+    /// A running instance's word on its files; none if it does not run.
     pub(super) fn report(&self) -> Result<Option<(InstanceReport, u32)>> {
         let Some(controller) = &self.controller else { return Ok(None) };
         let mut store = remote_store(controller, self.token()?.as_deref());

@@ -12,7 +12,7 @@ fn ncl(words: &[&str], place: &[String]) -> Output {
     Command::new(GABION).arg("ncl").args(words).args(place).output().unwrap()
 }
 
-/// What it printed.
+/// Its output.
 fn fine(words: &[&str], place: &[String]) -> String {
     let output = ncl(words, place);
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -30,7 +30,7 @@ fn json(words: &[&str], place: &[String]) -> Value {
     serde_json::from_str(&fine(words, place)).unwrap()
 }
 
-/// What both kinds of stores do. `exported` is a directory to be made.
+/// The steps that both kinds of stores share. `exported` is a directory to be made.
 fn seen_and_moved(place: &[String], dir: &Path) {
     let listed = json(&["ls", "--json"], place);
     assert_eq!((&listed["running"], listed["files"].as_array().unwrap().len()), (&false.into(), 2));

@@ -248,9 +248,9 @@ pub(crate) struct Users {
     required: Option<Vec<u8>>,
     /// When the file was changed last, as far as is known.
     stamp: Cell<Option<SystemTime>>,
-    /// Whoever has connections of users.
+    /// Lists of the services that have connections of users.
     told: RefCell<Vec<Weak<UserList>>>,
-    /// Where the controller keeps the users: what it told last, if it ever did.
+    /// The users that the controller told last, if it ever did; none where it keeps none.
     shared: Option<RefCell<Option<UserRecord>>>,
 }
 

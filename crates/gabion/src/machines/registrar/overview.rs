@@ -40,7 +40,7 @@ impl StatusPage {
     }
 
     fn status(&self) -> Result<Value> {
-        // Whoever gains or loses the lead does not wait for a page.
+        // A controller that gains or loses the lead does not wait for a page.
         let standing = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let why = match standing {
             Standing::Leads(registrar) => return registrar.overview(),
@@ -81,7 +81,7 @@ impl Registrar {
 }
 
 impl Inner {
-    /// What the judgement is to know of a group besides its replicas' reports.
+    /// Facts for the judgement of a group besides its replicas' reports.
     pub(super) fn around(&self, spec: &GroupSpec, group: GroupId, driver: &Handle) -> Around {
         let is_here = |node: &str| self.heard.get(node).is_some_and(Heard::is_here);
         let seats = spec.seats.iter().map(|seat| {

@@ -1,4 +1,4 @@
-//! What the demo starts, and its end: processes in groups of their own, and one directory.
+//! All that the demo starts, and its end: processes in groups of their own, and one directory.
 
 use super::super::files::at;
 use super::super::run::failed;

@@ -21,7 +21,7 @@ pub(super) struct Load {
     threads: Vec<JoinHandle<Error>>,
 }
 
-/// What was read after a recovery.
+/// The values that were read after a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) acknowledged: u64,
@@ -92,7 +92,7 @@ impl Load {
         done
     }
 
-    /// What was acknowledged to each client of a program that was killed.
+    /// The writes that were acknowledged to each client of a program that was killed.
     pub(super) fn end(self) -> Result<Vec<u64>> {
         for thread in self.threads {
             thread.join().map_err(|_| Error::io("a thread of the demo panicked"))?;
