@@ -113,7 +113,11 @@ impl<S: Images> Application<S> {
 
     fn handle_lease(&mut self, reply: Result<StoreReply>) -> Result<()> {
         match self.lease.handle(self.now_ms, reply)? {
-            Change::None => Ok(()),
+            Change::None => {
+                // A store that was set back to a moment since the last beat has the same lease.
+                self.map_is_read &= self.phase != Phase::Running;
+                Ok(())
+            }
             Change::Held(term) => {
                 assert!(self.phase == Phase::Leasing, "a term comes once");
                 (self.term, self.phase) = (term, Phase::Claiming);

@@ -15,7 +15,9 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
     let faults = Faults { store: 0, set_back: 0, ..Faults::of_seed(&mut random) };
     let faults = match mutant {
         // Two instances at once.
-        Mutant::KeysStay | Mutant::EpochIsClock => Faults { pause: 400, takeover: 300, ..faults },
+        Mutant::KeysStay | Mutant::EpochIsClock | Mutant::ErrorCounts => {
+            Faults { pause: 400, takeover: 300, ..faults }
+        }
         // The same, and the former has something to change.
         Mutant::MapWithoutCompare => {
             Faults { pause: 300, takeover: 300, cut: 60, machine: 300, ..faults }
