@@ -69,8 +69,8 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
 /// 102709: the store was set back, and the map told again before the lease; the instance that
 /// started between got the term of the one that ran.
 ///
-/// 159598991022: the store was set back by less than a beat of the lease, so its lease was right and
-/// its map older, which nobody read again.
+/// 159598991022: the store was set back by less than a beat of the lease, so its lease was right
+/// and its map older, which nobody read again.
 const ONCE_FAILED: [u64; 2] = [102_709, 159_598_991_022];
 
 /// docs/faults.md: N7
