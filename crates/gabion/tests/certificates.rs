@@ -148,13 +148,14 @@ impl Place {
         }
     }
 
-    /// How many full members are well, in a view that is carried out.
+    /// How many full members a view has that is carried out, and none of them lost: a lost one
+    /// is told before the view that leaves it out is begun.
     fn full(&self) -> usize {
         let group = self.json(&["status"])["group"].take();
         let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
-        let is_full = |it: &&Value| it["state"] == "full" && it["lost"] == false;
-        let full = replicas.iter().filter(is_full).count();
-        if group["complete"] == true { full } else { 0 }
+        let full = replicas.iter().filter(|it| it["state"] == "full");
+        let is_whole = group["complete"] == true && full.clone().all(|it| it["lost"] == false);
+        if is_whole { full.count() } else { 0 }
     }
 }
 

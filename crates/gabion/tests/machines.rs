@@ -160,12 +160,15 @@ impl Machines {
         }
     }
 
-    /// The nodes whose replicas are full members and well, in a view that is carried out.
+    /// The nodes whose replicas are full members of a view that is carried out; none while one of
+    /// them is lost, which is told before the view that leaves it out is begun.
     fn full(&self) -> Vec<String> {
         let group = self.group();
         let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
-        let is_full = |it: &&Value| it["state"] == "full" && it["lost"] == false;
-        let full = replicas.iter().filter(is_full).filter(|_| group["complete"] == true);
+        let full = replicas.iter().filter(|it| it["state"] == "full");
+        if group["complete"] != true || full.clone().any(|it| it["lost"] != false) {
+            return Vec::new();
+        }
         let mut full: Vec<String> =
             full.map(|it| it["node"].as_str().unwrap_or("?").to_owned()).collect();
         full.sort();
