@@ -88,7 +88,7 @@ impl ReplicaArgs {
             is_direct: !self.buffered,
             log: self.log,
             growth_factor: self.growth_factor,
-            blobs_from: self.blobs_from,
+            large_values: self.blobs_from,
             ..EngineOptions::new(self.dir.clone())
         }
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 type Line = (&'static str, &'static str, &'static str);
 
 /// Medians of three rounds for ratios with a target, one round for the rest.
-const LINES: [Line; 7] = [
+const LINES: [Line; 9] = [
     (
         "engine",
         "engine-rocksdb",
@@ -36,6 +36,19 @@ const LINES: [Line; 7] = [
         // around, as in a long run. A MemTable of 16 MiB would not fill with values of 100 bytes.
         "engine --vs rocksdb --value-sizes 100,1000 --log synced --rounds 3 --quick --workloads fillrandom \
          --memtable-size 1MiB",
+    ),
+    (
+        "engine",
+        "engine-values",
+        "engine --vs rocksdb,blobdb --value-sizes 1000 --log on --rounds 1 --quick \
+         --compressibility 0 --large-values 512 --workloads \
+         fillrandom,readrandom,readrandom-uncached,seekrandom",
+    ),
+    (
+        "replication",
+        "replication-values",
+        "replication --systems rocksdb,primary --replicas 3,4 --records 2000000 --large-values 512 \
+         --workloads load --rounds 3",
     ),
     (
         "replication",

@@ -7,6 +7,7 @@
 //!                    rows, as they come ─► --json     medians by cell and engine ─► tables ◄─┘
 //! ```
 
+mod over_time;
 pub(crate) mod programs;
 pub(crate) mod rows;
 mod tables;
@@ -36,6 +37,9 @@ use std::time::Instant;
 pub enum Peer {
     /// RocksDB.
     Rocksdb,
+    /// RocksDB with BlobDB: values of --large-values bytes, or more, lie in files of their own,
+    /// whose garbage is collected.
+    Blobdb,
     /// fjall.
     Fjall,
 }
@@ -46,6 +50,7 @@ impl Peer {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rocksdb => "rocksdb",
+            Self::Blobdb => "blobdb",
             Self::Fjall => "fjall",
         }
     }
@@ -83,6 +88,14 @@ pub struct EngineArgs {
     /// Print the tables as Markdown.
     #[arg(long)]
     pub markdown: bool,
+    /// Draw each workload's rate over time, a line for each engine, into pictures in this
+    /// directory, those of the last round.
+    #[arg(long, value_name = "DIR")]
+    pub over_time: Option<PathBuf>,
+    /// Values of so many bytes, or more, lie apart from the tree: in this engine's log, in blobdb's
+    /// files [default: none of this engine's, blobdb's from 512 on]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub large_values: Option<u64>,
     /// What RocksDB has for itself.
     #[command(flatten)]
     pub rocksdb: RocksdbArgs,
@@ -108,18 +121,19 @@ pub struct RocksdbArgs {
 }
 
 impl RocksdbArgs {
-    /// The options for the program of an engine: nothing for any other.
-    fn own(&self, engine: &str) -> OwnArgs {
-        if engine != Peer::Rocksdb.as_str() {
-            return OwnArgs::default();
-        }
+    /// The options for its program.
+    fn own(&self) -> OwnArgs {
         OwnArgs {
             own_block_size: self.rocksdb_block_size,
             write_buffers: self.rocksdb_write_buffers,
             recycled_logs: self.rocksdb_recycled_logs,
+            large_values: None,
         }
     }
 }
+
+/// Bytes from which values are blobs of BlobDB if nothing is said.
+const BLOBS_FROM: u64 = 512;
 
 /// Most rounds.
 const ROUNDS_MAX: u64 = 100;
@@ -199,9 +213,23 @@ impl EngineArgs {
         Ok(())
     }
 
+    /// The options that only this engine has.
+    fn own(&self, engine: &str) -> OwnArgs {
+        let large_values = self.large_values;
+        match Peer::from_str(engine, false) {
+            Ok(Peer::Rocksdb) => self.rocksdb.own(),
+            Ok(Peer::Blobdb) => {
+                let from = large_values.unwrap_or(BLOBS_FROM);
+                OwnArgs { large_values: Some(from), ..self.rocksdb.own() }
+            }
+            Ok(Peer::Fjall) => OwnArgs::default(),
+            Err(_) => OwnArgs { large_values, ..OwnArgs::default() },
+        }
+    }
+
     fn run_args(&self, cell: Cell, engine: &str, dir: PathBuf) -> RunArgs {
         let Cell { log, value_size, workload } = cell;
-        let (own, common) = (self.rocksdb.own(engine), self.common.clone());
+        let (own, common) = (self.own(engine), self.common.clone());
         RunArgs { workload, dir, value_size, log, memory_max: None, own, common }
     }
 }
@@ -233,8 +261,11 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
         Ok(())
     });
     // The runs before a failure took their time too.
+    let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+    if let Some(directory) = &args.over_time {
+        over_time::draw(&names, &cells, &rows, directory)?;
+    }
     if !sink.is_stdout() && !rows.is_empty() {
-        let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
         let style = if args.markdown { Style::Markdown } else { Style::Plain };
         print(&tables::tables(&names, &cells, &rows, style), &mut io::stdout())?;
     }
@@ -326,7 +357,8 @@ fn run_one(
     }
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {
-        return EngineRow::parse(&program.name, &output.stdout, round, config);
+        let row = EngineRow::parse(&program.engine, &output.stdout, round, config)?;
+        return Ok(row.named(&program.name));
     }
     let kind = if output.status.code() == Some(1) { ErrorKind::Corruption } else { ErrorKind::Io };
     let told = match said.len() {

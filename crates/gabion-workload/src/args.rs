@@ -53,6 +53,10 @@ pub struct OwnArgs {
     /// Logs that are kept to be written to again (RocksDB).
     #[arg(long)]
     pub recycled_logs: Option<u64>,
+    /// Values of so many bytes, or more, lie apart from the tree: in Gabion's log, in the files of
+    /// RocksDB's BlobDB; 0: none does [default: the engine's own]
+    #[arg(long, value_parser = parse_bytes)]
+    pub large_values: Option<u64>,
 }
 
 impl OwnArgs {
@@ -63,6 +67,7 @@ impl OwnArgs {
             ("own-block-size", self.own_block_size),
             ("write-buffers", self.write_buffers),
             ("recycled-logs", self.recycled_logs),
+            ("large-values", self.large_values),
         ];
         let word = |(name, value): (&str, Option<u64>)| Some(format!("--{name}={}", value?));
         options.into_iter().filter_map(word).collect()
@@ -74,6 +79,7 @@ impl OwnArgs {
             ("own-block-size", self.own_block_size, KIB, MIB),
             ("write-buffers", self.write_buffers, 2, 64),
             ("recycled-logs", self.recycled_logs, 0, 64),
+            ("large-values", self.large_values, 0, VALUE_LEN_MAX as u64),
         ];
         for (name, value, min, max) in limits {
             value.map_or(Ok(()), |value| in_range(name, value, min, max))?;
@@ -276,7 +282,7 @@ impl RunArgs {
                 codec: self.common.compression,
                 bottom_codec: self.common.bottom_compression,
                 growth_factor: None,
-                blobs_from: None,
+                large_values: self.own.large_values,
                 background_threads: self.common.background_threads,
                 is_direct: !self.common.buffered,
                 log: self.log,
@@ -426,7 +432,8 @@ mod tests {
 
     #[test]
     fn a_bad_option_is_refused_by_name_and_limit() {
-        let cases: [(&[&str], &str); 10] = [
+        let cases: [(&[&str], &str); 11] = [
+            (&["--large-values", "9MiB"], "--large-values is 9437184, allowed are 0 to 8388608"),
             (&["--write-buffers", "1"], "--write-buffers is 1, allowed are 2 to 64"),
             (&["--own-block-size", "1"], "--own-block-size is 1, allowed are 1024 to 1048576"),
             (&["--value-size", "15"], "--value-size is 15, allowed are 16 to 8388608"),

@@ -77,9 +77,10 @@ pub struct EngineOptions {
     /// Bytes at which a level aims ÷ those of the level above it; `None`: the engine's guide
     /// decides.
     pub growth_factor: Option<u32>,
-    /// Values of so many bytes, or more, go into files of their own, whose garbage is collected;
-    /// `None`: none does. Both are for replicas of RubbleDB's baseline.
-    pub blobs_from: Option<u64>,
+    /// Values of so many bytes, or more, lie apart from the tree, and their garbage is collected;
+    /// 0: none does; `None`: the engine's default decides. An engine without such a thing refuses
+    /// it.
+    pub large_values: Option<u64>,
     /// How blocks are compressed.
     pub codec: Codec,
     /// Threads that flush and compact.
@@ -105,7 +106,7 @@ impl EngineOptions {
             recycled_logs: None,
             bottom_codec: None,
             growth_factor: None,
-            blobs_from: None,
+            large_values: None,
             codec: Codec::None,
             background_threads: 2,
             is_direct: true,
@@ -118,15 +119,23 @@ impl EngineOptions {
     /// # Errors
     /// Unsupported: a number of MemTables or of logs is asked for.
     pub fn refuse_rocksdbs(&self, engine: &str) -> Result<()> {
-        let options =
-            [("write-buffers", self.write_buffers), ("recycled-logs", self.recycled_logs)];
-        match options.iter().find_map(|(name, value)| Some((name, (*value)?))) {
-            None => Ok(()),
-            Some((name, value)) => {
-                Err(Error::unsupported(format!("{engine} has no --{name}, asked for is {value}")))
-            }
-        }
+        refuse(engine, "write-buffers", self.write_buffers)?;
+        refuse(engine, "recycled-logs", self.recycled_logs)
     }
+
+    /// Refuses values apart from the tree; for an engine that has all in it, by its name.
+    ///
+    /// # Errors
+    /// Unsupported: they are asked for.
+    pub fn refuse_large_values(&self, engine: &str) -> Result<()> {
+        refuse(engine, "large-values", self.large_values)
+    }
+}
+
+fn refuse(engine: &str, name: &str, value: Option<u64>) -> Result<()> {
+    value.map_or(Ok(()), |value| {
+        Err(Error::unsupported(format!("{engine} has no --{name}, asked for is {value}")))
+    })
 }
 
 /// The cache hits and reads of an engine's readers. Jobs of its own do not count.

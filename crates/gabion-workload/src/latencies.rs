@@ -36,6 +36,12 @@ impl Latencies {
         self.0.add(&other.0).expect("histograms of the same bounds can be added");
     }
 
+    /// The longest, in microseconds; 0 without requests.
+    #[must_use]
+    pub fn max_us(&self) -> f64 {
+        self.0.max() as f64 / 1000.0
+    }
+
     /// How many were counted.
     #[must_use]
     pub fn count(&self) -> u64 {

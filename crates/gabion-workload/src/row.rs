@@ -3,8 +3,9 @@
 use crate::args::Plan;
 use crate::build::Build;
 use crate::engine::{Codec, Engine, Reads};
+use crate::latencies::Latencies;
 use crate::usage::Used;
-use crate::work::Tally;
+use crate::work::{SLICE_SECONDS, Tally};
 use serde_json::{Map, Value, json};
 
 /// Raised whenever a workload changes or a figure changes its meaning: rows are compared only
@@ -92,7 +93,7 @@ impl Row {
     ) -> Self {
         let us_per_op = |seconds: f64| seconds * 1e6 / tally.operations as f64;
         let all = quiet.unwrap_or(used);
-        let reads = said.reads;
+        let (reads, latencies) = (said.reads, tally.latencies());
         let mut row = json!({
             "engine": E::NAME,
             "version": E::version(),
@@ -103,9 +104,11 @@ impl Row {
             "per_second": tally.operations as f64 / used.wall_seconds,
             "per_second_quiet": quiet.map(|quiet| tally.operations as f64 / quiet.wall_seconds),
             "cpu_us_per_op": us_per_op(used.cpu_seconds),
-            "p50_us": tally.latencies.quantile_us(0.5),
-            "p99_us": tally.latencies.quantile_us(0.99),
-            "p999_us": tally.latencies.quantile_us(0.999),
+            "p50_us": latencies.quantile_us(0.5),
+            "p99_us": latencies.quantile_us(0.99),
+            "p999_us": latencies.quantile_us(0.999),
+            "max_us": latencies.max_us(),
+            "over_time": over_time(tally),
             "write_amp": ratio(all.write_bytes, tally.written_len),
             "read_amp": ratio(used.read_bytes, tally.read_len),
             "peak_memory": memory.peak,
@@ -137,6 +140,20 @@ impl Row {
     pub fn json(&self) -> &Value {
         &self.0
     }
+}
+
+/// The whole slices of a run: the last, which the end cuts off, is left out.
+fn over_time(tally: &Tally) -> Value {
+    let whole = tally.slices.len().saturating_sub(1);
+    let slice = |slice: &Latencies| {
+        json!({
+            "per_second": slice.count() as f64 / SLICE_SECONDS as f64,
+            "p99_us": slice.quantile_us(0.99),
+            "max_us": slice.max_us(),
+        })
+    };
+    let slices: Vec<Value> = tally.slices[..whole].iter().map(slice).collect();
+    json!({"seconds": SLICE_SECONDS, "slices": slices})
 }
 
 /// The conditions of the figures.

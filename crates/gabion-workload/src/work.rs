@@ -21,6 +21,8 @@ const SEEK_RECORDS: u64 = 51;
 const SCAN_MAX: u64 = 100;
 /// Bytes of keys and values that the writer of `readwhilewriting` writes in a second.
 const WRITER_BYTES_PER_SECOND: f64 = 10e6;
+/// Seconds of a slice of a run, whose rate and latencies are told by themselves.
+pub(crate) const SLICE_SECONDS: u64 = 10;
 /// How long that writer sleeps when it is ahead.
 const WRITER_PAUSE: Duration = Duration::from_millis(1);
 
@@ -40,7 +42,8 @@ pub(crate) struct Shared<'a, E> {
 /// The requests, and their results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) latencies: Latencies,
+    /// Those of requests that ended in the same slice of the run, in order of time.
+    pub(crate) slices: Vec<Latencies>,
     pub(crate) operations: u64,
     /// Bytes of keys and values that were written, and that were returned.
     pub(crate) written_len: u64,
@@ -51,10 +54,30 @@ pub(crate) struct Tally {
 
 impl Tally {
     fn merge(&mut self, other: &Self) {
-        self.latencies.merge(&other.latencies);
+        let slices = self.slices.len().max(other.slices.len());
+        self.slices.resize_with(slices, Latencies::new);
+        for (slice, others) in self.slices.iter_mut().zip(&other.slices) {
+            slice.merge(others);
+        }
         self.operations += other.operations;
         self.written_len += other.written_len;
         self.read_len += other.read_len;
+    }
+
+    /// Those of the whole run.
+    pub(crate) fn latencies(&self) -> Latencies {
+        let mut all = Latencies::new();
+        self.slices.iter().for_each(|slice| all.merge(slice));
+        all
+    }
+
+    /// Counts a request that ended so long after the run began.
+    fn record(&mut self, ended: Duration, latency: Duration) {
+        let slice = (ended.as_secs() / SLICE_SECONDS) as usize;
+        if slice >= self.slices.len() {
+            self.slices.resize_with(slice + 1, Latencies::new);
+        }
+        self.slices[slice].record(latency);
     }
 }
 
@@ -158,6 +181,7 @@ struct Worker<'a, E> {
     random: Random,
     value: Vec<u8>,
     tally: Tally,
+    begun: Instant,
     /// When the last request returned.
     last: Instant,
 }
@@ -171,6 +195,7 @@ impl<'a, E: Engine> Worker<'a, E> {
             random: Random::new(shared.plan.seed ^ (round << 32 | number) << 16),
             value: Vec::new(),
             tally: Tally::default(),
+            begun: Instant::now(),
             last: Instant::now(),
         }
     }
@@ -180,7 +205,7 @@ impl<'a, E: Engine> Worker<'a, E> {
         let start = Instant::now();
         let outcome = request(self.shared.engine);
         self.last = Instant::now();
-        self.tally.latencies.record(self.last - start);
+        self.tally.record(self.last - self.begun, self.last - start);
         outcome
     }
 

@@ -2,12 +2,14 @@
 
 use crate::child::Replica;
 use crate::cluster::{self, Settings};
+use crate::control;
 use crate::engine;
 use crate::options::{BenchCommand, DataOption, FixedOptions, MetricsPort, ProcessOptions};
 use crate::status::{self, Status};
 use crate::units::size;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_bench::{ClusterSpec, Launcher, Program, RunningCluster, UpProgram};
+use gabion_control::users::UserRecord;
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,7 +53,8 @@ fn own_program() -> Result<Program> {
     let path = std::env::current_exe()
         .map_err(|error| Error::with_source(ErrorKind::Io, "this program's path", error))?;
     let words = engine::WORDS.map(Into::into).to_vec();
-    Ok(Program { name: "gabion".to_owned(), path, words, spare_len: engine::SPARE_LEN })
+    let (name, engine) = ("gabion".to_owned(), "gabion".to_owned());
+    Ok(Program { name, engine, path, words, spare_len: engine::SPARE_LEN })
 }
 
 /// This program, and places for its `up`.
@@ -76,6 +79,11 @@ impl Launcher for Processes {
     fn start(&self, spec: &ClusterSpec) -> Result<Box<dyn RunningCluster>> {
         let settings = on_free_ports(settings(spec)?)?;
         cluster::create(&spec.dir, &settings, |_| true)?;
+        for number in settings.members() {
+            // No controller runs that would tell them, and without users nobody is let in.
+            let kept = control::users_path(&cluster::replica_dir(&spec.dir, number));
+            gabion_server::keep_users(&kept, &UserRecord::default())?;
+        }
         let options = ProcessOptions {
             large_values: spec.large_values,
             // Many groups lie close together, and nobody scrapes them.

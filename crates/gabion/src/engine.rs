@@ -63,6 +63,10 @@ fn block_len(options: &EngineOptions) -> u32 {
     options.block_len.map_or(SstOptions::default().block_len, |len| len as u32)
 }
 
+fn large_values(options: &EngineOptions) -> u32 {
+    options.large_values.map_or(TreeConfig::default().large_values, |len| len as u32)
+}
+
 fn db_options(options: &EngineOptions) -> Options {
     let default = TreeConfig::default();
     let compression = compression(options.codec);
@@ -77,6 +81,7 @@ fn db_options(options: &EngineOptions) -> Options {
             level1_len: level1_len.max(default.sst_len),
             sst,
             bottom_compression,
+            large_values: large_values(options),
             ..default
         },
         run: RunOptions {
@@ -105,7 +110,10 @@ impl Engine for Embedded {
     }
 
     fn settings(options: &EngineOptions) -> Vec<(&'static str, u64)> {
-        vec![("block_size", block_len(options).into())]
+        vec![
+            ("block_size", block_len(options).into()),
+            ("large_values", large_values(options).into()),
+        ]
     }
 
     fn open(options: &EngineOptions) -> Result<Self> {

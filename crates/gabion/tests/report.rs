@@ -1,4 +1,4 @@
-//! `gabion bench report` as it is typed, on the output of `gabion bench`.
+//! `gabion bench` as it is typed: a cluster of its own, and `gabion bench report` on its output.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -7,13 +7,17 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory that goes when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("gabion-report-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gabion-report-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -33,6 +37,18 @@ impl Drop for Scratch {
 fn bench(words: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_gabion");
     Command::new(program).arg("bench").args(words).output().unwrap()
+}
+
+#[test]
+fn a_cluster_of_its_own_is_loaded_and_read_and_nothing_of_it_is_left() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("clusters");
+    let load = ["ycsb", "--records=2000", "--workloads=load,a,c", "--pool-size=256MiB"];
+    let run = bench(&[&load[..], &["--dir", &dir, "--json"]].concat());
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let row: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(row["phases"].as_array().unwrap().len(), 3, "{row}");
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
 }
 
 #[test]

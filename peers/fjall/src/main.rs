@@ -97,6 +97,7 @@ impl Engine for Fjall {
 
     fn open(options: &EngineOptions) -> Result<Self> {
         options.refuse_rocksdbs(Self::NAME)?;
+        options.refuse_large_values(Self::NAME)?;
         let codec = codec(options)?;
         let database = Database::builder(&options.directory)
             .cache_size(options.cache_len)

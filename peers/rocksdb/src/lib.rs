@@ -154,7 +154,7 @@ pub fn db_options(options: &EngineOptions) -> Options {
     if let Some(growth_factor) = options.growth_factor {
         db.set_max_bytes_for_level_multiplier(f64::from(growth_factor));
     }
-    if let Some(len) = options.blobs_from {
+    if let Some(len) = options.large_values.filter(|len| *len > 0) {
         set_blobs(&mut db, len, options, &cache);
     }
     db.set_compression_type(codec(options.codec));

@@ -61,7 +61,7 @@ fn blobs_and_growth_are_in_force_where_they_are_asked_for() {
     let usual_blobs =
         [("enable_blob_files", "false"), ("max_bytes_for_level_multiplier", "10.000000")];
     InForce::of(&usual).assert(&usual_blobs);
-    let options = EngineOptions { growth_factor: Some(8), blobs_from: Some(512), ..usual };
+    let options = EngineOptions { growth_factor: Some(8), large_values: Some(512), ..usual };
     InForce::of(&options).assert(&[
         ("enable_blob_files", "true"),
         ("min_blob_size", "512"),

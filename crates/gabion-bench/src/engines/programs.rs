@@ -12,8 +12,10 @@ use std::process::{Command, Stdio};
 /// A program that runs workloads on one engine: the words, then the options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The engine's name in rows.
+    /// The engine's name in rows and tables.
     pub name: String,
+    /// The engine's name as its program prints it.
+    pub engine: String,
     /// The program.
     pub path: PathBuf,
     /// The words before the options.
@@ -30,8 +32,10 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
         if peers[i + 1..].contains(peer) {
             return Err(Error::invalid(format!("--vs names {name} twice")));
         }
-        let path = locate(&format!("engine-{name}"), directory)?;
-        programs.push(Program { name, path, words: vec!["run".into()], spare_len: 0 });
+        // BlobDB is a part of RocksDB.
+        let engine = if *peer == Peer::Blobdb { Peer::Rocksdb } else { *peer }.as_str().to_owned();
+        let path = locate(&format!("engine-{engine}"), directory)?;
+        programs.push(Program { name, engine, path, words: vec!["run".into()], spare_len: 0 });
     }
     Ok(programs)
 }

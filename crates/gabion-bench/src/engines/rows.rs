@@ -52,6 +52,12 @@ impl EngineRow {
         Ok(Self(value))
     }
 
+    /// The same row under the name by which the engine is asked for.
+    pub(super) fn named(mut self, engine: &str) -> Self {
+        self.0["engine"] = engine.into();
+        self
+    }
+
     pub(super) fn json(&self) -> &Value {
         &self.0
     }
@@ -97,6 +103,13 @@ impl EngineRow {
     /// A figure; `None` where the workload has none.
     pub(super) fn figure(&self, name: &str) -> Option<f64> {
         self.0[name].as_f64()
+    }
+
+    /// The seconds of a slice of the run, and the requests a second in each.
+    pub(super) fn rates_over_time(&self) -> Option<(f64, Vec<f64>)> {
+        let (seconds, slices) = (&self.0["over_time"]["seconds"], &self.0["over_time"]["slices"]);
+        let rates = slices.as_array()?.iter().map(|slice| slice["per_second"].as_f64());
+        Some((seconds.as_f64()?, rates.collect::<Option<Vec<f64>>>()?))
     }
 
     /// Options that the engine could not honour.

@@ -16,7 +16,7 @@ struct Column {
     ratio: Option<&'static str>,
 }
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     Column {
         name: "per second",
         of: |rows| median(rows, "per_second"),
@@ -33,6 +33,12 @@ const COLUMNS: [Column; 10] = [
     Column { name: "p50 µs", of: |rows| median(rows, "p50_us"), show: tenths, ratio: None },
     Column { name: "p99 µs", of: |rows| median(rows, "p99_us"), show: tenths, ratio: Some("p99") },
     Column { name: "p99.9 µs", of: |rows| median(rows, "p999_us"), show: tenths, ratio: None },
+    Column {
+        name: "longest ms",
+        of: |rows| median(rows, "max_us"),
+        show: |value| tenths(value / 1000.0),
+        ratio: None,
+    },
     Column {
         name: "write amp",
         of: |rows| median(rows, "write_amp"),

@@ -72,6 +72,7 @@ fn what_is_typed_reaches_the_engines_program() {
         "--rocksdb-block-size=4KiB",
         "--rocksdb-write-buffers=3",
         "--rocksdb-recycled-logs=2",
+        "--large-values=600",
     ];
     #[derive(Parser)]
     struct Run {
@@ -80,14 +81,27 @@ fn what_is_typed_reaches_the_engines_program() {
     }
     for words in [&words[..], &[]] {
         let cell = Cell { log: Log::Synced, value_size: 400, workload: Workload::YcsbF };
-        for engine in ["gabion", "rocksdb"] {
+        for (engine, own) in [("gabion", 1), ("rocksdb", 3), ("blobdb", 4), ("fjall", 0)] {
             let sent = args(words).run_args(cell, engine, PathBuf::from("d"));
             let received = Run::parse_from([vec!["run".into()], sent.words()].concat()).run;
             assert_eq!(format!("{received:?}"), format!("{sent:?}"));
-            let own = if words.is_empty() || engine == "gabion" { 0 } else { 3 };
+            let own = if words.is_empty() { usize::from(engine == "blobdb") } else { own };
             assert_eq!(received.own.words().len(), own, "{engine}: {:?}", received.own);
         }
     }
+}
+
+#[test]
+fn blobdb_s_large_values_are_those_of_this_engine() {
+    let cell = Cell { log: Log::On, value_size: 1000, workload: Workload::YcsbG };
+    let own = |words: &[&str], engine: &str| {
+        args(words).run_args(cell, engine, PathBuf::new()).own.large_values
+    };
+    let beside = ["--vs", "rocksdb,blobdb"];
+    let unsaid = ["gabion", "rocksdb", "blobdb"].map(|engine| own(&beside, engine));
+    assert_eq!(unsaid, [None, None, Some(512)]);
+    let words = ["--vs", "blobdb", "--large-values", "700"];
+    assert_eq!(["gabion", "blobdb"].map(|engine| own(&words, engine)), [Some(700); 2]);
 }
 
 fn row(engine: &str, per_second: f64, cpu: f64) -> EngineRow {
@@ -178,7 +192,8 @@ fn an_engine_alone_is_divided_by_nothing() {
 /// A program that is one line of shell.
 fn script(name: &str, text: &str) -> Program {
     let words = vec!["-c".into(), text.into()];
-    Program { name: name.to_owned(), path: "/bin/sh".into(), words, spare_len: 0 }
+    let (name, engine) = (name.to_owned(), name.to_owned());
+    Program { name, engine, path: "/bin/sh".into(), words, spare_len: 0 }
 }
 
 #[test]

@@ -11,7 +11,6 @@ use crate::engines::Peer;
 use crate::figures::Shape;
 use crate::placement::MixChoice;
 use crate::provenance::quoted;
-use clap::ValueEnum;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
@@ -348,7 +347,8 @@ fn engine(group: &Group<'_>, peers: &[&str], records: u64, workloads: &[&str]) -
 
 fn of_group(group: &Group<'_>) -> Vec<Block> {
     let engines = group.engines();
-    let known: Vec<&str> = Peer::value_variants().iter().map(|peer| peer.as_str()).collect();
+    // Those of the figures; BlobDB is beside large values only.
+    let known = [Peer::Rocksdb, Peer::Fjall].map(Peer::as_str);
     let has = |name: &str| engines.iter().any(|engine| engine.0 == name);
     let peers: Vec<&str> = known.iter().copied().filter(|peer| has(peer)).collect();
     let mut blocks = Vec::new();

@@ -40,9 +40,10 @@ text { fill: var(--ink);
 .grid { stroke: var(--rule); stroke-width: 1; }
 .axis { stroke: var(--soft); stroke-width: 1.2; }
 .mark { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 4 3; }
-.l0, .l1 { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
+.l0, .l1, .l2, .l3 { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
 .l0 { stroke: var(--s1); } .l1 { stroke: var(--s0); }
-.k0 { fill: var(--s1); } .k1 { fill: var(--s0); }
+.l2 { stroke: var(--s3); } .l3 { stroke: var(--s4); }
+.k0 { fill: var(--s1); } .k1 { fill: var(--s0); } .k2 { fill: var(--s3); } .k3 { fill: var(--s4); }
 ";
 const WIDTH: f64 = 900.0;
 const TOP: f64 = 96.0;
