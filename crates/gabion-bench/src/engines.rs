@@ -151,6 +151,7 @@ impl EngineArgs {
     fn cells(&self) -> Result<Vec<Cell>> {
         in_range("rounds", self.rounds, 1, ROUNDS_MAX)?;
         self.check_codecs()?;
+        self.check_large_values()?;
         let workloads: &[Workload] =
             if self.workloads.is_empty() { Workload::all() } else { &self.workloads };
         let mut cells = Vec::new();
@@ -213,6 +214,17 @@ impl EngineArgs {
         Ok(())
     }
 
+    /// Refuses what this engine would refuse at its first run, and a BlobDB without blobs.
+    fn check_large_values(&self) -> Result<()> {
+        let Some(len) = self.large_values else { return Ok(()) };
+        if len == 0 && self.vs.contains(&Peer::Blobdb) {
+            return Err(Error::invalid(
+                "--large-values is 0, with which blobdb is rocksdb: name another --vs",
+            ));
+        }
+        gabion_engine::check_large_values(u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
     /// The options that only this engine has.
     fn own(&self, engine: &str) -> OwnArgs {
         let large_values = self.large_values;
@@ -253,6 +265,8 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
     let parent = args.dir.clone().unwrap_or_else(|| data_dir.to_path_buf());
     let spare = programs.iter().map(|program| program.spare_len).max().unwrap_or(0);
     args.check_room(&cells, &parent, free_len(&parent)?, spare)?;
+    // A directory that cannot be made is told before hours of runs.
+    args.over_time.as_deref().map_or(Ok(()), over_time::make)?;
     let mut sink = Sink::open(args.json.as_deref())?;
     let mut rows = Vec::new();
     let outcome = run_all(args, (&cells, &programs), &parent, &stop, &mut |cell, row| {
@@ -260,16 +274,14 @@ pub fn engines(args: &EngineArgs, own: Program, data_dir: &Path) -> Result<()> {
         rows.push((cell, row));
         Ok(())
     });
-    // The runs before a failure took their time too.
     let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
-    if let Some(directory) = &args.over_time {
-        over_time::draw(&names, &cells, &rows, directory)?;
-    }
+    // The runs before a failure took their time too.
     if !sink.is_stdout() && !rows.is_empty() {
         let style = if args.markdown { Style::Markdown } else { Style::Plain };
         print(&tables::tables(&names, &cells, &rows, style), &mut io::stdout())?;
     }
-    outcome
+    let drawn = args.over_time.as_deref().map(|to| over_time::draw(&names, &cells, &rows, to));
+    outcome.and(drawn.unwrap_or(Ok(())))
 }
 
 /// Runs every cell on every engine in every round, in turn, and hands each row to `keep` as it

@@ -5,20 +5,26 @@ use super::rows::EngineRow;
 use crate::page::Timeline;
 use gabion_base::{Error, ErrorKind, Result};
 use std::fs;
+use std::io;
 use std::path::Path;
 
-/// Draws the last round of each cell into `WORKLOAD-SIZE-LOG.svg` in `directory`, which is made; no
-/// picture for a cell whose runs were too short for one slice.
+fn failed(what: &Path, error: io::Error) -> Error {
+    Error::with_source(ErrorKind::Io, format!("write {}", what.display()), error)
+}
+
+/// Makes the directory of the pictures, where it is not there.
+pub(super) fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error))
+}
+
+/// Draws the last round of each cell into `WORKLOAD-SIZE-LOG.svg` in `directory`; no picture for a
+/// cell whose runs were too short for one slice.
 pub(super) fn draw(
     engines: &[&str],
     cells: &[Cell],
     rows: &[(Cell, EngineRow)],
     directory: &Path,
 ) -> Result<()> {
-    let failed = |what: &Path, error| {
-        Error::with_source(ErrorKind::Io, format!("write {}", what.display()), error)
-    };
-    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
     for &cell in cells {
         if let Some(timeline) = timeline(engines, cell, rows) {
             let Cell { log, value_size, workload } = cell;

@@ -22,7 +22,9 @@ fn every_workload_runs_with_every_size_and_log() {
 
 #[test]
 fn bad_options_are_refused_before_anything_runs() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
+        (&["--large-values", "63"], "large_values is 63"),
+        (&["--vs", "blobdb", "--large-values", "0"], "with which blobdb is rocksdb"),
         (&["--compression", "zstd"], "rocksdb has no zstd here"),
         (&["--vs", "rocksdb", "--bottom-compression", "zstd"], "rocksdb has no zstd here"),
         (&["--vs", "fjall", "--bottom-compression", "lz4"], "fjall has no --bottom-compression"),
