@@ -232,8 +232,7 @@ async fn merge_inputs<const APART: bool>(
             for made in visibility.go_on_folding(&entry)? {
                 let made = made.entry(&visibility.folding_key);
                 if APART {
-                    let placed = apart.place(&made, source, sink, output).await?;
-                    files.write::<APART>(&placed, sink, output).await?;
+                    apart.write(&made, &mut files, source, sink, output).await?;
                 } else {
                     files.write::<APART>(&made, sink, output).await?;
                 }
@@ -241,14 +240,14 @@ async fn merge_inputs<const APART: bool>(
         }
         if let Some(kept) = visibility.keep(&entry)? {
             if APART {
-                let placed = apart.place(&kept, source, sink, output).await?;
-                files.write::<APART>(&placed, sink, output).await?;
+                apart.write(&kept, &mut files, source, sink, output).await?;
             } else {
                 files.write::<APART>(&kept, sink, output).await?;
             }
         }
         merge.advance().await?;
     }
+    apart.write_waiting(&mut files, source, sink, output).await?;
     // Operands are left where the last key had nothing else; they never go apart.
     for made in visibility.end_folding()? {
         files.write::<APART>(&made.entry(&visibility.folding_key), sink, output).await?;
@@ -529,6 +528,7 @@ mod parting;
 mod ranges;
 mod rules;
 mod slots;
+mod waiting;
 use apart::Apart;
 pub(crate) use apart::EMPTIED_MAX;
 use fold::{Fold, Made};

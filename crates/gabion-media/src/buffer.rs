@@ -60,6 +60,7 @@ impl Drop for Charge {
 
 /// A byte buffer whose first byte lies on a 4 KiB boundary. Grows by appending; everything beyond
 /// what was written is zero.
+#[derive(Default)]
 pub struct AlignedBuf {
     pages: Vec<Page>,
     len: usize,

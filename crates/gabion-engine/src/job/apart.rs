@@ -6,7 +6,7 @@
 //!   entry ─► keeps its value? ─ yes ──────────────────────────► Outputs
 //!                  │ no: it is large, or in a file that is emptied   ▲
 //!                  ▼                                                 │ pointer
-//!            [window of the other file] ─► ValuesBuilder ────────────┘
+//!            [read with others: `waiting`] ─► ValuesBuilder ─────────┘
 //! ```
 //!
 //! Values of a flush that stay in the log have a pointer to there: see `kept`.
@@ -15,11 +15,12 @@
 //! meanwhile that this would undo.
 
 use super::kept::Kept;
-use super::outputs::OUTPUT_LEN_MOST;
+use super::outputs::{OUTPUT_LEN_MOST, Outputs};
+use super::waiting::{Moved, Waiting};
 use super::{JobInputs, JobOutput};
 use crate::entry::{Entry, EntryKind, Trailer};
 use crate::expiry::EXPIRY_LEN;
-use crate::file::{FileSink, FileSource, noted};
+use crate::file::{FileSink, FileSource};
 use crate::packed;
 use crate::pointer::Pointer;
 use crate::recipe::Recipe;
@@ -27,17 +28,13 @@ use crate::values::{RECORD_OVERHEAD_MAX, ValuesBuilder, values_file};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
-use gabion_base::{Error, FileId, FileKind, GroupId, Result};
-use gabion_media::Bytes;
+use gabion_base::{Error, FileId, GroupId, Result};
 
-/// Bytes that are read at once of a file that is emptied. Its values are met in its order, so each
-/// byte is read once.
-const WINDOW_LEN: u64 = 256 * 1024;
 /// So many values files of a job have the length that its recipe says; the next as many are twice
 /// as long, and so on: the edit has room for the descriptions of some hundred, and a flush may have
 /// 1 GiB for files of 4 KiB.
 const FILES_OF_LENGTH: usize = 32;
-/// Files that are emptied at once: as many as a job has windows for.
+/// Files that are emptied at once: the edit names each.
 pub(crate) const EMPTIED_MAX: usize = 64;
 
 /// The values files being written, and those being emptied.
@@ -49,10 +46,10 @@ pub(super) struct Apart<'a> {
     kept: Kept<'a>,
     /// Number of the next file.
     next: u64,
-    /// Bytes of each file that is emptied, and where they begin.
-    windows: BTreeMap<FileId, (u64, Bytes)>,
-    /// How long each of those is.
+    /// How long each of the files is that are emptied.
     lengths: BTreeMap<FileId, u64>,
+    /// Entries before which values of those are to be read.
+    waiting: Waiting,
     /// The pointer stored in place of the last value.
     stored: Vec<u8>,
 }
@@ -68,16 +65,56 @@ impl<'a> Apart<'a> {
         lengths: BTreeMap<FileId, u64>,
     ) -> Result<Self> {
         let (recipe, kept) = (&inputs.recipe, Kept::new(inputs)?);
-        let (builder, windows, stored) = (None, BTreeMap::new(), Vec::new());
+        let (builder, waiting, stored) = (None, Waiting::default(), Vec::new());
         let next = recipe.values_first();
-        Ok(Self { recipe, group, builder, kept, next, windows, lengths, stored })
+        Ok(Self { recipe, group, builder, kept, next, lengths, waiting, stored })
     }
 
-    /// The entry as it is written: itself, or with a pointer to the place of its value.
-    pub(super) async fn place<'e>(
+    /// Takes the next entry by key: writes it to `files` with a pointer to the place of its value
+    /// if that lies apart, or has it wait for its value or behind others that do.
+    pub(super) async fn write(
+        &mut self,
+        entry: &Entry<'_>,
+        files: &mut Outputs<'_>,
+        source: &impl FileSource,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        if !self.waiting.take(entry, self.recipe, &self.lengths)? {
+            let placed = self.place(entry, None, sink, output).await?;
+            return files.write::<true>(&placed, sink, output).await;
+        }
+        match self.waiting.is_full(self.recipe) {
+            true => self.write_waiting(files, source, sink, output).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the entries that wait: before anything else is written to `files`.
+    pub(super) async fn write_waiting(
+        &mut self,
+        files: &mut Outputs<'_>,
+        source: &impl FileSource,
+        sink: &mut impl FileSink,
+        output: &mut JobOutput,
+    ) -> Result<()> {
+        let mut waiting = core::mem::take(&mut self.waiting);
+        waiting.read(self.recipe, source, sink, &mut output.stats).await?;
+        for (entry, moved) in waiting.iter() {
+            let placed = self.place(&entry, moved, sink, output).await?;
+            files.write::<true>(&placed, sink, output).await?;
+        }
+        waiting.clear();
+        self.waiting = waiting;
+        Ok(())
+    }
+
+    /// The entry as it is written: itself, or with a pointer to the place of its value. `moved` is
+    /// the value of a pointer to a file that is emptied.
+    async fn place<'e>(
         &'e mut self,
         entry: &Entry<'e>,
-        source: &impl FileSource,
+        moved: Option<Moved<'_>>,
         sink: &mut impl FileSink,
         output: &mut JobOutput,
     ) -> Result<Entry<'e>> {
@@ -95,20 +132,17 @@ impl<'a> Apart<'a> {
                     Some(pointer) => pointer,
                     None if self.recipe.large_from == 0 => return Ok(*entry),
                     None if packed::is_large(value, raw_len, self.recipe.large_from) => {
-                        self.write(entry, value, raw_len as u32, sink, output).await?
+                        self.add(entry, value, raw_len as u32, sink, output).await?
                     }
                     None => return Ok(*entry),
                 }
             }
-            EntryKind::Pointer | EntryKind::ExpiringPointer if !self.recipe.emptied.is_empty() => {
-                let (pointer, _) = Pointer::of_entry(entry.trailer, entry.value)?;
-                if self.recipe.emptied.binary_search(&pointer.file).is_err() {
-                    return Ok(*entry);
+            _ => match moved {
+                Some(Moved { value, raw_len }) => {
+                    self.add(entry, value, raw_len, sink, output).await?
                 }
-                let value = self.fetch(pointer, source, output).await?;
-                self.write(entry, &value, pointer.raw_len, sink, output).await?
-            }
-            _ => return Ok(*entry),
+                None => return Ok(*entry),
+            },
         };
         self.stored.clear();
         self.stored.extend_from_slice(&entry.value[..value_at]);
@@ -129,42 +163,8 @@ impl<'a> Apart<'a> {
         Ok(())
     }
 
-    /// The value that a pointer leads to, in a file that is emptied.
-    async fn fetch(
-        &mut self,
-        pointer: Pointer,
-        source: &impl FileSource,
-        output: &mut JobOutput,
-    ) -> Result<Bytes> {
-        let (file, from) = (pointer.file, u64::from(pointer.offset));
-        let end = from + u64::from(pointer.len);
-        let there =
-            |(start, bytes): &&(u64, Bytes)| *start <= from && end <= *start + bytes.len() as u64;
-        if let Some((start, bytes)) = self.windows.get(&file).filter(there) {
-            let value = bytes.slice((from - start) as usize..(end - start) as usize);
-            return noted(source, file, pointer.check(&value)).map(|()| value);
-        }
-        let file_len = self.lengths.get(&file).copied().unwrap_or(end);
-        if end > file_len {
-            return Err(Error::corruption(format!(
-                "a pointer leads to bytes {from} to {end} of {file}, which has {file_len}"
-            )));
-        }
-        // The values of a segment do not lie in the order of keys: the next is somewhere else.
-        let window = if file.kind == FileKind::LogSegment { 0 } else { WINDOW_LEN };
-        let len = window.max(end - from).min(file_len - from);
-        let read = source.read(file, from, len as usize).await;
-        let bytes = noted(source, file, read)?;
-        output.stats.bytes_read += len;
-        let value = bytes.slice(..bytes.len().min(pointer.len as usize));
-        noted(source, file, pointer.check(&value))?;
-        if window > 0 {
-            self.windows.insert(file, (from, bytes));
-        }
-        Ok(value)
-    }
-
-    async fn write(
+    /// Adds a value to the open values file, or to the next.
+    async fn add(
         &mut self,
         entry: &Entry<'_>,
         value: &[u8],

@@ -30,6 +30,15 @@ pub struct Picker<'a> {
     pub(super) operands_in_memory_ms: Option<u64>,
 }
 
+/// A run shorter than this part of a MemTable is short: most of its values lie apart, or it is of
+/// deletes.
+const SHORT_PART: u64 = 8;
+/// Short runs wait where together they are less than this part of the level below, all of which a
+/// job out of L0 rewrites.
+const L0_PART: u64 = 4;
+/// Short runs wait for so many times as many.
+const SHORT_RUNS: u32 = 3;
+
 /// Cuts of a job out of a level whose files overlap as they usually do.
 pub(super) const CUTS_USUAL: u64 = 2;
 
@@ -252,8 +261,22 @@ impl<'a> Picker<'a> {
             files.iter().any(|file| !self.is_busy(file))
         };
         let runs = self.version.runs().iter().filter(is_idle).count() as u64;
-        per_mille(weight, self.config.level1_len)
-            .max(per_mille(runs, u64::from(self.config.l0_trigger)))
+        per_mille(weight, self.config.level1_len).max(per_mille(runs, self.l0_trigger()))
+    }
+
+    /// Runs of L0 from which on they are compacted. What the options say, or more of them if they
+    /// are short: those of a tree of pointers are a 30th of the MemTables that they were, and as
+    /// many as usual would have all of the level below rewritten for a few bytes. It stays half-way
+    /// to where writers are slowed down.
+    fn l0_trigger(&self) -> u64 {
+        let (usual, slowdown) = (self.config.l0_trigger, self.config.l0_slowdown);
+        let (runs, len) = (self.version.runs().len() as u64, self.version.level_len(0));
+        let is_short = len < runs * (self.config.memtable_len / SHORT_PART);
+        let below = self.version.level_len(self.below(0));
+        if !is_short || len >= below / L0_PART {
+            return u64::from(usual);
+        }
+        u64::from(usual.saturating_mul(SHORT_RUNS).min(usual.midpoint(slowdown)))
     }
 
     /// Bytes that compactions have yet to rewrite to bring every level to its aim: for each level
@@ -264,8 +287,7 @@ impl<'a> Picker<'a> {
         let runs = self.version.runs().len() as u64;
         let l0_len = self.version.level_len(0);
         let l0_weight = self.weight_of(0, self.version.level(0).iter());
-        let is_over =
-            runs >= u64::from(self.config.l0_trigger) || l0_weight >= self.config.level1_len;
+        let is_over = runs >= self.l0_trigger() || l0_weight >= self.config.level1_len;
         let mut arriving = if is_over { l0_len } else { 0 };
         let mut debt = arriving;
         for level in self.below(0)..self.version.level_count() - 1 {

@@ -228,9 +228,9 @@ fn of_a_tree_of_tombstones_alone_none_counts_for_more_than_it_takes() {
 #[test]
 fn the_level_that_is_furthest_over_its_aim_goes_first() {
     let files =
-        ["0:9[a-z]=1", "0:8[a-z]=1", "0:7[a-z]=1", "0:6[a-z]=1", "1:1[a-c]=48", "1:2[x-z]=48"];
+        ["0:9[a-z]=2", "0:8[a-z]=2", "0:7[a-z]=2", "0:6[a-z]=2", "1:1[a-c]=48", "1:2[x-z]=48"];
     assert_eq!(picked(&files, &[]), "TrivialMove 1:1 1:2 to 2 bottommost");
-    let more = [&files[..], &["0:5[b-c]=1", "0:4[b-c]=1", "0:3[b-c]=1", "0:2[b-c]=1"]].concat();
+    let more = [&files[..], &["0:5[b-c]=2", "0:4[b-c]=2", "0:3[b-c]=2", "0:2[b-c]=2"]].concat();
     let more: Vec<_> = more.into_iter().filter(|file| *file != "1:2[x-z]=48").collect();
     let pick = picked(&more, &[]);
     assert!(pick.starts_with("Compaction 0:9"), "{pick}");
@@ -332,7 +332,7 @@ fn while_writers_wait_for_l0_it_goes_before_levels_that_are_further_over_their_a
 /// docs/faults.md: P29
 #[test]
 fn l0_passes_levels_that_would_be_empty_again() {
-    let l0 = ["0:4[a-z]=1", "0:5[a-z]=1", "0:6[a-z]=1", "0:7[a-z]=1"];
+    let l0 = ["0:4[a-z]=2", "0:5[a-z]=2", "0:6[a-z]=2", "0:7[a-z]=2"];
     let goes_to = |deeper: &[&str]| {
         let pick = picked(&[&l0[..], deeper].concat(), &[]);
         pick.split(" to ").nth(1).map(String::from)
@@ -345,6 +345,28 @@ fn l0_passes_levels_that_would_be_empty_again() {
     assert_eq!(goes_to(&["6:1[a-b]=3300"]).as_deref(), Some("3"));
     assert_eq!(goes_to(&["2:2[zz-zz]=1", "6:1[a-b]=320"]).as_deref(), Some("2"), "it is in use");
     assert_eq!(picked(&["0:4[a-b]=40", "6:1[c-d]"], &[]), "TrivialMove 0:4 to 6 bottommost");
+}
+
+/// docs/faults.md: P29
+#[test]
+fn runs_of_little_wait_where_all_of_a_longer_level_would_be_rewritten_for_them() {
+    let goes = |runs: u64, len: u64, below: &str| {
+        let l0: Vec<_> = (1..=runs).map(|n| format!("0:{n}[a-z]={len}")).collect();
+        let files: Vec<_> = l0.iter().map(String::as_str).chain([below]).collect();
+        let (version, busy) = (version(&files), BTreeSet::new());
+        let config = TreeConfig { level1_len: 64 * MIB, ..TreeConfig::default() };
+        let picker = Picker::new(&config, &version, &busy);
+        let pick = picker.pick();
+        assert_eq!(picker.debt() > 0, pick.is_ok(), "{runs} runs of {len} MiB");
+        pick.is_ok_and(|pick| pick.inputs.len() as u64 == runs + 1)
+    };
+    assert!(!goes(11, 1, "1:90[a-z]=60") && goes(12, 1, "1:90[a-z]=60"));
+    assert!(!goes(3, 2, "1:90[a-z]=60") && goes(4, 2, "1:90[a-z]=60"), "an eighth of a MemTable");
+    assert!(!goes(6, 1, "1:90[a-z]=28") && goes(7, 1, "1:90[a-z]=28"), "a quarter of it");
+    assert!(goes(4, 1, "1:90[a-z]=16"));
+    // Nothing is rewritten where they go to a level of their own.
+    let l0 = ["0:4[a-z]=1", "0:5[a-z]=1", "0:6[a-z]=1", "0:7[a-z]=1"];
+    assert_ne!(picked(&[&l0[..], &["6:1[a-b]=320"]].concat(), &[]), "nothing");
 }
 
 /// Files of one load, which all have the sequence number 1,000.

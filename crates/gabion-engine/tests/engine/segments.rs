@@ -2,8 +2,10 @@
 //! what a flush does where a segment has other bytes, and what becomes of a segment with garbage.
 
 use crate::support::*;
+use core::cell::Cell;
 use gabion_base::{ErrorKind, FileId, FileKind, Frontier, LogPosition, Result, ShardId};
 use gabion_engine::*;
+use gabion_media::Bytes;
 
 const LARGE: u32 = 100;
 const SEGMENT_LEN: usize = 8 * 1024;
@@ -101,7 +103,7 @@ impl Store {
         self.replica.tree.version().values_stats()
     }
 
-    fn get(&self, name: &str) -> Option<gabion_media::Bytes> {
+    fn get(&self, name: &str) -> Option<Bytes> {
         self.replica.get(name.as_bytes())
     }
 }
@@ -292,4 +294,65 @@ fn a_segment_of_which_little_lives_counts_as_dead_by_its_length() {
     let left = store.stats();
     assert_eq!((left.segments, left.dead_bytes()), (0, 0), "its values moved: {left:?}");
     assert!((0..n).all(|n| store.get(&format!("k{n:03}")).unwrap() == large(n)));
+}
+
+/// A source that counts reads, and their bytes.
+struct Counting<'a>(&'a Files, Cell<(usize, usize)>);
+
+impl FileSource for Counting<'_> {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        let (reads, bytes) = self.1.get();
+        self.1.set((reads + 1, bytes + len));
+        self.0.read(file, offset, len).await
+    }
+}
+
+/// Values lie in the order in which they were written, and are needed in that of keys.
+#[test]
+fn values_that_move_are_read_in_the_order_in_which_they_lie_many_at_once() {
+    // In one batch and in many.
+    for sst_len in [64 << 10, 4 << 10] {
+        let mut store = Store::new(TreeConfig { sst_len, level1_len: 64 << 10, ..config() });
+        let name = |n: u64| format!("k{:03}", n * 77 % 180);
+        for n in 0..180 {
+            store.put(&name(n), &large(n));
+        }
+        store.seal();
+        store.drain();
+        let flush = store.replica.tree.next_flush(&context()).unwrap();
+        let kept = store.try_run(&flush).unwrap().recipe.unwrap().kept.len();
+        assert!(kept > 6, "{kept} segments");
+        let flush = |store: &mut Store| {
+            store.seal();
+            let job = store.replica.tree.next_flush(&context()).unwrap();
+            store.try_run(&job).unwrap();
+        };
+        for n in (0..180).filter(|n| n % 4 > 0) {
+            store.put(&name(n), b"small");
+        }
+        flush(&mut store);
+        let mut moved = 0;
+        while let Some(job) = store.replica.tree.next_compaction(&context()) {
+            let source = Counting(&store.replica.files, Cell::default());
+            let mut sink = store.replica.files.clone();
+            block_on(run_job(&job, GROUP, &source, &mut sink)).unwrap();
+            let values = job.moved_len() / large(0).len() as u64;
+            if values > 20 && sst_len > SEGMENT_LEN as u64 {
+                let (reads, bytes) = source.1.get();
+                let of_tree = job.files.iter().map(|(_, file)| file.len as usize).sum::<usize>();
+                let most = job.recipe.emptied.len() + 4 * job.files.len();
+                assert!(reads <= most, "{reads} reads for {values} values");
+                let within = job.recipe.emptied.len() * SEGMENT_LEN + of_tree;
+                assert!(bytes <= within, "{bytes} bytes of {within}");
+            }
+            moved += values;
+            store.try_run(&job).unwrap();
+        }
+        assert!(moved >= 40, "{moved} values moved");
+        assert_eq!(store.stats().segments, 0);
+        for n in 0..180 {
+            let value = if n % 4 > 0 { b"small".to_vec() } else { large(n) };
+            assert_eq!(store.get(&name(n)).unwrap(), value, "{sst_len}: {n}");
+        }
+    }
 }

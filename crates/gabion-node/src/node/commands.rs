@@ -164,7 +164,8 @@ impl Node {
         if !self.tree.is_job_due() {
             return Ok(true);
         }
-        if self.loads.hold_compactions() || self.refusal().is_some() {
+        // What is only due at the pace of collection begins by itself when that allows it.
+        if self.loads.hold_compactions() || self.refusal().is_some() || !self.jobs.may_collect() {
             return Ok(false);
         }
         // A flush needs no file.

@@ -196,6 +196,11 @@ impl Jobs {
         (self.collection.moved(), self.collection.bytes_per_s())
     }
 
+    /// Whether values of files with garbage may be copied now, at the pace that is set.
+    pub(super) const fn may_collect(&self) -> bool {
+        self.collection.may_begin()
+    }
+
     /// File bytes written by jobs.
     pub(super) const fn written_bytes(&self) -> u64 {
         self.counted.job_written_bytes
