@@ -109,6 +109,12 @@ impl JobInputs {
         references.filter(|it| moved(it.file)).map(|it| it.live_bytes).sum()
     }
 
+    /// Bytes of large values in the MemTables of a flush. May differ between replicas.
+    #[must_use]
+    pub fn large_len(&self) -> u64 {
+        self.memtables.iter().map(|table| table.large_bytes() as u64).sum()
+    }
+
     /// Whether values go apart, or pointers pass: else no entry need be looked at for it.
     fn has_apart(&self) -> bool {
         self.recipe.writes_values()

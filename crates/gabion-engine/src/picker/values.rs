@@ -35,7 +35,7 @@ const LIVE_OF_GARBAGE: u64 = 750;
 /// The same while room is short.
 const LIVE_URGENT: u64 = 950;
 /// From so many dead bytes of all values on, in thousandths, SSTs are written anew for their sake.
-const GARBAGE_MAX: u64 = 250;
+const GARBAGE_MAX: u64 = 150;
 /// A job copies so many times the length of its outputs of values, at most, or one file's.
 const MOVED_OUTPUTS: u64 = 4;
 /// Slots are kept for so many outputs of values, at least.

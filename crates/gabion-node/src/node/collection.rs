@@ -1,11 +1,15 @@
 //! How fast values are copied out of values files with much garbage: the pace that an operator
-//! sets, and how much was copied of late.
+//! sets, or that of writes where these come faster, and how much was copied of late.
 //!
 //! ```text
-//!   a job begins that copies b bytes ─► credit − b
-//!   time passes                      ─► credit + rate · time, at most what BURST_MS give
+//!   a job begins that copies b bytes      ─► credit − b
+//!   time passes                           ─► credit + rate · time    ┐ at most what BURST_MS
+//!   a flush begins of b bytes of values   ─► credit + b              ┘ give of the rate
 //!   credit > 0: jobs may copy; a job that begins with any credit copies all of its values
 //! ```
+//!
+//! As many bytes become garbage as are written, once nothing is new. With time alone it would be
+//! more and more where writes are faster than the rate, until room is short and writers wait.
 
 /// Unused credit of so much time is saved up.
 const BURST_MS: u64 = 1_000;
@@ -17,6 +21,8 @@ const WINDOW_MS: u64 = 10_000;
 pub(super) struct Collection {
     /// Bytes that may be copied now; below zero, bytes too many.
     credit: i64,
+    /// Bytes that may be saved up.
+    credit_max: i64,
     now_ms: u64,
     /// Bytes that were copied since the start.
     moved: u64,
@@ -35,14 +41,22 @@ impl Collection {
             age_ms if age_ms >= WINDOW_MS => self.recent = (0, this, since_ms + WINDOW_MS),
             _ => self.recent = (this, before, since_ms),
         }
-        let most = bytes(bytes_per_s.saturating_mul(BURST_MS) / 1_000).max(1);
+        self.credit_max = bytes(bytes_per_s.saturating_mul(BURST_MS) / 1_000).max(1);
         if bytes_per_s == 0 {
-            self.credit = most;
+            self.credit = self.credit_max;
             return;
         }
         let more = u128::from(bytes_per_s) * u128::from(passed_ms) / 1_000;
-        let more = bytes(u64::try_from(more).unwrap_or(u64::MAX));
-        self.credit = self.credit.saturating_add(more).min(most);
+        self.add(u64::try_from(more).unwrap_or(u64::MAX));
+    }
+
+    /// So many bytes of large values were written.
+    pub(super) fn written(&mut self, len: u64) {
+        self.add(len);
+    }
+
+    fn add(&mut self, len: u64) {
+        self.credit = self.credit.saturating_add(bytes(len)).min(self.credit_max);
     }
 
     /// Whether a job may begin that copies values.
@@ -100,6 +114,20 @@ mod tests {
         assert!((900..=1_100).contains(&rate), "{rate} bytes a second");
         collection.pass(3_600_000 + now_ms + 20_000, 1_000);
         assert_eq!(collection.bytes_per_s(), 0, "nothing was copied since");
+    }
+
+    #[test]
+    fn as_much_may_be_copied_as_is_written_but_that_is_not_saved_up() {
+        let mut collection = Collection::default();
+        collection.pass(1_000, 1_000);
+        collection.begin(50_000);
+        collection.written(49_000);
+        assert!(!collection.may_begin(), "neither time nor writes have given back all");
+        collection.written(1);
+        assert!(collection.may_begin());
+        collection.written(u64::MAX);
+        collection.begin(1_000);
+        assert!(!collection.may_begin(), "a second's worth was saved up");
     }
 
     #[test]

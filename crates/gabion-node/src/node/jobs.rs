@@ -354,6 +354,7 @@ impl Jobs {
         self.next += 1;
         self.running.insert(number, job);
         self.collection.begin(inputs.moved_len());
+        self.collection.written(inputs.large_len());
         let order = JobOrder { inputs, group, slots, files, is_bounded };
         effects.begin(Order::Job(number), Work::Job(Box::new(order)));
         true
