@@ -109,6 +109,15 @@ impl JobInputs {
         references.filter(|it| moved(it.file)).map(|it| it.live_bytes).sum()
     }
 
+    /// Bytes that were written for what the job takes out of L0: of its files there, and of the
+    /// values to which these lead.
+    #[must_use]
+    pub fn level0_len(&self) -> u64 {
+        let files = self.files.iter().filter(|(level, _)| *level == 0).map(|(_, file)| file);
+        let values = |file: &FileMeta| file.references.iter().map(|it| it.live_bytes).sum::<u64>();
+        files.map(|file| file.len.saturating_add(values(file))).fold(0, u64::saturating_add)
+    }
+
     /// Bytes of large values in the MemTables of a flush. May differ between replicas.
     #[must_use]
     pub fn large_len(&self) -> u64 {

@@ -16,6 +16,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use gabion_base::{FileId, MemTableId, Result, SequenceNumber};
 
+/// Garbage of so many files at their full length is no reason to slow writers down.
+const GARBAGE_FILES: u64 = 8;
+
 impl Tree {
     /// The tree as it is now, for reads. It ends when it is past the pin budget, and with the tree.
     #[must_use]
@@ -239,6 +242,17 @@ impl Tree {
     #[must_use]
     pub fn leaving_files(&self) -> &[Arc<FileMeta>] {
         self.versions.leaving()
+    }
+
+    /// How far garbage among large values is on its way from where writers are to be slowed down to
+    /// twice as much, in thousandths; none below that: half of what lives, and [`GARBAGE_FILES`]
+    /// files. Compactions that could keep up leave far less.
+    #[must_use]
+    pub fn garbage_fill(&self) -> Option<u64> {
+        let stats = self.version().values_stats();
+        let from = stats.live_bytes / 2 + GARBAGE_FILES * self.config.sst_len;
+        let over = u128::from(stats.dead_bytes().checked_sub(from)?);
+        u64::try_from(over * 1000 / u128::from(from.max(1))).ok()
     }
 
     /// Whether writers may go on.

@@ -103,6 +103,8 @@ struct Job {
     /// Number of the edit that names its files, once it is in the log.
     edit: Option<u64>,
     begun_ms: u64,
+    /// Bytes that it takes out of L0, with their values.
+    level0_len: u64,
     /// It waits before a further file while too much is not shipped.
     is_bounded: bool,
 }
@@ -110,12 +112,6 @@ struct Job {
 impl Job {
     fn files_built(&self) -> Vec<FileId> {
         self.built.iter().map(|placement| placement.file).collect()
-    }
-
-    /// Bytes of its inputs in L0.
-    fn level0_len(&self) -> u64 {
-        let inputs = self.recipe.inputs.iter().filter(|(level, _)| *level == 0);
-        inputs.filter_map(|(_, file)| self.files.get(file)).map(|placement| placement.len).sum()
     }
 }
 
@@ -338,6 +334,7 @@ impl Jobs {
             placed: false,
             edit: None,
             begun_ms: facts.now_ms,
+            level0_len: inputs.level0_len(),
             // A flush has the length of its MemTable at most, and only so many of these may wait.
             is_bounded: !is_flush && given.ships,
         };
@@ -664,7 +661,7 @@ impl Jobs {
                 JobKind::Flush => self.counted.flush_ms += took_ms,
                 JobKind::Compaction => {
                     self.counted.compaction_ms += took_ms;
-                    effects.signal(Signal::Compacted { bytes: job.level0_len(), took_ms });
+                    effects.signal(Signal::Compacted { bytes: job.level0_len, took_ms });
                 }
                 _ => {}
             }

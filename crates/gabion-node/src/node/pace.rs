@@ -1,5 +1,6 @@
-//! Slows writers down while L0 grows faster than it is compacted, so that they need not stop: a
-//! stop lasts as long as a compaction of all of L0.
+//! Slows writers down while L0 grows faster than it is compacted, or garbage among large values
+//! faster than it is collected, so that they need not stop: a stop lasts as long as a compaction of
+//! all of L0, or as it takes to make room in a full pool.
 //!
 //! ```text
 //!   bytes a millisecond ÷ pace of L0's compactions
@@ -8,12 +9,12 @@
 //!    1 ┤      ╲          where as much comes in as goes out, L0 stays as it is
 //!      │       ╲
 //!    0 ┤        ╲───     from l0_stop on: nothing
-//!      └────┬────┬──► runs in L0
+//!      └────┬────┬──► runs in L0; garbage, between once and twice what is too much
 //!       slowdown stop
 //! ```
 //!
-//! The pace is measured, so there is nothing to set: bytes that compactions took out of L0, by the
-//! time that they took. Writers are held back by the bytes that they owe (bLSM, SIGMOD 2012,
+//! The pace is measured, so there is nothing to set: bytes that compactions took out of L0, their
+//! values wherever they lie included, by the time that they took. Writers are held back by the bytes that they owe (bLSM, SIGMOD 2012,
 //! section 4: progress of merges and of writers are tied together; RocksDB's delayed write rate).
 
 /// Milliseconds of unused credit that writers may save up.
@@ -43,8 +44,8 @@ impl Pace {
         self.compacted = if self.compacted == 0 { rate } else { self.compacted / 4 * 3 + rate / 4 };
     }
 
-    /// Time passed. `fill` is how far L0 is on its way from `l0_slowdown` to `l0_stop`, in
-    /// thousandths; none below that.
+    /// Time passed. `fill` is how far L0 is on its way from `l0_slowdown` to `l0_stop`, or garbage
+    /// on its, in thousandths; none below that.
     pub(super) fn pass(&mut self, now_ms: u64, fill: Option<u64>) {
         let passed_ms = now_ms.saturating_sub(self.now_ms);
         self.now_ms = self.now_ms.max(now_ms);

@@ -42,10 +42,12 @@ impl Node {
     pub(super) fn set_now(&mut self, now_ms: u64) {
         self.held_writes.pass(now_ms);
         self.now_ms = now_ms;
-        let fill = match self.tree.write_state() {
+        let l0 = match self.tree.write_state() {
             WriteState::Slow(fill) => Some(fill),
             WriteState::Ok | WriteState::Stop(_) => None,
         };
-        self.pace.pass(now_ms, fill);
+        // Garbage that the pace of collection leaves is meant to be there.
+        let garbage = self.tree.garbage_fill().filter(|_| self.jobs.may_collect());
+        self.pace.pass(now_ms, l0.max(garbage));
     }
 }
