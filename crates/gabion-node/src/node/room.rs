@@ -285,7 +285,10 @@ impl Room {
         let for_jobs = for_jobs + memory.div_ceil(SLOT_LEN) + PARTIAL_SLOTS * tables;
         let counts = pool.counts();
         let segments = facts.files.segments();
-        let log = (segments.of_log + segments.referenced) * segment_slots(facts);
+        // Those that keep values are files of the tree.
+        let of_tree = tree.version().values_stats().segments;
+        let others = (segments.of_log + segments.referenced).saturating_sub(of_tree);
+        let log = others * segment_slots(facts);
         let (total, lost) = (counts.total, counts.retired + counts.quarantined);
         let taken = u64::from(lost) + log + tree.version().slots();
         let slots = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
