@@ -46,8 +46,11 @@ pub struct Options {
     /// ([`PoolLengths`]), so that more of it is left for data: a batch has a 32nd of the pool at
     /// most.
     pub pool_len: u64,
-    /// The shape of the tree, fixed when the store is made. Its codecs and limits can be overridden
-    /// while it runs ([`RunOptions::codecs`], [`RunOptions::limits`]).
+    /// The shape of the tree, fixed when the store is made. Its codecs and limits, and what lies
+    /// apart from it, can be overridden while it runs ([`RunOptions::codecs`],
+    /// [`RunOptions::limits`], [`RunOptions::large_values`]). Values from
+    /// [`PoolLengths::LARGE_VALUES`] bytes on lie apart in a pool of 1 GiB and more, if this does
+    /// not say otherwise; `large_values: Some(0)` in `run` has none apart.
     pub tree: TreeConfig,
     /// Bytes of a log segment, and of the longest record (a whole batch); fixed. Default 16 MiB.
     pub segment_len: u64,
@@ -103,6 +106,10 @@ impl Options {
             memtable_len: of(said.memtable_len, usual.memtable_len, fit.memtable_len),
             sst_len,
             level1_len: of(said.level1_len, usual.level1_len, fit.level1_len.max(sst_len)),
+            large_values: match said.large_values == usual.large_values {
+                true => fit.large_values,
+                false => said.large_values,
+            },
             ..said.clone()
         };
         let ring_len = of(self.ring_len, default.ring_len, ring_fit);

@@ -239,6 +239,7 @@ fn places_of_large_values_count() {
     assert!(iter.by_ref().take(1_000).all(|entry| entry.unwrap().1.len() == 100));
     let _ = store.compare("values were read ahead");
     drop(iter);
-    assert!(store.db.stats().values.segments > 2, "{:?}", store.db.stats().values);
+    // In the log, or in files to which they were collected: half of each segment are headers.
+    assert!(store.db.stats().values.live_bytes > 30_000_000, "{:?}", store.db.stats().values);
     let _ = store.compare("iterated over");
 }

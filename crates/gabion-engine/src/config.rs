@@ -97,7 +97,8 @@ pub struct TreeConfig {
     /// [`TreeConfig::sst_of_job`].
     pub upper_filter_bits_extra: u32,
     /// Values of so many bytes, or more, lie in values files apart from the tree, which has
-    /// pointers to them; 64 to 8 MiB, default 0: none does. Such a value is written to a file once,
+    /// pointers to them; 64 to 8 MiB, default 0: none does, but in a large pool, for which stores
+    /// and clusters take 512 in place of this default. Such a value is written to a file once,
     /// and again when half of its file is dead, in place of once for each level: for values of
     /// 1,000 bytes that are written once, a fifth of the bytes. A read that is not in the cache
     /// takes a read more, and a scan one for each pair; values of less than a few hundred bytes are

@@ -44,8 +44,8 @@ pub struct RunOptions {
     /// own, so what is there is read as it is.
     pub value_compression: Option<Compression>,
     /// Bytes a second of large values that compactions copy at most out of files with much garbage,
-    /// 1 MiB or more, while there is room; 0: as many as there are. Default 100,000,000. With less,
-    /// more garbage stays; once room is short there is no limit.
+    /// besides as many as are written, 1 MiB or more, while there is room; 0: as many as there are.
+    /// Default 100,000,000. With less, more garbage stays; once room is short there is no limit.
     pub collection_bytes_per_s: u64,
 }
 

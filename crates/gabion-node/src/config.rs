@@ -4,7 +4,7 @@ use crate::tlv::{Tlv, TlvReader};
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::codec::Put;
-use gabion_base::units::{MIB, RECORD_LEN_MAX, SLOT_LEN};
+use gabion_base::units::{GIB, MIB, RECORD_LEN_MAX, SLOT_LEN};
 use gabion_base::{Error, GroupId, ReplicaId, Result, ShardId};
 use gabion_engine::{Compression, PinBudget, TreeConfig};
 use gabion_log::LogConfig;
@@ -75,7 +75,8 @@ pub struct GroupConfig {
 
 /// The lengths that suit a pool, in bytes: the defaults of a new group. A full pool keeps back room
 /// to flush its memory, to compact a dozen files and to let the log grow. So a small pool gets
-/// short lengths; from 2 GiB on they are the usual ones.
+/// short lengths; from 2 GiB on they are the usual ones. Where values lie apart it keeps back room
+/// to collect their garbage as well, which a small pool has better for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLengths {
     /// Of a MemTable: a 64th of the pool, 16 MiB at most.
@@ -89,9 +90,19 @@ pub struct PoolLengths {
     pub segment_len: u64,
     /// Of the ring of a store alone: eight segments.
     pub ring_len: u64,
+    /// Of values, from which on they lie apart: [`Self::LARGE_VALUES`] in pools of
+    /// [`Self::LARGE_VALUES_POOL`] and more; 0 in smaller ones: none does.
+    pub large_values: u32,
 }
 
 impl PoolLengths {
+    /// The length from which on values lie apart by default. At 512 bytes a pointer is a
+    /// thirteenth of what it stands for; docs/benchmarks.md has what 1,000 bytes gain.
+    pub const LARGE_VALUES: u32 = 512;
+    /// The least pool in which they do. From here on a segment of the log is no longer than a
+    /// MemTable, so that values can stay where they were logged.
+    pub const LARGE_VALUES_POOL: u64 = GIB;
+
     /// Those for a pool of so many bytes.
     #[must_use]
     pub fn of(pool_len: u64) -> Self {
@@ -105,6 +116,10 @@ impl PoolLengths {
             level1_len: usual.level1_len.min(4 * memtable_len).max(sst_len),
             segment_len,
             ring_len: 8 * segment_len,
+            large_values: match pool_len >= Self::LARGE_VALUES_POOL {
+                true => Self::LARGE_VALUES,
+                false => 0,
+            },
         }
     }
 }
@@ -119,6 +134,7 @@ impl PoolLengths {
             level1_len: made.tree.level1_len,
             segment_len: made.segment_len,
             ring_len: made.ring_len,
+            large_values: made.tree.large_values,
         }
     }
 }
@@ -297,10 +313,10 @@ pub struct NodeOptions {
     /// none: as the group's [`TreeConfig::value_compression`] says. It holds for the replica's
     /// process alone.
     pub value_compression: Option<Compression>,
-    /// Bytes a second of large values that jobs copy at most out of files with much garbage, while
-    /// there is room; 0: as many as there are. Default 100,000,000: about what overwrites of as
-    /// many bytes a second ask for. With less more garbage stays, and a pool is short of room
-    /// sooner, which ends the limit until it is not.
+    /// Bytes a second of large values that jobs copy at most out of files with much garbage,
+    /// besides as many as are written, while there is room; 0: as many as there are. Default
+    /// 100,000,000. With less more garbage stays, and a pool is short of room sooner, which ends
+    /// the limit until it is not.
     pub collection_bytes_per_s: u64,
     /// A defect to be shown by tests. None by default.
     #[cfg(feature = "planted")]

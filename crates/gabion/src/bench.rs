@@ -85,7 +85,7 @@ impl Launcher for Processes {
             gabion_server::keep_users(&kept, &UserRecord::default())?;
         }
         let options = ProcessOptions {
-            large_values: spec.large_values,
+            large_values: Some(spec.large_values),
             // Many groups lie close together, and nobody scrapes them.
             metrics_port: MetricsPort::Off,
             ..ProcessOptions::default()

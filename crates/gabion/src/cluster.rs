@@ -237,7 +237,7 @@ impl Settings {
 
     /// The configuration of every pool of the group.
     pub(crate) fn group(&self) -> GroupConfig {
-        let sst_len = PoolLengths::of(self.pool_len).sst_len;
+        let PoolLengths { sst_len, large_values, .. } = PoolLengths::of(self.pool_len);
         let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
         GroupConfig {
             group: self.group,
@@ -253,6 +253,7 @@ impl Settings {
                 sst: SstOptions { compression: self.codecs.upper, ..SstOptions::default() },
                 bottom_compression: self.codecs.bottom,
                 level_multiplier: self.growth_factor,
+                large_values,
                 ..TreeConfig::default()
             },
         }

@@ -81,13 +81,13 @@ fn db_options(options: &EngineOptions) -> Options {
             level1_len: level1_len.max(default.sst_len),
             sst,
             bottom_compression,
-            large_values: large_values(options),
             ..default
         },
         run: RunOptions {
             // A flush has a thread of its own.
             compactions_max: (options.background_threads as usize).saturating_sub(1).max(1),
             codecs: None,
+            large_values: Some(large_values(options)),
             ..one_cache::budgets(options.cache_len as usize, 0)
         },
         ..Options::default()

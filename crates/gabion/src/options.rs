@@ -129,17 +129,18 @@ pub(crate) struct ProcessOptions {
     /// Compactions that each replica may run at once, 1 to 64; flushes have a thread of their own
     #[arg(long, value_name = "N", value_parser = compactions(), default_value = "1")]
     pub(crate) compactions_max: usize,
-    /// Values of so many bytes, or more, go to files apart from the tree from now on, 64 to 8MiB;
-    /// 0: none does. Values that are there stay in place
-    #[arg(long, value_name = "SIZE", value_parser = parse_large_values, default_value = "0")]
-    pub(crate) large_values: u32,
+    /// Values of so many bytes, or more, lie apart from the tree from now on, 64 to 8MiB; 0: none
+    /// does. Values that are there stay in place [default: as the group was made, from 512 in pools
+    /// of 1GiB and more, else none]
+    #[arg(long, value_name = "SIZE", value_parser = parse_large_values)]
+    pub(crate) large_values: Option<u32>,
     /// How values from --large-values on are compressed, once, before they are logged: none, lz4,
     /// zstd or zstd:LEVEL. Values that are there stay as they are
     #[arg(long, value_name = "CODEC", default_value = "none")]
     pub(crate) value_compression: Compression,
     /// Bytes a second of large values that compactions of each replica copy at most out of files
-    /// with much garbage. Less leaves more garbage; once room is short there is no limit. 1MiB or
-    /// more; 0: never held back
+    /// with much garbage, besides as many as are written. Less leaves more garbage; once room is
+    /// short there is no limit. 1MiB or more; 0: never held back
     #[arg(
         long,
         value_name = "SIZE",
@@ -299,7 +300,7 @@ impl Default for ProcessOptions {
             block_cache_bytes: run.block_cache_len,
             open_files_bytes: run.open_files_len,
             compactions_max: run.compactions_max,
-            large_values: 0,
+            large_values: None,
             value_compression: Compression::None,
             collection_rate: NodeOptions::COLLECTION_RATE,
             jobs_nice: JOBS_NICE,
@@ -323,8 +324,6 @@ impl ProcessOptions {
             self.open_files_bytes.to_string(),
             "--compactions-max".into(),
             self.compactions_max.to_string(),
-            "--large-values".into(),
-            self.large_values.to_string(),
             "--value-compression".into(),
             self.value_compression.to_string(),
             "--collection-rate".into(),
@@ -336,6 +335,9 @@ impl ProcessOptions {
             "--metrics-port".into(),
             self.metrics_port.word(),
         ];
+        if let Some(large_values) = self.large_values {
+            words.extend(["--large-values".into(), large_values.to_string()]);
+        }
         words.extend(self.security.words());
         words.extend(self.node.words());
         words
@@ -1226,7 +1228,7 @@ mod tests {
             block_cache_bytes: 0,
             open_files_bytes: 2 << 30,
             compactions_max: 4,
-            large_values: 512,
+            large_values: Some(512),
             value_compression: Compression::Zstd { level: 5 },
             collection_rate: 2 << 20,
             jobs_nice: 19,

@@ -65,7 +65,7 @@ fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Res
         node: NodeOptions {
             compactions_max: process.compactions_max,
             rebuild_bytes_per_s: process.rebuild_rate,
-            large_values: Some(process.large_values),
+            large_values: process.large_values,
             value_compression: Some(process.value_compression),
             collection_bytes_per_s: process.collection_rate,
             ..NodeOptions::default()

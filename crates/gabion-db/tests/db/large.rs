@@ -161,3 +161,45 @@ fn large_values_are_read_ahead_and_cached_within_the_budget() {
     (0..3).for_each(|_| assert_eq!(db.get(&key(500)).unwrap().unwrap(), big(500)));
     assert!(db.stats().cache_hits > hits);
 }
+
+/// Segments that keep values are files of the tree, and count as such alone. docs/faults.md: E10
+#[test]
+fn a_pool_holds_as_much_of_values_that_stay_in_the_log() {
+    let put_all = |name: &str, large_values| {
+        let dir = Dir::new(name);
+        let (pool_len, segment_len, ring_len) = (256 << 20, 2 << 20, 16 << 20);
+        let mut options = Options { pool_len, segment_len, ring_len, ..Options::default() };
+        options.tree.large_values = large_values;
+        let db = Db::create(&dir.0, &options).unwrap();
+        let mut value: Vec<u8> = (0..32_768_u32).map(|n| (n * n / 7) as u8).collect();
+        let mut put = 0_u64;
+        loop {
+            value[..8].copy_from_slice(&put.to_le_bytes());
+            if db.put(&key(put), &value).is_err() {
+                break;
+            }
+            put += 1;
+        }
+        assert_eq!(db.stats().values.segments > 20, large_values > 0);
+        put
+    };
+    let (within, apart) = (put_all("within", 0), put_all("apart", 512));
+    assert!(apart * 4 >= within * 3, "{apart} values apart, {within} in the tree");
+}
+
+/// Nothing is under way while the pace of collection is passed, and that is no want of slots.
+#[test]
+fn what_waits_for_the_pace_of_collection_is_waited_for() {
+    let dir = Dir::new("large-pace");
+    let mut options = with_large_values();
+    options.run.collection_bytes_per_s = 1 << 20;
+    let db = Db::create(&dir.0, &options).unwrap();
+    for round in 0..6 {
+        write(&db, round);
+        db.flush().unwrap();
+        db.wait_until_quiet().unwrap();
+        let values = db.stats().values;
+        assert!(values.dead_bytes() * 6 <= values.value_bytes, "{round}: {values:?}");
+    }
+    check(&db, 5);
+}

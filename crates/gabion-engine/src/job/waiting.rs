@@ -154,11 +154,8 @@ impl Waiting {
         let starts = core::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
         starts.zip(&self.entries).map(|(start, waits)| {
             let (key, value) = (start..waits.key_end, waits.key_end..waits.end);
-            let entry = Entry {
-                key: &self.bytes[key],
-                trailer: waits.trailer,
-                value: &self.bytes[value],
-            };
+            let entry =
+                Entry { key: &self.bytes[key], trailer: waits.trailer, value: &self.bytes[value] };
             (entry, waits.value.map(|at| self.moved(&self.wanted[at])))
         })
     }
@@ -254,7 +251,8 @@ fn count_within(wanted: &[Wanted], range: &FileRange) -> usize {
 /// Copies values out of the bytes of `range` to their places.
 fn copy(wanted: &[Wanted], range: &FileRange, bytes: &Bytes, values: &mut [u8]) -> Result<()> {
     for Wanted { pointer, at } in wanted {
-        let (from, len) = ((u64::from(pointer.offset) - range.offset) as usize, pointer.len as usize);
+        let (from, len) =
+            ((u64::from(pointer.offset) - range.offset) as usize, pointer.len as usize);
         let value = bytes.get(from..from + len).ok_or_else(|| {
             Error::corruption(format!(
                 "{} at {}: {} bytes instead of {}",

@@ -9,7 +9,7 @@
 //! Every compaction empties the files that it meets pointers to and whose live share is low: what
 //! still lives goes to a new file, and the old one goes with the last SST that references it. That
 //! alone keeps up with overwrites that compactions meet. Where nothing is to be compacted and more
-//! than a quarter of all values are dead, SSTs are written anew where they lie, those first that
+//! than a seventh of all values are dead, SSTs are written anew where they lie, those first that
 //! reference the file with the most garbage.
 //!
 //! The caller sets a pace, and while it is passed nothing is copied: compactions leave
@@ -17,7 +17,7 @@
 //! files of which nothing lives go unread at any time.
 //!
 //! A file is worth it when half of it is dead: then no more is written than is given back. When a
-//! quarter of all values are dead, a quarter of a file is enough, as there is no other way to less.
+//! seventh of all values are dead, a quarter of a file is enough, as there is no other way to less.
 //! When room is short, a twentieth.
 
 use super::pick::{NoPick, OutputLen, Picked, first_pick, or_longer};

@@ -449,6 +449,7 @@ fn collection_keeps_to_its_pace_but_for_want_of_room() {
     assert_eq!(store.replica.tree.why_idle().unwrap()[3], picker::NoPick::Paced);
     let since_ms = stats.garbage_since_ms.unwrap();
     assert!((2_000..=6_000).contains(&since_ms), "{stats:?}");
+    assert_eq!(store.replica.tree.garbage_fill(), None, "little for so few files");
     let urgent = JobContext { urgent: true, ..paced };
     while let Some(job) = store.replica.tree.next_compaction(&urgent) {
         store.run(&job);
@@ -456,4 +457,33 @@ fn collection_keeps_to_its_pace_but_for_want_of_room() {
     let left = store.stats();
     assert!(left.dead_bytes() < stats.dead_bytes() / 2, "{left:?} of {stats:?}");
     assert!(store.get("k003").is_some() && store.get("k004").is_some());
+}
+
+/// docs/faults.md: P27
+#[test]
+fn much_garbage_is_told_by_how_far_it_is_from_half_of_what_lives_to_all() {
+    let paced = JobContext { collects: false, ..context() };
+    let mut store = Store::new(TreeConfig { sst_len: 4 << 10, ..config() });
+    let mut told = Vec::new();
+    for round in 0..8 {
+        let is_put = |n: &u64| round == 0 || (n * 7919 + round * 104_729) % 1009 % 3 == 0;
+        for n in (0..800).filter(is_put) {
+            store.put(&format!("k{n:03}"), &large(1_000 * round + n));
+        }
+        store.flush();
+        while let Some(job) = store.replica.tree.next_compaction(&paced) {
+            store.run(&job);
+        }
+        let stats = store.stats();
+        let from = stats.live_bytes / 2 + 8 * (4 << 10);
+        let over = stats.dead_bytes().checked_sub(from);
+        let fill = store.replica.tree.garbage_fill();
+        assert_eq!(fill, over.map(|over| over * 1000 / from), "{stats:?}");
+        told.extend(fill);
+    }
+    assert!(told.iter().max() > Some(&1_000), "{told:?}");
+    while let Some(job) = store.replica.tree.next_compaction(&context()) {
+        store.run(&job);
+    }
+    assert_eq!(store.replica.tree.garbage_fill(), None);
 }

@@ -188,7 +188,7 @@ struct Limits {
     open_files_bytes: usize,
     compactions_max: usize,
     #[serde(deserialize_with = "large_values")]
-    large_values: u32,
+    large_values: Option<u32>,
     #[serde(deserialize_with = "codec")]
     value_compression: Compression,
     #[serde(deserialize_with = "collection_rate")]
@@ -540,9 +540,13 @@ fn memory<'de, D: Deserializer<'de>>(input: D) -> Result<usize, D::Error> {
     input.deserialize_any(Written(parse_memory))
 }
 
-fn large_values<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
-    // As on the command line, none is 0.
-    input.deserialize_any(Written(parse_large_values))
+fn large_values<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u32>, D::Error> {
+    // As on the command line, where none is 0 and what is left out is as the group was made.
+    let parse = |text: &str| match text {
+        "auto" => Ok(None),
+        text => parse_large_values(text).map(Some),
+    };
+    input.deserialize_any(Written(parse))
 }
 
 fn collection_rate<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
@@ -624,7 +628,7 @@ targets.listen = "127.0.0.2:6579"
         assert_eq!(config.reached_at().clients, "127.0.0.3:1".parse().unwrap());
         let process = config.process();
         assert_eq!((process.io, process.block_cache_bytes), (Io::Threads, 0));
-        assert_eq!((process.large_values, process.compactions_max), (1024, 4));
+        assert_eq!((process.large_values, process.compactions_max), (Some(1024), 4));
         assert_eq!(process.value_compression, Compression::Zstd { level: 5 });
     }
 

@@ -115,7 +115,7 @@ fn limits(process: &ProcessOptions) -> String {
         process.block_cache_bytes,
         process.open_files_bytes,
         process.compactions_max,
-        process.large_values,
+        process.large_values.map_or("\"auto\"".into(), |len| len.to_string()),
         process.value_compression,
         process.collection_rate,
         process.jobs_nice,
@@ -153,7 +153,8 @@ mod tests {
     #[test]
     fn what_up_stands_for_is_read_by_those_that_it_is_for() {
         let settings = settings(&FixedOptions::default());
-        let process = ProcessOptions { jobs_nice: 7, large_values: 512, ..Default::default() };
+        let process =
+            ProcessOptions { jobs_nice: 7, large_values: Some(512), ..Default::default() };
         let data = Path::new("/my \"data\"\n");
         let files = files(&settings, &process, 90_000, data);
         let names: Vec<&str> = files.iter().map(|(name, _)| &name[..]).collect();
