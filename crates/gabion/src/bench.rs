@@ -140,6 +140,7 @@ fn settings(spec: &ClusterSpec) -> Result<Settings> {
         memtable_len: spec.memtable_len,
         codecs: spec.codecs,
         growth_factor: spec.growth_factor,
+        large_values: spec.large_values,
     })
 }
 

@@ -20,7 +20,7 @@ use crate::units::{count, exact_size, size};
 use gabion_base::units::{GIB, KIB, MIB};
 use gabion_base::{Error, ErrorKind, GroupId, ReplicaId, Result};
 use gabion_engine::sst::SstOptions;
-use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig};
+use gabion_engine::{Codecs, LEVEL1_MEMTABLES, TreeConfig, check_large_values};
 use gabion_fabric::fresh::{NewFile, rename_new};
 use gabion_fabric::lock::lock_held_by;
 use gabion_node::{AckLevel, CompactionMode, GroupConfig, PoolLengths};
@@ -94,6 +94,9 @@ pub(crate) struct Settings {
     pub(crate) codecs: Codecs,
     /// Bytes at which a level of the tree aims ÷ those of the level above it.
     pub(crate) growth_factor: u32,
+    /// Bytes of a value from which on it lies apart from the tree, if no option says otherwise; 0:
+    /// none does, as in groups that were made before there was a default.
+    pub(crate) large_values: u32,
 }
 
 /// The three doors of a replica.
@@ -140,6 +143,7 @@ const GROUPS: &str = "groups";
 const BOTTOM: &str = "bottom_compression";
 /// By how much levels grow in `cluster.json`, where it is not as usual: in data of a benchmark.
 const GROWTH: &str = "growth_factor";
+const LARGE_VALUES: &str = "large_values";
 /// The same as usual.
 pub(crate) fn growth_usual() -> u32 {
     TreeConfig::default().level_multiplier
@@ -237,7 +241,7 @@ impl Settings {
 
     /// The configuration of every pool of the group.
     pub(crate) fn group(&self) -> GroupConfig {
-        let PoolLengths { sst_len, large_values, .. } = PoolLengths::of(self.pool_len);
+        let sst_len = PoolLengths::of(self.pool_len).sst_len;
         let level1_len = LEVEL1_MEMTABLES * self.memtable_len;
         GroupConfig {
             group: self.group,
@@ -253,7 +257,7 @@ impl Settings {
                 sst: SstOptions { compression: self.codecs.upper, ..SstOptions::default() },
                 bottom_compression: self.codecs.bottom,
                 level_multiplier: self.growth_factor,
-                large_values,
+                large_values: self.large_values,
                 ..TreeConfig::default()
             },
         }
@@ -320,6 +324,9 @@ impl Settings {
         if self.growth_factor != growth_usual() {
             value[GROWTH] = self.growth_factor.into();
         }
+        if self.large_values > 0 {
+            value[LARGE_VALUES] = self.large_values.into();
+        }
         value
     }
 
@@ -376,6 +383,8 @@ impl Settings {
         let members_min = count_if_there(value, MEMBERS_MIN, least, 1..=replicas)?;
         let groups = count_if_there(value, GROUPS, 1, 1..=GROUPS_MAX)?;
         let spares = count_if_there(value, SPARES, 0, 0..=REPLICAS_MAX - replicas)?;
+        let large_values = count_if_there(value, LARGE_VALUES, 0, 0..=u32::MAX)?;
+        check_large_values(large_values).map_err(|error| error.message().to_owned())?;
         Ok(Self {
             group: GroupId(group),
             replicas,
@@ -403,6 +412,7 @@ impl Settings {
                 bottom: value.get(BOTTOM).map(|_| codec(BOTTOM)).transpose()?,
             },
             growth_factor: count_if_there(value, GROWTH, growth_usual(), 2..=100)?,
+            large_values,
         })
     }
 
@@ -431,6 +441,7 @@ impl Settings {
                 bottom: wanted.bottom_compression,
             },
             growth_factor: growth_usual(),
+            large_values: 0,
         };
         if wanted.pool_size.is_none() {
             let of_group = free / 5 * 4 / u64::from(settings.groups);
@@ -455,8 +466,10 @@ impl Settings {
             };
             return Err(settings.no_room(data, free, &rule));
         }
+        let fit = PoolLengths::of(settings.pool_len);
+        settings.large_values = fit.large_values;
         if wanted.memtable_size.is_none() {
-            settings.memtable_len = PoolLengths::of(settings.pool_len).memtable_len;
+            settings.memtable_len = fit.memtable_len;
         }
         let memtable_max = MEMTABLE_LEN_MAX.min(settings.pool_len / 16);
         if !(MEMTABLE_LEN_MIN..=memtable_max).contains(&settings.memtable_len) {

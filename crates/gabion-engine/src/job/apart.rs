@@ -99,7 +99,7 @@ impl<'a> Apart<'a> {
         output: &mut JobOutput,
     ) -> Result<()> {
         let mut waiting = core::mem::take(&mut self.waiting);
-        waiting.read(self.recipe, source, sink, &mut output.stats).await?;
+        waiting.read(source, sink, &mut output.stats).await?;
         for (entry, moved) in waiting.iter() {
             let placed = self.place(&entry, moved, sink, output).await?;
             files.write::<true>(&placed, sink, output).await?;

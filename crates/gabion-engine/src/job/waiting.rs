@@ -1,7 +1,7 @@
 //! Entries whose values a compaction copies out of the files that it empties. The values lie there
 //! in the order in which they were written, and are needed in that of keys; so entries wait until
-//! theirs come to [`batch_len`] bytes, which are then read in the order in which they lie, near ones
-//! together.
+//! theirs come to [`batch_len`] bytes, which are then read in the order in which they lie, near
+//! ones together.
 //!
 //! ```text
 //!   merge ─► [entries that wait, by key] ───────────────► placed, written, by key
@@ -9,8 +9,8 @@
 //!                 └─► [spans of files] ─► read at once ─► [values]
 //! ```
 //!
-//! One read for each value takes more time than all else that a compaction does. An entry that needs
-//! no value waits only behind others that do.
+//! One read for each value takes more time than all else that a compaction does. An entry that
+//! needs no value waits only behind others that do.
 
 use super::JobStats;
 use crate::entry::{Entry, EntryKind, Trailer};
@@ -28,17 +28,19 @@ use gabion_media::{AlignedBuf, Bytes};
 const BATCH_LEN_MAX: u64 = 32 * MIB;
 /// The same in lengths of an output.
 const BATCH_OUTPUTS: u64 = 2;
-/// What lies between two values is read with them, if it is no more: it costs less than a read.
+/// As much between two values is read with them: it costs less than a read.
 const GAP_LEN_MAX: u64 = 8 * KIB;
 /// Bytes of one read, or a value.
 const SPAN_LEN_MAX: u64 = 256 * KIB;
 /// Bytes of all reads that are under way at once, or one.
 const SPANS_LEN_MAX: u64 = 8 * MIB;
+/// And their number: readers wait behind them.
+const SPANS_MAX: usize = 128;
 
 /// Entries in key order, from the first on whose value is not read yet.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Keys and what is stored beside them, one behind the other.
+    /// Each key and the value or pointer beside it, one behind the other.
     bytes: Vec<u8>,
     entries: Vec<Waits>,
     wanted: Vec<Wanted>,
@@ -48,14 +50,18 @@ pub(super) struct Waiting {
     values: AlignedBuf,
 }
 
-/// An entry that waits. Its key begins where the entry before it ends.
+/// An entry that waits. Its key begins where the entry before it ends. No more bytes than
+/// [`BATCH_LEN_MAX`] and an entry wait, so 32 bits suffice.
 struct Waits {
     trailer: Trailer,
-    key_end: usize,
-    end: usize,
-    /// Which of the wanted values is its.
-    value: Option<usize>,
+    key_end: u32,
+    end: u32,
+    /// Which of the wanted values is its; [`NONE`]: it has its own, or its pointer stays.
+    value: u32,
 }
+
+/// No value is wanted for an entry.
+const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Wanted {
@@ -93,24 +99,25 @@ impl Waiting {
             check_end(pointer, lengths)?;
         }
         self.bytes.extend_from_slice(entry.key);
-        let key_end = self.bytes.len();
+        let key_end = self.bytes.len() as u32;
         self.bytes.extend_from_slice(entry.value);
-        let value = pointer.map(|pointer| self.want(pointer));
-        let end = self.bytes.len();
+        let value = pointer.map_or(NONE, |pointer| self.want(pointer));
+        let end = self.bytes.len() as u32;
         self.entries.push(Waits { trailer: entry.trailer, key_end, end, value });
         Ok(true)
     }
 
-    fn want(&mut self, pointer: Pointer) -> usize {
+    fn want(&mut self, pointer: Pointer) -> u32 {
         self.wanted.push(Wanted { pointer, at: self.wanted_len as usize });
         self.wanted_len += u64::from(pointer.len);
-        self.wanted.len() - 1
+        self.wanted.len() as u32 - 1
     }
 
     /// Whether enough wait that their values are to be read.
     pub(super) fn is_full(&self, recipe: &Recipe) -> bool {
         let len = batch_len(recipe);
-        self.wanted_len >= len || self.bytes.len() as u64 >= len
+        let entries = self.bytes.len() + self.entries.len() * size_of::<Waits>();
+        self.wanted_len >= len || entries as u64 >= len
     }
 
     /// Reads what is wanted.
@@ -119,14 +126,13 @@ impl Waiting {
     /// What the source reports; corruption where a value is not the one of its pointer.
     pub(super) async fn read(
         &mut self,
-        recipe: &Recipe,
         source: &impl FileSource,
         sink: &mut impl FileSink,
         stats: &mut JobStats,
     ) -> Result<()> {
         let len = self.wanted_len as usize;
         if self.values.capacity() < len {
-            self.values = sink.buffer(len.max(batch_len(recipe) as usize));
+            self.values = sink.buffer(len);
         }
         self.values.pad_to(len);
         self.wanted.sort_unstable_by_key(|wanted| (wanted.pointer.file, wanted.pointer.offset));
@@ -151,12 +157,14 @@ impl Waiting {
     /// The entries, each with the value that it leads to if it is one that moves: what was wanted
     /// is read.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Entry<'_>, Option<Moved<'_>>)> {
-        let starts = core::iter::once(0).chain(self.entries.iter().map(|entry| entry.end));
-        starts.zip(&self.entries).map(|(start, waits)| {
-            let (key, value) = (start..waits.key_end, waits.key_end..waits.end);
-            let entry =
-                Entry { key: &self.bytes[key], trailer: waits.trailer, value: &self.bytes[value] };
-            (entry, waits.value.map(|at| self.moved(&self.wanted[at])))
+        let mut start = 0;
+        self.entries.iter().map(move |waits| {
+            let (key_end, end) = (waits.key_end as usize, waits.end as usize);
+            let (key, value) = (&self.bytes[start..key_end], &self.bytes[key_end..end]);
+            start = end;
+            let wanted = (waits.value != NONE).then(|| &self.wanted[waits.value as usize]);
+            let entry = Entry { key, trailer: waits.trailer, value };
+            (entry, wanted.map(|wanted| self.moved(wanted)))
         })
     }
 
@@ -199,7 +207,7 @@ fn check_end(pointer: &Pointer, lengths: &BTreeMap<FileId, u64>) -> Result<()> {
     }
 }
 
-/// What is read at once of the files with the values that are wanted next.
+/// Ranges that are read at once, with the values that are wanted next.
 struct Spans {
     ranges: Vec<FileRange>,
     len: u64,
@@ -212,6 +220,7 @@ impl Spans {
         for Wanted { pointer, .. } in wanted {
             let next = pointer.range();
             let end = next.offset + next.len as u64;
+            let is_full = spans.len >= SPANS_LEN_MAX || spans.ranges.len() == SPANS_MAX;
             match spans.ranges.last_mut().filter(|last| is_near(last, &next)) {
                 Some(last) => {
                     // Two keys may lead to one value.
@@ -219,7 +228,7 @@ impl Spans {
                     last.len += grown as usize;
                     spans.len += grown;
                 }
-                None if spans.len >= SPANS_LEN_MAX => break,
+                None if is_full => break,
                 None => {
                     spans.len += next.len as u64;
                     spans.ranges.push(next);
@@ -319,5 +328,7 @@ mod tests {
         assert_eq!(Spans::of(&long).len, SPANS_LEN_MAX);
         let longest = vec![wanted(SEGMENT, 0, 4 * SPANS_LEN_MAX), long[19]];
         assert_eq!(Spans::of(&longest).ranges.len(), 1);
+        let sparse: Vec<_> = (0..300).map(|n| wanted(SEGMENT, n * 16 * KIB, 10)).collect();
+        assert_eq!(Spans::of(&sparse).ranges.len(), SPANS_MAX);
     }
 }

@@ -30,12 +30,14 @@ pub struct Picker<'a> {
     pub(super) operands_in_memory_ms: Option<u64>,
 }
 
-/// A run shorter than this part of a MemTable is short: most of its values lie apart, or it is of
-/// deletes.
+/// A run shorter than this part of a MemTable is short: most of its values lie apart.
 const SHORT_PART: u64 = 8;
 /// Short runs wait where together they are less than this part of the level below, all of which a
 /// job out of L0 rewrites.
 const L0_PART: u64 = 4;
+/// And less than this part of all values is behind their pointers: of those that they replace
+/// nobody knows before they are merged.
+const L0_VALUES_PART: u64 = 4;
 /// Short runs wait for so many times as many.
 const SHORT_RUNS: u32 = 3;
 
@@ -264,16 +266,20 @@ impl<'a> Picker<'a> {
         per_mille(weight, self.config.level1_len).max(per_mille(runs, self.l0_trigger()))
     }
 
-    /// Runs of L0 from which on they are compacted. What the options say, or more of them if they
-    /// are short: those of a tree of pointers are a 30th of the MemTables that they were, and as
-    /// many as usual would have all of the level below rewritten for a few bytes. It stays half-way
-    /// to where writers are slowed down.
+    /// Runs of L0 from which on they are compacted: as many as the options say, or more of them if
+    /// they are short. Those of a tree of pointers are a 30th of the MemTables that they were, and
+    /// the usual number would have all of the level below rewritten for a few bytes. It stays
+    /// half-way to where writers are slowed down.
     fn l0_trigger(&self) -> u64 {
         let (usual, slowdown) = (self.config.l0_trigger, self.config.l0_slowdown);
         let (runs, len) = (self.version.runs().len() as u64, self.version.level_len(0));
         let is_short = len < runs * (self.config.memtable_len / SHORT_PART);
-        let below = self.version.level_len(self.below(0));
-        if !is_short || len >= below / L0_PART {
+        if !is_short || len >= self.version.level_len(self.below(0)) / L0_PART {
+            return u64::from(usual);
+        }
+        let references = self.version.level(0).iter().flat_map(|file| &file.references);
+        let values = references.map(|it| it.live_bytes).fold(0, u64::saturating_add);
+        if values == 0 || values >= self.version.values_stats().live_bytes / L0_VALUES_PART {
             return u64::from(usual);
         }
         u64::from(usual.saturating_mul(SHORT_RUNS).min(usual.midpoint(slowdown)))

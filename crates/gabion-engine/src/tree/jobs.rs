@@ -144,11 +144,13 @@ impl Tree {
 
     /// Whether a flush, or a compaction by the shape of the tree, is due, with slots enough and of
     /// whatever files: those of jobs under way, too, and those that are set aside. Requests are not
-    /// looked at, nor what is compacted only while room is short.
+    /// looked at, nor what is compacted only while room is short. Where it does not `collect`, what
+    /// is due for values with garbage alone is not.
     #[must_use]
-    pub fn is_job_due(&self) -> bool {
+    pub fn is_job_due(&self, collects: bool) -> bool {
         let none_busy = BTreeSet::new();
-        let picker = Picker::new(&self.config, self.versions.current(), &none_busy);
+        let version = self.versions.current();
+        let picker = Picker::new(&self.config, version, &none_busy).collecting(collects);
         let moment = Moment { floor: self.floor, now_ms: self.now_ms };
         !self.sealed.is_empty() || picker.pick_by_order(moment).is_ok()
     }

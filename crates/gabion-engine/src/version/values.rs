@@ -28,6 +28,8 @@ pub struct ValuesStats {
     /// Bytes of the values that SSTs have pointers to. The others are dead. A value that was
     /// replaced counts until a compaction has met both.
     pub live_bytes: u64,
+    /// Bytes of the values in them that nothing leads to: of segments those that edits described.
+    pub replaced_bytes: u64,
     /// Group time of the job by whose edit the oldest of the dead values was found to be so; none
     /// where none is known: a tree that was opened learns it with its next edits.
     pub garbage_since_ms: Option<u64>,
@@ -155,7 +157,9 @@ impl ValuesFiles {
             stats.segments += u64::from(file.kind == FileKind::LogSegment);
             stats.file_bytes += meta.rounded_len();
             stats.value_bytes += meta.held_value_bytes();
-            stats.live_bytes += referenced.as_map().get(file).copied().unwrap_or_default();
+            let live = referenced.as_map().get(file).copied().unwrap_or_default();
+            stats.live_bytes += live;
+            stats.replaced_bytes += meta.raw_value_bytes.saturating_sub(live);
             slots += meta.rounded_len().div_ceil(SLOT_LEN);
         }
         Self { files, since_ms: Arc::default(), stats, slots }

@@ -476,7 +476,7 @@ fn much_garbage_is_told_by_how_far_it_is_from_half_of_what_lives_to_all() {
         }
         let stats = store.stats();
         let from = stats.live_bytes / 2 + 8 * (4 << 10);
-        let over = stats.dead_bytes().checked_sub(from);
+        let over = stats.replaced_bytes.checked_sub(from);
         let fill = store.replica.tree.garbage_fill();
         assert_eq!(fill, over.map(|over| over * 1000 / from), "{stats:?}");
         told.extend(fill);

@@ -64,9 +64,12 @@ impl Collection {
         self.credit > 0
     }
 
-    /// A job begins that copies so many bytes.
-    pub(super) fn begin(&mut self, len: u64) {
-        self.credit = self.credit.saturating_sub(bytes(len));
+    /// A job begins that copies so many bytes. Those that are copied for want of room, which knows
+    /// no pace, are not owed: else nothing would be copied for as long once there is room.
+    pub(super) fn begin(&mut self, len: u64, is_owed: bool) {
+        if is_owed {
+            self.credit = self.credit.saturating_sub(bytes(len));
+        }
         self.moved = self.moved.saturating_add(len);
         self.recent.0 = self.recent.0.saturating_add(len);
     }
@@ -104,7 +107,7 @@ mod tests {
             now_ms += 1;
             collection.pass(3_600_000 + now_ms, 1_000);
             if collection.may_begin() {
-                collection.begin(700);
+                collection.begin(700, true);
                 moved += 700;
             }
         }
@@ -120,13 +123,15 @@ mod tests {
     fn as_much_may_be_copied_as_is_written_but_that_is_not_saved_up() {
         let mut collection = Collection::default();
         collection.pass(1_000, 1_000);
-        collection.begin(50_000);
+        collection.begin(50_000, true);
         collection.written(49_000);
         assert!(!collection.may_begin(), "neither time nor writes have given back all");
         collection.written(1);
         assert!(collection.may_begin());
         collection.written(u64::MAX);
-        collection.begin(1_000);
+        collection.begin(u64::MAX, false);
+        assert!(collection.may_begin(), "for want of room");
+        collection.begin(1_000, true);
         assert!(!collection.may_begin(), "a second's worth was saved up");
     }
 
@@ -135,12 +140,12 @@ mod tests {
         let mut collection = Collection::default();
         collection.pass(1_000, 1_000);
         assert!(collection.may_begin());
-        collection.begin(10_000);
+        collection.begin(10_000, true);
         collection.pass(10_000, 1_000);
         assert!(!collection.may_begin(), "9 of 10 seconds have passed");
         collection.pass(10_001, 1_000);
         assert!(collection.may_begin());
-        collection.begin(u64::MAX);
+        collection.begin(u64::MAX, true);
         collection.pass(u64::MAX, 0);
         assert!(collection.may_begin(), "without a limit no pace is kept");
         collection.pass(u64::MAX, u64::MAX);

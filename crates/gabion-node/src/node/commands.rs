@@ -161,11 +161,12 @@ impl Node {
         if let (true, WriteGate::Full { reason, .. }) = (self.jobs_pause(), self.write_gate()) {
             return Err(Error::no_space(reason));
         }
-        if !self.tree.is_job_due() {
+        if !self.tree.is_job_due(true) {
             return Ok(true);
         }
-        // What is only due at the pace of collection begins by itself when that allows it.
-        if self.loads.hold_compactions() || self.refusal().is_some() || !self.jobs.may_collect() {
+        // A job that only waits for the pace of collection begins by itself when that allows it.
+        let is_paced = !self.jobs.may_collect() && !self.tree.is_job_due(false);
+        if self.loads.hold_compactions() || self.refusal().is_some() || is_paced {
             return Ok(false);
         }
         // A flush needs no file.

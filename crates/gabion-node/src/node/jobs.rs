@@ -350,7 +350,7 @@ impl Jobs {
         let number = self.next;
         self.next += 1;
         self.running.insert(number, job);
-        self.collection.begin(inputs.moved_len());
+        self.collection.begin(inputs.moved_len(), !given.is_short);
         self.collection.written(inputs.large_len());
         let order = JobOrder { inputs, group, slots, files, is_bounded };
         effects.begin(Order::Job(number), Work::Job(Box::new(order)));

@@ -370,10 +370,13 @@ fn log_segments_max(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
     usual.min(part).max(LOG_SEGMENTS_MIN)
 }
 
-/// Slots that the log may still take before it is trimmed.
+/// Slots that the log may still take before it is trimmed. Its segments that keep values give none
+/// back then.
 pub(super) fn slots_for_log(facts: &Facts, tree: &Tree, pool: &Pool) -> u64 {
-    let segments = facts.files.segments().of_log;
-    log_segments_max(facts, tree, pool).saturating_sub(segments) * segment_slots(facts)
+    let segments = facts.files.segments();
+    let kept = tree.version().values_stats().segments.saturating_sub(segments.referenced);
+    let trimmed = segments.of_log.saturating_sub(kept);
+    log_segments_max(facts, tree, pool).saturating_sub(trimmed) * segment_slots(facts)
 }
 
 /// Bytes of log that there may be before writes wait.

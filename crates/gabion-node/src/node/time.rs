@@ -15,6 +15,10 @@
 use super::Node;
 use gabion_engine::WriteState;
 
+/// How far garbage slows writers down at most, in thousandths of the way to nothing: to a tenth of
+/// the pace of compactions.
+const GARBAGE_FILL_MAX: u64 = 950;
+
 impl Node {
     /// When, by the clock that the node is told, a record is wanted that carries time. Whoever
     /// drives a head calls [`Self::pass_time`] or [`Self::advance`] then.
@@ -46,8 +50,10 @@ impl Node {
             WriteState::Slow(fill) => Some(fill),
             WriteState::Ok | WriteState::Stop(_) => None,
         };
-        // Garbage that the pace of collection leaves is meant to be there.
-        let garbage = self.tree.garbage_fill().filter(|_| self.jobs.may_collect());
-        self.pace.pass(now_ms, l0.max(garbage));
+        // Garbage that the pace of collection leaves is meant to be there, and what damaged files
+        // lead to cannot be collected.
+        let is_behind = |_: &u64| self.jobs.may_collect() && self.damage().is_none();
+        let garbage = self.tree.garbage_fill().filter(is_behind);
+        self.pace.pass(now_ms, l0.max(garbage.map(|fill| fill.min(GARBAGE_FILL_MAX))));
     }
 }

@@ -114,6 +114,7 @@ fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> R
         memtable_len: group.tree.memtable_len,
         codecs: Codecs { upper: group.tree.sst.compression, bottom: group.tree.bottom_compression },
         growth_factor: group.tree.level_multiplier,
+        large_values: group.tree.large_values,
     };
     if settings.pool_len < cluster::POOL_LEN_MIN || settings.pool_len / 16 < settings.memtable_len {
         return Err(Error::limit(format!(

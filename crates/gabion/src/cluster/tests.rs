@@ -128,6 +128,10 @@ fn levels_grow_as_was_said_when_the_data_was_made_and_as_usual_where_nothing_was
     let usual = made();
     assert!(usual.to_json().get(GROWTH).is_none());
     assert_eq!(usual.group().tree.level_multiplier, growth_usual());
+    assert!(usual.to_json().get(LARGE_VALUES).is_none());
+    let apart = Settings { large_values: 512, ..usual.clone() };
+    let read = Settings::from_json(&apart.to_json()).unwrap();
+    assert_eq!((read.group().tree.large_values, read), (512, apart));
     let steep = Settings { growth_factor: 8, ..usual };
     let mut value = steep.to_json();
     let read = Settings::from_json(&value).unwrap();
