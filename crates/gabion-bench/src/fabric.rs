@@ -340,6 +340,8 @@ mod tests {
         assert_eq!(paths.len(), 5, "{paths:?}");
         assert!(rows.iter().all(|row| row["records"] == 500));
         assert!(rows.iter().all(|row| row["records_per_s"].as_f64().is_some_and(|n| n > 0.0)));
-        assert!(value["memory"]["used"].as_u64().is_some_and(|used| used >= 15 << 20));
+        assert!(value["memory"]["used"].is_u64());
+        // Other tests of this process may give back as much meanwhile.
+        assert!((0..20).any(|_| memory_used(16 << 20).unwrap() >= 15 << 20));
     }
 }

@@ -21,7 +21,7 @@ use gabion_server::{
     create_replica, exit_code, run,
 };
 use serde_json::Value;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -262,7 +262,11 @@ impl Client {
                 return reply;
             }
             let mut chunk = vec![0; 1 << 16];
-            let count = self.stream.read(&mut chunk).unwrap();
+            let count = match self.stream.read(&mut chunk) {
+                // Rings of this process interrupt system calls.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap(),
+            };
             assert!(count > 0, "the server closed the connection");
             self.buffer.extend_from_slice(&chunk[..count]);
         }

@@ -325,7 +325,8 @@ fn the_second_of_two_is_filled_with_segments_that_keep_values() {
 #[test]
 fn a_segment_that_keeps_values_and_rots_is_repaired_from_the_other_of_two() {
     let mut repaired = [0, 0];
-    for seed in 0..3 * times() {
+    // Before these seeds compactions empty the segment before anybody reads it.
+    for seed in 3..3 + 3 * times() {
         for rotten in [0, 1] {
             let what = format!("seed {seed}, replica {}", rotten + 1);
             let mut world = World::new(seed, kept_options(seed, 2));

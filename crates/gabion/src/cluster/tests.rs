@@ -128,10 +128,13 @@ fn levels_grow_as_was_said_when_the_data_was_made_and_as_usual_where_nothing_was
     let usual = made();
     assert!(usual.to_json().get(GROWTH).is_none());
     assert_eq!(usual.group().tree.level_multiplier, growth_usual());
-    assert!(usual.to_json().get(LARGE_VALUES).is_none());
-    let apart = Settings { large_values: 512, ..usual.clone() };
-    let read = Settings::from_json(&apart.to_json()).unwrap();
-    assert_eq!((read.group().tree.large_values, read), (512, apart));
+    for large_values in [0, 512] {
+        let one = Settings { large_values, ..usual.clone() };
+        // What was made before there was a default says nothing.
+        assert_eq!(one.to_json().get(LARGE_VALUES).is_some(), large_values > 0);
+        let read = Settings::from_json(&one.to_json()).unwrap();
+        assert_eq!((read.group().tree.large_values, read), (large_values, one));
+    }
     let steep = Settings { growth_factor: 8, ..usual };
     let mut value = steep.to_json();
     let read = Settings::from_json(&value).unwrap();
