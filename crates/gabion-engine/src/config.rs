@@ -70,8 +70,9 @@ pub struct TreeConfig {
     pub sst_len: u64,
     /// Runs in L0 ([`Version::runs`](crate::Version::runs): a file of a flush, or all files of a load) that start a
     /// compaction into L1, as do fewer with as many bytes as L1 aims at. Default 4. Every read without a match looks at all, so a larger trigger trades reads for write amplification: measured with 8
-    /// and 100-byte values, a quarter less is written, and a seek takes twice as long. Runs of pointers, which are
-    /// short, come together three times as many where L0 is little beside the level below.
+    /// and 100-byte values, a quarter less is written, and a seek takes twice as long.
+    /// Runs of pointers, which are short, come together three times as many where L0 is little
+    /// beside the level below.
     pub l0_trigger: u32,
     /// Runs in L0 from which writers are slowed down, more with each run: so that they need not wait for a compaction of
     /// all of L0. Default 20.

@@ -383,8 +383,6 @@ impl Settings {
         let members_min = count_if_there(value, MEMBERS_MIN, least, 1..=replicas)?;
         let groups = count_if_there(value, GROUPS, 1, 1..=GROUPS_MAX)?;
         let spares = count_if_there(value, SPARES, 0, 0..=REPLICAS_MAX - replicas)?;
-        let large_values = count_if_there(value, LARGE_VALUES, 0, 0..=u32::MAX)?;
-        check_large_values(large_values).map_err(|error| error.message().to_owned())?;
         Ok(Self {
             group: GroupId(group),
             replicas,
@@ -412,7 +410,7 @@ impl Settings {
                 bottom: value.get(BOTTOM).map(|_| codec(BOTTOM)).transpose()?,
             },
             growth_factor: count_if_there(value, GROWTH, growth_usual(), 2..=100)?,
-            large_values,
+            large_values: large_values_of(value)?,
         })
     }
 
@@ -544,6 +542,12 @@ fn number_of(value: &Value, name: &str) -> Result<u64, String> {
 }
 
 /// A number of replicas that need not be there.
+fn large_values_of(value: &Value) -> Result<u32, String> {
+    let large_values = count_if_there(value, LARGE_VALUES, 0, 0..=u32::MAX)?;
+    check_large_values(large_values).map_err(|error| error.message().to_owned())?;
+    Ok(large_values)
+}
+
 fn count_if_there(
     value: &Value,
     name: &str,

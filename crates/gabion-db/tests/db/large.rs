@@ -162,7 +162,9 @@ fn large_values_are_read_ahead_and_cached_within_the_budget() {
     assert!(db.stats().cache_hits > hits);
 }
 
-/// Segments that keep values are files of the tree, and count as such alone. docs/faults.md: E10
+/// Segments that keep values are files of the tree, and count as such alone.
+///
+/// docs/faults.md: E10
 #[test]
 fn a_pool_holds_as_much_of_values_that_stay_in_the_log() {
     let put_all = |name: &str, large_values| {

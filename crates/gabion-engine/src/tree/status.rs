@@ -245,8 +245,8 @@ impl Tree {
     }
 
     /// How far garbage among large values is on its way from where writers are to be slowed down to
-    /// twice as much, in thousandths; none below that: half of what lives, and [`GARBAGE_FILES`]
-    /// files. Compactions that could keep up leave far less.
+    /// twice as much, in thousandths; none below that: half of what lives, and eight files.
+    /// Compactions that could keep up leave far less.
     #[must_use]
     pub fn garbage_fill(&self) -> Option<u64> {
         let stats = self.version().values_stats();

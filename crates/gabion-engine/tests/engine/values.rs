@@ -466,7 +466,8 @@ fn much_garbage_is_told_by_how_far_it_is_from_half_of_what_lives_to_all() {
     let mut store = Store::new(TreeConfig { sst_len: 4 << 10, ..config() });
     let mut told = Vec::new();
     for round in 0..8 {
-        let is_put = |n: &u64| round == 0 || (n * 7919 + round * 104_729) % 1009 % 3 == 0;
+        let mixed = |n: &u64| (n * 7919 + round * 104_729) % 1009;
+        let is_put = |n: &u64| round == 0 || mixed(n).is_multiple_of(3);
         for n in (0..800).filter(is_put) {
             store.put(&format!("k{n:03}"), &large(1_000 * round + n));
         }

@@ -9,13 +9,14 @@
 //!    1 ┤      ╲          where as much comes in as goes out, L0 stays as it is
 //!      │       ╲
 //!    0 ┤        ╲───     from l0_stop on: nothing
-//!      └────┬────┬──► runs in L0; garbage, between once and twice what is too much
-//!       slowdown stop
+//!      └────┬────┬──► runs in L0
+//!       slowdown stop, and so for garbage between once and twice what is too much
 //! ```
 //!
 //! The pace is measured, so there is nothing to set: bytes that compactions took out of L0, their
-//! values wherever they lie included, by the time that they took. Writers are held back by the bytes that they owe (bLSM, SIGMOD 2012,
-//! section 4: progress of merges and of writers are tied together; RocksDB's delayed write rate).
+//! values wherever they lie included, by the time that they took. Writers are held back by the
+//! bytes that they owe (bLSM, SIGMOD 2012, section 4: progress of merges and of writers are tied
+//! together; RocksDB's delayed write rate).
 
 /// Milliseconds of unused credit that writers may save up.
 const BURST_MS: u64 = 2;
