@@ -51,6 +51,7 @@ mod rank;
 pub mod read;
 pub mod readers;
 pub mod recipe;
+mod runs;
 mod skip_list;
 pub mod sst;
 pub mod tree;

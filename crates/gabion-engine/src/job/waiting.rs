@@ -6,7 +6,7 @@
 //! ```text
 //!   merge ─► [entries that wait, by key] ───────────────► placed, written, by key
 //!                 │ pointers, by file and offset            ▲
-//!                 └─► [spans of files] ─► read at once ─► [values]
+//!                 └─► [runs of values] ─► read at once ─► [values]
 //! ```
 //!
 //! One read for each value takes more time than all else that a compaction does. An entry that
@@ -17,6 +17,7 @@ use crate::entry::{Entry, EntryKind, Trailer};
 use crate::file::{FileRange, FileSink, FileSource, noted};
 use crate::pointer::Pointer;
 use crate::recipe::Recipe;
+use crate::runs::{Run, runs};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
@@ -30,12 +31,10 @@ const BATCH_LEN_MAX: u64 = 32 * MIB;
 const BATCH_OUTPUTS: u64 = 2;
 /// As much between two values is read with them: it costs less than a read.
 const GAP_LEN_MAX: u64 = 8 * KIB;
-/// Bytes of one read, or a value.
-const SPAN_LEN_MAX: u64 = 256 * KIB;
 /// Bytes of all reads that are under way at once, or one.
-const SPANS_LEN_MAX: u64 = 8 * MIB;
+const READS_LEN_MAX: u64 = 8 * MIB;
 /// And their number: readers wait behind them.
-const SPANS_MAX: usize = 128;
+const READS_MAX: usize = 128;
 
 /// Entries in key order, from the first on whose value is not read yet.
 #[derive(Default)]
@@ -63,7 +62,6 @@ struct Waits {
 /// No value is wanted for an entry.
 const NONE: u32 = u32::MAX;
 
-#[derive(Clone, Copy)]
 struct Wanted {
     pointer: Pointer,
     at: usize,
@@ -123,7 +121,7 @@ impl Waiting {
     /// Reads what is wanted.
     ///
     /// # Errors
-    /// What the source reports; corruption where a value is not the one of its pointer.
+    /// Those of the source; corruption where a value is not the one of its pointer.
     pub(super) async fn read(
         &mut self,
         source: &impl FileSource,
@@ -136,18 +134,19 @@ impl Waiting {
         }
         self.values.pad_to(len);
         self.wanted.sort_unstable_by_key(|wanted| (wanted.pointer.file, wanted.pointer.offset));
-        let mut left = &self.wanted[..];
-        while !left.is_empty() {
-            let spans = Spans::of(left);
-            stats.bytes_read += spans.len;
-            let read = source.read_many(&spans.ranges).await;
-            for (range, bytes) in spans.ranges.iter().zip(read) {
-                let bytes = noted(source, range.file, bytes)?;
-                let (here, behind) = left.split_at(count_within(left, range));
-                copy(here, range, &bytes, &mut self.values)
-                    .or_else(|error| noted(source, range.file, Err(error)))?;
-                left = behind;
+        let runs = runs(self.wanted.iter().map(|it| &it.pointer), GAP_LEN_MAX, usize::MAX);
+        let (mut runs, mut left) = (&runs[..], &self.wanted[..]);
+        while !runs.is_empty() {
+            let (wave, behind) = runs.split_at(wave_of_reads(runs));
+            let ranges: Vec<FileRange> = wave.iter().map(|run| run.range).collect();
+            let read = source.read_many(&ranges).await;
+            for (run, read) in wave.iter().zip(read) {
+                stats.bytes_read += run.range.len as u64;
+                let (here, rest) = left.split_at(run.count);
+                copy(here, run, read, source, &mut self.values).await?;
+                left = rest;
             }
+            runs = behind;
         }
         // As entries name them.
         self.wanted.sort_unstable_by_key(|wanted| wanted.at);
@@ -207,72 +206,37 @@ fn check_end(pointer: &Pointer, lengths: &BTreeMap<FileId, u64>) -> Result<()> {
     }
 }
 
-/// Ranges that are read at once, with the values that are wanted next.
-struct Spans {
-    ranges: Vec<FileRange>,
-    len: u64,
-}
-
-impl Spans {
-    /// Of values that ascend by file and offset, as many as are read at once.
-    fn of(wanted: &[Wanted]) -> Self {
-        let mut spans = Self { ranges: Vec::new(), len: 0 };
-        for Wanted { pointer, .. } in wanted {
-            let next = pointer.range();
-            let end = next.offset + next.len as u64;
-            let is_full = spans.len >= SPANS_LEN_MAX || spans.ranges.len() == SPANS_MAX;
-            match spans.ranges.last_mut().filter(|last| is_near(last, &next)) {
-                Some(last) => {
-                    // Two keys may lead to one value.
-                    let grown = end.saturating_sub(last.offset + last.len as u64);
-                    last.len += grown as usize;
-                    spans.len += grown;
-                }
-                None if is_full => break,
-                None => {
-                    spans.len += next.len as u64;
-                    spans.ranges.push(next);
-                }
-            }
-        }
-        spans
-    }
-}
-
-/// Whether a range that begins no earlier is read together with one.
-fn is_near(range: &FileRange, next: &FileRange) -> bool {
-    let end = range.offset + range.len as u64;
-    range.file == next.file
-        && next.offset <= end + GAP_LEN_MAX
-        && next.offset + next.len as u64 <= range.offset + SPAN_LEN_MAX.max(range.len as u64)
-}
-
-/// How many of the values that ascend lie within `range`, from the first on.
-fn count_within(wanted: &[Wanted], range: &FileRange) -> usize {
-    let end = range.offset + range.len as u64;
-    let is_within = |wanted: &Wanted| {
-        let pointer = &wanted.pointer;
-        pointer.file == range.file && u64::from(pointer.offset) + u64::from(pointer.len) <= end
+/// How many of the first reads are under way at once: one at least.
+fn wave_of_reads(runs: &[Run]) -> usize {
+    let mut len = 0;
+    let fits = |run: &&Run| {
+        len += run.range.len as u64;
+        len <= READS_LEN_MAX
     };
-    wanted.iter().take_while(|wanted| is_within(wanted)).count()
+    runs.iter().take(READS_MAX).take_while(fits).count().max(1)
 }
 
-/// Copies values out of the bytes of `range` to their places.
-fn copy(wanted: &[Wanted], range: &FileRange, bytes: &Bytes, values: &mut [u8]) -> Result<()> {
+/// Copies the values of a read to their places.
+async fn copy(
+    wanted: &[Wanted],
+    run: &Run,
+    read: Result<Bytes>,
+    source: &impl FileSource,
+    values: &mut [u8],
+) -> Result<()> {
     for Wanted { pointer, at } in wanted {
-        let (from, len) =
-            ((u64::from(pointer.offset) - range.offset) as usize, pointer.len as usize);
-        let value = bytes.get(from..from + len).ok_or_else(|| {
-            Error::corruption(format!(
-                "{} at {}: {} bytes instead of {}",
-                range.file,
-                range.offset,
-                bytes.len(),
-                range.len
-            ))
-        })?;
-        pointer.check(value)?;
-        values[*at..*at + len].copy_from_slice(value);
+        let value = match &read {
+            Ok(bytes) => Ok(run.part(bytes, pointer)),
+            // The bytes between values may be to blame, which nobody wants.
+            Err(_) if run.count > 1 => {
+                let FileRange { file, offset, len } = pointer.range();
+                source.read(file, offset, len).await
+            }
+            Err(error) => Err(error.clone()),
+        };
+        let value = noted(source, pointer.file, value)?;
+        noted(source, pointer.file, pointer.check(&value))?;
+        values[*at..*at + value.len()].copy_from_slice(&value);
     }
     Ok(())
 }
@@ -280,55 +244,18 @@ fn copy(wanted: &[Wanted], range: &FileRange, bytes: &Bytes, values: &mut [u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
     use gabion_base::ShardId;
 
-    const SEGMENT: FileId = FileId::log_segment(ShardId(0), 1);
-
-    fn wanted(file: FileId, offset: u64, len: u64) -> Wanted {
-        let (offset, len) = (offset as u32, len as u32);
-        Wanted { pointer: Pointer { file, offset, len, raw_len: len, crc: 0 }, at: 0 }
-    }
-
-    /// Ranges that are read for values of these offsets and lengths, and how many values each has.
-    fn spans(values: &[(u64, u64)]) -> Vec<(u64, u64, usize)> {
-        let wanted: Vec<_> = values.iter().map(|&(at, len)| wanted(SEGMENT, at, len)).collect();
-        let (mut left, mut told) = (&wanted[..], Vec::new());
-        while !left.is_empty() {
-            let spans = Spans::of(left);
-            assert_eq!(spans.len, spans.ranges.iter().map(|range| range.len as u64).sum::<u64>());
-            for range in &spans.ranges {
-                let count = count_within(left, range);
-                told.push((range.offset, range.len as u64, count));
-                left = &left[count..];
-            }
-        }
-        told
-    }
-
     #[test]
-    fn values_near_one_another_are_read_together() {
-        let far = 100 + GAP_LEN_MAX;
-        assert_eq!(spans(&[(0, 100), (far, 50)]), [(0, far + 50, 2)]);
-        assert_eq!(spans(&[(0, 100), (far + 1, 50)]), [(0, 100, 1), (far + 1, 50, 1)]);
-        // Two keys that lead to one value, and pointers that lie.
-        assert_eq!(spans(&[(0, 100), (0, 100), (10, 20), (50, 100)]), [(0, 150, 4)]);
-        // A value is never cut, and a read is no longer than it must be.
-        assert_eq!(spans(&[(0, MIB), (10, 20), (MIB, 10)]), [(0, MIB, 2), (MIB, 10, 1)]);
-        let dense: Vec<_> = (0..1024).map(|n| (n * KIB, KIB)).collect();
-        let of_dense = [0, 1, 2, 3].map(|n| (n * SPAN_LEN_MAX, SPAN_LEN_MAX, 256));
-        assert_eq!(spans(&dense), of_dense);
-    }
-
-    #[test]
-    fn files_are_read_apart_and_no_more_at_once_than_memory_is_for() {
-        let two = [wanted(SEGMENT, 0, 10), wanted(FileId::log_segment(ShardId(0), 2), 10, 10)];
-        assert_eq!(Spans::of(&two).ranges.len(), 2);
-        let long: Vec<_> = (0..20).map(|n| wanted(SEGMENT, n * MIB, MIB)).collect();
-        assert_eq!(Spans::of(&long).len, SPANS_LEN_MAX);
-        let longest = vec![wanted(SEGMENT, 0, 4 * SPANS_LEN_MAX), long[19]];
-        assert_eq!(Spans::of(&longest).ranges.len(), 1);
-        let sparse: Vec<_> = (0..300).map(|n| wanted(SEGMENT, n * 16 * KIB, 10)).collect();
-        assert_eq!(Spans::of(&sparse).ranges.len(), SPANS_MAX);
+    fn no_more_is_read_at_once_than_memory_is_for_and_readers_wait_for() {
+        let file = FileId::log_segment(ShardId(0), 1);
+        let wave = |count: u64, len: usize| {
+            let range = |n| FileRange { file, offset: n * MIB, len };
+            let runs: Vec<Run> = (0..count).map(|n| Run { range: range(n), count: 1 }).collect();
+            wave_of_reads(&runs)
+        };
+        assert_eq!(wave(20, MIB as usize), 8);
+        assert_eq!(wave(2, 4 * READS_LEN_MAX as usize), 1);
+        assert_eq!(wave(300, 10), READS_MAX);
     }
 }

@@ -251,7 +251,7 @@ impl Tree {
     pub fn garbage_fill(&self) -> Option<u64> {
         let stats = self.version().values_stats();
         let from = stats.live_bytes / 2 + GARBAGE_FILES * self.config.sst_len;
-        // What else segments hold was never a value.
+        // Headers and small entries in segments were never values.
         let over = u128::from(stats.replaced_bytes.checked_sub(from)?);
         u64::try_from(over * 1000 / u128::from(from.max(1))).ok()
     }

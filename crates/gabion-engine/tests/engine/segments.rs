@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use core::cell::Cell;
-use gabion_base::{ErrorKind, FileId, FileKind, Frontier, LogPosition, Result, ShardId};
+use gabion_base::{Error, ErrorKind, FileId, FileKind, Frontier, LogPosition, Result, ShardId};
 use gabion_engine::*;
 use gabion_media::Bytes;
 
@@ -355,4 +355,59 @@ fn values_that_move_are_read_in_the_order_in_which_they_lie_many_at_once() {
             assert_eq!(store.get(&name(n)).unwrap(), value, "{sst_len}: {n}");
         }
     }
+}
+
+/// A source that fails wherever a read has this byte of a file.
+struct BadSector<'a>(&'a Files, FileId, u64);
+
+impl FileSource for BadSector<'_> {
+    async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<Bytes> {
+        if file == self.1 && (offset..offset + len as u64).contains(&self.2) {
+            return Err(Error::io("a bad sector"));
+        }
+        self.0.read(file, offset, len).await
+    }
+}
+
+/// Dead bytes between values are read with them, and nobody needs them.
+///
+/// docs/faults.md: E5
+#[test]
+fn dead_bytes_that_cannot_be_read_hold_up_no_value_that_lives() {
+    let mut store = Store::new(config());
+    let end = (0..).find(|n| {
+        store.put(&format!("k{n:03}"), &large(*n));
+        store.log.len() > 2 * SEGMENT_LEN
+    });
+    let is_dead = |n: u64| n % 2 > 0;
+    store.seal();
+    store.drain();
+    let flush = store.replica.tree.next_flush(&context()).unwrap();
+    store.try_run(&flush).unwrap();
+    for n in (0..end.unwrap()).filter(|n| is_dead(*n)) {
+        store.put(&format!("k{n:03}"), b"small");
+    }
+    store.seal();
+    let flush = store.replica.tree.next_flush(&context()).unwrap();
+    store.try_run(&flush).unwrap();
+    let place = |n: u64| {
+        let value = large(n);
+        let at = store.log.windows(value.len()).position(|bytes| bytes == value).unwrap();
+        (segment(at / SEGMENT_LEN), (at % SEGMENT_LEN) as u64)
+    };
+    let ((dead, in_dead), (live, in_live)) = (place(5), place(4));
+    let (mut ended_well, mut failed) = (0, 0);
+    while let Some(job) = store.replica.tree.next_compaction(&context()) {
+        if job.recipe.emptied.contains(&dead) && job.recipe.emptied.contains(&live) {
+            let mut sink = store.replica.files.clone();
+            let mut run = |file, at| {
+                let source = BadSector(&store.replica.files, file, at);
+                block_on(run_job(&job, GROUP, &source, &mut sink)).map(|_| ())
+            };
+            ended_well += u32::from(run(dead, in_dead).is_ok());
+            failed += u32::from(run(live, in_live).is_err());
+        }
+        store.try_run(&job).unwrap();
+    }
+    assert!(ended_well > 0 && failed == ended_well, "{ended_well}, {failed}");
 }

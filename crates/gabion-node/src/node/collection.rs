@@ -50,12 +50,8 @@ impl Collection {
         self.add(u64::try_from(more).unwrap_or(u64::MAX));
     }
 
-    /// So many bytes of large values were written.
-    pub(super) fn written(&mut self, len: u64) {
-        self.add(len);
-    }
-
-    fn add(&mut self, len: u64) {
+    /// So many bytes more may be copied: time gives them, or as many were written.
+    pub(super) fn add(&mut self, len: u64) {
         self.credit = self.credit.saturating_add(bytes(len)).min(self.credit_max);
     }
 
@@ -124,11 +120,11 @@ mod tests {
         let mut collection = Collection::default();
         collection.pass(1_000, 1_000);
         collection.begin(50_000, true);
-        collection.written(49_000);
+        collection.add(49_000);
         assert!(!collection.may_begin(), "neither time nor writes have given back all");
-        collection.written(1);
+        collection.add(1);
         assert!(collection.may_begin());
-        collection.written(u64::MAX);
+        collection.add(u64::MAX);
         collection.begin(u64::MAX, false);
         assert!(collection.may_begin(), "for want of room");
         collection.begin(1_000, true);

@@ -351,7 +351,7 @@ impl Jobs {
         self.next += 1;
         self.running.insert(number, job);
         self.collection.begin(inputs.moved_len(), !given.is_short);
-        self.collection.written(inputs.large_len());
+        self.collection.add(inputs.large_len());
         let order = JobOrder { inputs, group, slots, files, is_bounded };
         effects.begin(Order::Job(number), Work::Job(Box::new(order)));
         true

@@ -130,7 +130,7 @@ fn levels_grow_as_was_said_when_the_data_was_made_and_as_usual_where_nothing_was
     assert_eq!(usual.group().tree.level_multiplier, growth_usual());
     for large_values in [0, 512] {
         let one = Settings { large_values, ..usual.clone() };
-        // What was made before there was a default says nothing.
+        // Data that was made before there was a default has no such field.
         assert_eq!(one.to_json().get(LARGE_VALUES).is_some(), large_values > 0);
         let read = Settings::from_json(&one.to_json()).unwrap();
         assert_eq!((read.group().tree.large_values, read), (large_values, one));
