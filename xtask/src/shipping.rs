@@ -2,7 +2,8 @@
 //! the pools.
 //!
 //! ```text
-//!   tshark on lo ─► up ─► a little load ─► H2CData PDUs of NVMe/TCP carry every live SST
+//!   tshark on lo ─► up ─► a little load ─► H2CData PDUs of NVMe/TCP carry every live SST, and few
+//!                                         of the values that may stay in the log
 //!   more load    ─► secondaries: no flush, no compaction, no file data read but what they itemise
 //!   verify 0     ─► stop ─► one byte flipped in a pool ─► verify 1 names replica, file, offset
 //! ```
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 const VALUE_LEN: usize = 1000;
 /// Keys written while packets are captured.
 const CAPTURED_KEYS: u64 = 20_000;
+/// Keys written while packets are captured and values stay in the log: three segments and more.
+const STAYING_KEYS: u64 = 60_000;
 /// Keys of the load, unless `GABION_SHIPPING_KEYS` gives another number.
 const KEYS: u64 = 100_000;
 /// Bytes that a check takes beside the pools: rings, logs, the capture.
@@ -58,21 +61,23 @@ pub(crate) fn check() -> Step {
     is_there_room(keys)?;
     need("tshark", "tshark")?;
     let pool_len = format!("{}MiB", pool_len_mib(keys));
-    // Values that lie apart are in files of other kinds, segments of the log among them.
-    let in_tree = ["--large-values", "0"];
-    let options = [&["--pool-size", &pool_len, "--memtable-size", "4MiB"], &in_tree[..]].concat();
-    let mut cluster = seen_on_the_wire(&options)?;
+    seen_on_the_wire(&["--pool-size", "1GiB"], values_stay_in_the_log)?;
+    let options = ["--pool-size", &pool_len, "--memtable-size", "4MiB", "--large-values", "0"];
+    let mut cluster = seen_on_the_wire(&options, every_file_travels)?;
     let checked = secondaries_do_not_compact(&mut cluster, keys)
         .and_then(|()| a_flipped_byte_is_named(&mut cluster));
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
 }
 
-/// A cluster whose files were all seen on the wire. A busy machine may lose packets of the capture,
-/// which is no fault of Gabion: then another cluster is captured.
-fn seen_on_the_wire(options: &[&str]) -> Result<Cluster, String> {
+/// A cluster for which `check` held of the bytes on the wire. A busy machine may lose packets of the
+/// capture, which is no fault of Gabion: then another cluster is captured.
+fn seen_on_the_wire(
+    options: &[&str],
+    check: impl Fn(&mut Cluster) -> Step,
+) -> Result<Cluster, String> {
     for tries_left in (0..CAPTURES_MAX).rev() {
         let mut cluster = Cluster::new("shipping", &program()?, options)?;
-        match on_the_wire(&mut cluster) {
+        match check(&mut cluster) {
             Ok(()) => return Ok(cluster),
             Err(error) if error.starts_with(LOST) && tries_left > 0 => {
                 println!("{error}; captured once more");
@@ -159,19 +164,32 @@ impl Drop for Capture {
     }
 }
 
-/// Every live file travels to every secondary as data of NVMe/TCP.
-fn on_the_wire(cluster: &mut Cluster) -> Step {
+/// Data of NVMe/TCP on its way to a secondary.
+struct Carried {
+    port: u16,
+    data: Vec<u8>,
+}
+
+impl Carried {
+    fn has_value(&self, n: u64) -> bool {
+        find(&self.data, &value_of(&format!("wire:{n}"), VALUE_LEN)).is_some()
+    }
+
+    /// Numbers of the SSTs in it.
+    fn files(&self) -> BTreeSet<u64> {
+        footers(&self.data).map(|(_, footer)| footer.file).collect()
+    }
+}
+
+/// Starts the cluster, loads it, and gives what the secondaries were sent until all was quiet.
+fn on_the_wire(cluster: &mut Cluster, keys: u64) -> Result<Vec<Carried>, String> {
     let ports = target_ports(cluster);
     let capture = Capture::start(&cluster.dir, &ports)?;
     cluster.start()?;
     cluster.wait_ready()?;
-    load(cluster.port, "wire:", CAPTURED_KEYS, VALUE_LEN)?;
+    load(cluster.port, "wire:", keys, VALUE_LEN)?;
     cluster.wait_quiet()?;
-    let live = live_files(&cluster.ask(1, "FILES")?);
     let path = capture.finish()?;
-    if live.is_empty() {
-        return Err("no live file after the load".into());
-    }
 
     // A foreign program's view of it.
     let mut command = Command::new("tshark");
@@ -181,33 +199,74 @@ fn on_the_wire(cluster: &mut Cluster) -> Step {
     }
     let decoded = output(command.args(["-T", "fields", "-e", "tcp.dstport"]))?;
     let streams = streams(&std::fs::read(&path).map_err(|error| format!("capture: {error}"))?)?;
+    let mut carried = Vec::new();
     for port in ports {
         let frames = decoded.lines().filter(|line| line.trim() == port.to_string()).count();
-        let mut data = Vec::new();
+        let mut to_port = Carried { port, data: Vec::new() };
         for ((_, to), stream) in &streams {
             if *to == port {
-                h2c_data(stream, &mut data)?;
+                h2c_data(stream, &mut to_port.data)?;
             }
         }
-        let carried: BTreeSet<u64> = footers(&data).map(|(_, footer)| footer.file).collect();
         println!(
             "to target {port}: tshark sees {frames} frames with H2CData; {} bytes, {} SST footers",
-            data.len(),
-            carried.len()
+            to_port.data.len(),
+            to_port.files().len()
         );
         if frames == 0 {
             return Err(format!("tshark sees no H2CData PDU on its way to port {port}"));
         }
-        if let Some(missing) = live.keys().find(|file| !carried.contains(file)) {
+        carried.push(to_port);
+    }
+    std::fs::remove_file(&path).map_err(|error| format!("capture: {error}"))?;
+    Ok(carried)
+}
+
+/// Every live file travels to every secondary as data of NVMe/TCP.
+fn every_file_travels(cluster: &mut Cluster) -> Step {
+    let carried = on_the_wire(cluster, CAPTURED_KEYS)?;
+    let live = live_files(&cluster.ask(1, "FILES")?);
+    if live.is_empty() {
+        return Err("no live file after the load".into());
+    }
+    for to in carried {
+        let (port, files) = (to.port, to.files());
+        if let Some(missing) = live.keys().find(|file| !files.contains(file)) {
             return Err(format!("file {missing} is live and was in no H2CData PDU to port {port}"));
         }
-        for n in [0, 1000] {
-            if find(&data, &value_of(&format!("wire:{n}"), VALUE_LEN)).is_none() {
-                return Err(format!("the value of wire:{n} was in no H2CData PDU to port {port}"));
-            }
+        if let Some(n) = [0, 1000].into_iter().find(|n| !to.has_value(*n)) {
+            return Err(format!("the value of wire:{n} was in no H2CData PDU to port {port}"));
         }
     }
-    std::fs::remove_file(&path).map_err(|error| format!("capture: {error}"))
+    Ok(())
+}
+
+/// By default values of that length stay in the log, which every secondary has: their SSTs travel,
+/// and are a small part of what was written.
+fn values_stay_in_the_log(cluster: &mut Cluster) -> Step {
+    let carried = on_the_wire(cluster, STAYING_KEYS)?;
+    let kept = counter(&cluster.ask(1, "STATUS")?, "kept_segments");
+    if kept == 0 {
+        return Err("no segment of the log keeps values".into());
+    }
+    let written = STAYING_KEYS * VALUE_LEN as u64;
+    for to in carried {
+        let (port, len) = (to.port, to.data.len() as u64);
+        if to.files().is_empty() {
+            return Err(format!("no SST was in the H2CData PDUs to port {port}"));
+        }
+        // Outside of whole segments the values of a MemTable go into values files.
+        let keys = (0..STAYING_KEYS).step_by(1000);
+        let (all, travelled) = (keys.clone().count(), keys.filter(|n| to.has_value(*n)).count());
+        if travelled * 2 > all || len > written / 2 {
+            return Err(format!(
+                "{travelled} of {all} values were in H2CData PDUs to port {port}, and {len} bytes \
+                 for {written} that were written"
+            ));
+        }
+    }
+    println!("{kept} segments of the log keep values");
+    Ok(())
 }
 
 /// The bytes of each TCP connection by its ports, from a capture in the format pcap.
