@@ -69,8 +69,8 @@ pub(crate) fn check() -> Step {
     checked.map_err(|error| format!("{error}\n{}", cluster.logs()))
 }
 
-/// A cluster for which `check` held of the bytes on the wire. A busy machine may lose packets of the
-/// capture, which is no fault of Gabion: then another cluster is captured.
+/// A cluster for which `check` held of the bytes on the wire. A busy machine may lose packets of
+/// the capture, which is no fault of Gabion: then another cluster is captured.
 fn seen_on_the_wire(
     options: &[&str],
     check: impl Fn(&mut Cluster) -> Step,
