@@ -379,7 +379,7 @@ fn dead_bytes_that_cannot_be_read_hold_up_no_value_that_lives() {
         store.put(&format!("k{n:03}"), &large(*n));
         store.log.len() > 2 * SEGMENT_LEN
     });
-    let is_dead = |n: u64| n % 2 > 0;
+    let is_dead = |n: u64| !n.is_multiple_of(2);
     store.seal();
     store.drain();
     let flush = store.replica.tree.next_flush(&context()).unwrap();
