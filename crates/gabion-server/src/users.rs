@@ -74,6 +74,8 @@ pub(crate) struct UserChanges {
 /// The thread that writes the file.
 struct Keeper {
     records: Sender<UserRecord>,
+    /// The newest that was sent.
+    sent: Stamp,
     kept: Arc<Mutex<Stamp>>,
 }
 
@@ -101,7 +103,16 @@ impl Keeper {
             .name("gabion-users".into())
             .spawn(body)
             .map_err(|e| Error::with_source(ErrorKind::Io, "a thread for users cannot start", e))?;
-        Ok(Self { records, kept })
+        Ok(Self { records, sent: known, kept })
+    }
+
+    /// Has a record kept, unless it is or a newer one was sent.
+    fn send(&mut self, record: &UserRecord) {
+        if record.stamp() > self.sent {
+            self.sent = record.stamp();
+            // The thread ends with this replica.
+            let _ = self.records.send(record.clone());
+        }
     }
 
     fn version(&self) -> u64 {
@@ -219,6 +230,10 @@ impl Service {
         if !self.commands.users.are_shared() {
             return;
         }
+        // Another group of this process may have heard of it first, and each has a file.
+        if let Some(keeper) = &mut self.user_changes.keeper {
+            keeper.send(&record);
+        }
         if let Some(known) = self.commands.users.record()
             && known.stamp() >= record.stamp()
         {
@@ -227,10 +242,6 @@ impl Service {
                 self.send_control(place, &ControlMessage::Users(known));
             }
             return;
-        }
-        if let Some(keeper) = &self.user_changes.keeper {
-            // The thread ends with this replica.
-            let _ = keeper.records.send(record.clone());
         }
         let askers: Vec<u64> = self.user_changes.waiting.iter().map(|it| it.asker).collect();
         self.commands.adopt_users(record, &askers);

@@ -34,10 +34,12 @@ const HALVED_AFTER: Duration = Duration::from_secs(2);
 
 /// A replica's place: its process, or the time when the next one starts.
 pub(crate) struct Replica {
+    /// Its number in the first group.
     pub(crate) number: u32,
     data: PathBuf,
-    /// The directories of its groups: that of the data, and more where there are several groups.
-    groups: Vec<PathBuf>,
+    /// The directories of its groups, with its numbers there: one of the data, and more where there
+    /// are several groups.
+    groups: Vec<(PathBuf, u32)>,
     options: ProcessOptions,
     child: Option<Child>,
     started: Instant,
@@ -145,7 +147,7 @@ impl Replica {
         Self {
             number,
             data: data.to_owned(),
-            groups: vec![data.to_owned()],
+            groups: vec![(data.to_owned(), number)],
             options: options.clone(),
             child: None,
             started: Instant::now(),
@@ -157,8 +159,8 @@ impl Replica {
         }
     }
 
-    /// The same, of several groups in one process.
-    pub(crate) fn of_groups(mut self, groups: Vec<PathBuf>) -> Self {
+    /// The same, of several groups in one process: directories and numbers, in their order.
+    pub(crate) fn of_groups(mut self, groups: Vec<(PathBuf, u32)>) -> Self {
         self.groups = groups;
         self
     }
@@ -166,7 +168,10 @@ impl Replica {
     /// The places of the groups whose files of this replica are gone.
     pub(crate) fn missing(&self) -> Vec<usize> {
         let groups = self.groups.iter().enumerate();
-        groups.filter(|(_, dir)| is_missing(dir, self.number)).map(|(place, _)| place).collect()
+        groups
+            .filter(|(_, (dir, number))| is_missing(dir, *number))
+            .map(|(place, _)| place)
+            .collect()
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {
@@ -176,7 +181,7 @@ impl Replica {
     /// Starts the process, in a process group of its own: Ctrl-C is for the supervisor alone. Must
     /// be called by the main thread: the child ends with the thread that started it.
     pub(crate) fn start(&mut self) -> Result<()> {
-        self.groups.iter().try_for_each(|dir| check_replica(dir, self.number))?;
+        self.groups.iter().try_for_each(|(dir, number)| check_replica(dir, *number))?;
         self.bound_log();
         let path = self.log_path();
         let log = owned::open_log(&path, self.number)?;
@@ -270,11 +275,12 @@ impl Replica {
     pub(crate) fn put_aside(&self) -> String {
         let now_s = crate::control::unix_ms() / 1_000;
         // The process does not say which group's are damaged.
-        let put_aside = |dir| match cluster::put_aside(dir, self.number, now_s) {
-            Ok(aside) => format!("replica {}: its files are now {}", self.number, aside.display()),
-            Err(error) => format!("replica {}: {error}", self.number),
-        };
-        let lines: Vec<String> = self.groups.iter().map(|dir| put_aside(dir)).collect();
+        let put_aside =
+            |(dir, number): &(PathBuf, u32)| match cluster::put_aside(dir, *number, now_s) {
+                Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
+                Err(error) => format!("replica {number}: {error}"),
+            };
+        let lines: Vec<String> = self.groups.iter().map(put_aside).collect();
         lines.join("\n")
     }
 

@@ -139,6 +139,8 @@ const MEMBERS_MIN: &str = "min_replicas";
 const SPARES: &str = "spares";
 /// The number of groups in `cluster.json`, where there are several.
 const GROUPS: &str = "groups";
+/// The place of the group among them, where it is not the first: of a group on nodes.
+const PLACE: &str = "place";
 /// The codec of the bottom in `cluster.json`, where it has one of its own.
 const BOTTOM: &str = "bottom_compression";
 /// By how much levels grow in `cluster.json`, where it is not as usual: in data of a benchmark.
@@ -164,8 +166,9 @@ impl Settings {
     }
 
     /// The settings of a group, from those of the first.
-    fn of_group(&self, place: u32) -> Self {
+    pub(crate) fn of_group(&self, place: u32) -> Self {
         assert!(place < self.groups, "group {place} of {}", self.groups);
+        assert_eq!(self.place, 0, "counted from the first group");
         Self {
             place,
             group: GroupId(self.group.get() + u64::from(place)),
@@ -315,6 +318,9 @@ impl Settings {
         if self.groups > 1 {
             value[GROUPS] = self.groups.into();
         }
+        if self.place > 0 {
+            value[PLACE] = self.place.into();
+        }
         if self.spares > 0 {
             value[SPARES] = self.spares.into();
         }
@@ -382,12 +388,13 @@ impl Settings {
         let least = Self::members_min_default(replicas, compaction);
         let members_min = count_if_there(value, MEMBERS_MIN, least, 1..=replicas)?;
         let groups = count_if_there(value, GROUPS, 1, 1..=GROUPS_MAX)?;
+        let place = count_if_there(value, PLACE, 0, 0..=groups - 1)?;
         let spares = count_if_there(value, SPARES, 0, 0..=REPLICAS_MAX - replicas)?;
         Ok(Self {
             group: GroupId(group),
             replicas,
             groups,
-            place: 0,
+            place,
             members_min,
             spares,
             port: u16::try_from(port)

@@ -637,6 +637,14 @@ pub(crate) struct CreateOptions {
     /// The nodes of its members, from the first to take writes to the one that answers reads
     #[arg(long, value_name = "NODE,NODE,…", value_delimiter = ',', required = true)]
     pub(crate) nodes: Vec<String>,
+    /// Members, the first of --nodes; the others get a replica without data [default: all nodes, or
+    /// 3 of them where there are several groups]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=16))]
+    pub(crate) replicas: Option<u32>,
+    /// Groups, called NAME-1, NAME-2 and so on, over which keys are spread by hash slots; each
+    /// node gets a replica of each [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) groups: Option<u32>,
     /// Nodes that get a replica without data, which takes over for a member that stays away
     #[arg(long, value_name = "NODE,…", value_delimiter = ',')]
     pub(crate) spares: Vec<String>,

@@ -8,7 +8,9 @@ use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
 use gabion_server::commands::Spread;
-use gabion_server::{Home, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
+use gabion_server::{
+    Home, NodeDoors, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig, TlsDoor,
+};
 use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
 
@@ -19,8 +21,8 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     let _ = rustix::thread::set_name(c"gabion");
     let told = told(options)?;
     let mut configs = Vec::new();
-    for (place, (told, dir)) in (0..).zip(told) {
-        configs.push(config_of(options, place, told, &dir)?);
+    for (told, dir) in told {
+        configs.push(config_of(options, told, &dir)?);
     }
     let result = gabion_server::run_all(configs);
     match &result {
@@ -32,28 +34,29 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     Ok(gabion_server::exit_code(&result))
 }
 
-/// Configuration of the replica of a group, by its place among several.
-fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Result<ServerConfig> {
+/// Configuration of the replica of a group.
+fn config_of(options: &ServerOptions, told: Told, dir: &Path) -> Result<ServerConfig> {
     let process = &options.process;
-    let data = replica_dir(dir, options.replica);
-    let mut security = security(options)?;
+    let data = replica_dir(dir, told.replica);
+    let mut security = security(options, dir)?;
     if told.is_controlled && security.aclfile.is_none() {
         security.users_kept = Some(control::users_path(&data));
     }
-    if place > 0 {
-        // The first one's is for all groups.
-        security.tls = None;
+    if told.settings.place > 0 {
+        // The first one's is for all groups, and further ones are for clients of clusters.
+        let own = told.spread.as_ref().and_then(|spread| spread.listen.tls);
+        security.tls = security.tls.zip(own).map(|(tls, address)| TlsDoor { address, ..tls });
     }
     let groups = told.settings.groups as usize;
     Ok(ServerConfig {
         group: told.settings.group,
-        replica: ReplicaId(options.replica),
+        replica: ReplicaId(told.replica),
         data,
-        spread: spread_of(&told.settings, options.replica),
+        spread: told.spread,
         resp: told.listen.clients,
         peer_listen: told.listen.members,
         target_listen: told.listen.targets,
-        metrics: process.metrics_port.of_group(place).address(told.first_port, options.replica),
+        metrics: told.metrics,
         home: told.home,
         peers: told.peers,
         io: process.io.backend(),
@@ -73,26 +76,28 @@ fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Res
     })
 }
 
-/// The slots of a group, and the doors of its replicas for clients of clusters.
+/// The slots of a group of `up`, and the doors of its replicas for clients of clusters.
 fn spread_of(settings: &Settings, me: u32) -> Option<SpreadConfig> {
     let spread = Spread::new(settings.groups, settings.place)?;
-    let door = settings.node_door(me)?;
-    let doors = settings.nodes().filter(|number| *number != me);
-    let doors = doors.filter_map(|number| Some((ReplicaId(number), settings.node_door(number)?)));
-    Some(SpreadConfig { spread, door, doors: doors.collect() })
+    let doors = |number| Some(NodeDoors { plain: settings.node_door(number)?, tls: None });
+    let (own, others) = (doors(me)?, settings.nodes().filter(|number| *number != me));
+    let others = others.filter_map(|number| Some((ReplicaId(number), doors(number)?)));
+    Some(SpreadConfig { spread, listen: own, doors: own, others: others.collect() })
 }
 
-fn security(options: &ServerOptions) -> Result<SecurityConfig> {
+/// Users and certificates of a replica with this directory.
+fn security(options: &ServerOptions, dir: &Path) -> Result<SecurityConfig> {
     let config = options.process.security.of_replica(options.replica)?;
-    let members = hosted::members_tls(&options.data, &options.node)?;
+    let members = hosted::members_tls(dir, &options.node)?;
     Ok(SecurityConfig { members, tls: options.node.clients_tls().or(config.tls), ..config })
 }
 
 /// Configuration in the data: that of a node, or else that of `gabion up`, in which all is computed
 /// from the first port.
 fn told(options: &ServerOptions) -> Result<Vec<(Told, PathBuf)>> {
-    if let Some(told) = hosted::told(&options.data, options.replica)? {
-        return Ok(vec![(told, options.data.clone())]);
+    let metrics = options.process.metrics_port;
+    if let Some(told) = hosted::told(&options.data, options.replica, metrics)? {
+        return Ok(told);
     }
     let groups = cluster::load_existing(&options.data)?.by_group(&options.data);
     Ok(groups.into_iter().map(|(dir, settings)| (told_of(options, settings), dir)).collect())
@@ -107,11 +112,22 @@ fn told_of(options: &ServerOptions, settings: Settings) -> Told {
     let peers = others.map(peer).collect();
     let doors = settings.doors(options.replica);
     let (clients, members, targets) = (doors.resp, doors.peer, doors.target);
-    let listen = DoorAddresses { clients, members, targets };
-    let first_port = settings.port;
+    let listen = DoorAddresses { clients, members, targets, cluster: None };
+    let metrics = options.process.metrics_port.of_group(settings.place);
+    let metrics = metrics.address(settings.port, options.replica);
+    let spread = spread_of(&settings, options.replica);
     // Of several groups each has a controller of its own, and the process has users once.
     let is_controlled = settings.has_controller() && settings.groups == 1;
-    Told { settings, is_controlled, listen, first_port, home: Home::default(), peers }
+    Told {
+        replica: options.replica,
+        settings,
+        is_controlled,
+        listen,
+        metrics,
+        spread,
+        home: Home::default(),
+        peers,
+    }
 }
 
 /// Ends this process when its starter ends, however that happens.

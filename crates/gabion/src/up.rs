@@ -256,7 +256,10 @@ impl Group {
     ) -> Self {
         let groups: Vec<PathBuf> =
             settings.by_group(&data).into_iter().map(|(dir, _)| dir).collect();
-        let replica = |n| Replica::new(n, &data, &options.process).of_groups(groups.clone());
+        let replica = |n| {
+            let groups = groups.iter().map(|dir| (dir.clone(), n)).collect();
+            Replica::new(n, &data, &options.process).of_groups(groups)
+        };
         let replicas: Vec<Replica> = settings.nodes().map(replica).collect();
         let known = (0..replicas.len() * groups.len()).map(|_| Known::default()).collect();
         let is_default_data = options.data.data.is_none();

@@ -16,7 +16,8 @@ mod processes;
 use logged::{Logged, has_all};
 use processes::{GABION, Processes, ask, nodes_here};
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
@@ -29,15 +30,21 @@ struct Machines {
     processes: Processes,
     /// The second and third number of all addresses: those of this test alone.
     net: (u8, u8),
+    /// Groups of which a node may hold a replica each.
+    groups: u32,
 }
 
 impl Machines {
     /// Starts a controller and these nodes. `test` is another number in each test.
     fn new(test: u8, nodes: &[&str]) -> Self {
+        Self::with_groups(1, test, nodes)
+    }
+
+    fn with_groups(groups: u32, test: u8, nodes: &[&str]) -> Self {
         let pid = std::process::id();
         let dir = std::env::temp_dir().join(format!("gabion-machines-{pid}-{test}"));
         let net = (32 + (pid % 192) as u8, test);
-        let mut machines = Self { processes: Processes::new(dir), net };
+        let mut machines = Self { processes: Processes::new(dir), net, groups };
         let text = format!(
             "data = \"{}\"\nlisten = \"{}\"\npage.listen = \"{}\"\n",
             machines.processes.dir.join("control-data").display(),
@@ -89,7 +96,14 @@ impl Machines {
 
     /// Starts a node with a configuration of its own.
     fn add(&mut self, node: &str) {
-        self.write(&format!("{node}.toml"), &self.node_file(node, node));
+        let groups = match self.groups {
+            1 => String::new(),
+            max => {
+                let ip = self.clients(node).ip();
+                format!("[groups]\nmax = {max}\nlisten = \"{ip}:7000\"\n")
+            }
+        };
+        self.write(&format!("{node}.toml"), &(self.node_file(node, node) + &groups));
         self.start(node);
     }
 
@@ -152,6 +166,11 @@ impl Machines {
         self.json(&["status"])["group"].clone()
     }
 
+    /// One of several groups.
+    fn part(&self, name: &str) -> Value {
+        self.json(&["status", "--group", name])["group"].clone()
+    }
+
     fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {
@@ -163,7 +182,10 @@ impl Machines {
     /// The nodes whose replicas are full members of a view that is carried out; none while one of
     /// them is lost, which is told before the view that leaves it out is begun.
     fn full(&self) -> Vec<String> {
-        let group = self.group();
+        Self::full_of(&self.group())
+    }
+
+    fn full_of(group: &Value) -> Vec<String> {
         let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
         let full = replicas.iter().filter(|it| it["state"] == "full");
         if group["complete"] != true || full.clone().any(|it| it["lost"] != false) {
@@ -187,7 +209,10 @@ impl Machines {
 
     /// The node whose replica takes writes.
     fn writer(&self) -> String {
-        let group = self.group();
+        Self::writer_of(&self.group())
+    }
+
+    fn writer_of(group: &Value) -> String {
         let mut seats = group["seats"].as_array().unwrap().iter();
         let seat = seats.find(|seat| seat["replica"] == group["writer"]);
         seat.unwrap()["node"].as_str().unwrap().to_owned()
@@ -425,4 +450,95 @@ fn files_are_checked_and_what_cannot_be_is_refused_in_one_line_before_anything_i
         let told = machines.refused(words);
         assert!(told.contains(part), "{told}");
     }
+}
+
+/// The bytes of the reply to a command.
+fn reply(door: SocketAddr, command: &str) -> String {
+    const END: &str = "end-of-the-reply";
+    let mut stream = TcpStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("{command}\r\nECHO {END}\r\n").as_bytes()).unwrap();
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    while !text.ends_with(&format!("{END}\r\n")) {
+        let len = stream.read(&mut bytes).unwrap();
+        assert!(len > 0, "{command}: the connection ended after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..len]).unwrap());
+    }
+    text.split_once(&format!("${}\r\n{END}", END.len())).unwrap().0.to_owned()
+}
+
+/// docs/faults.md: R1
+#[test]
+fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_any() {
+    let mut machines = Machines::with_groups(2, 6, &["a", "b", "c", "d"]);
+    let create = ["group", "create", "g", "--nodes", "a,b,c,d", "--groups", "2"];
+    let told = machines.succeeds(&create);
+    assert!(told.ends_with("group g-2 takes writes\n"), "{told}");
+    let are_whole = |machines: &Machines, first: &[&str], second: &[&str]| {
+        machines.wait("both groups are whole", |machines| {
+            [("g-1", first), ("g-2", second)]
+                .iter()
+                .all(|(name, nodes)| Machines::full_of(&machines.part(name)) == *nodes)
+        });
+    };
+    are_whole(&machines, &["a", "b", "c"], &["b", "c", "d"]);
+    let writers = ["g-1", "g-2"].map(|name| Machines::writer_of(&machines.part(name)));
+    assert_ne!(writers[0], writers[1]);
+    let node_door = |machines: &Machines, node: &str, place: u16| {
+        SocketAddr::from((machines.clients(node).ip(), 7_000 + place))
+    };
+
+    // Slots 0 to 8191 are the first group's: that of `foo` is 12182. Any node takes any command at
+    // its common door, and a group's own door tells where others are.
+    let d = machines.clients("d");
+    assert_eq!(reply(d, "SET foo 1"), "+OK\r\n");
+    assert_eq!(reply(machines.clients("a"), "GET foo"), "$1\r\n1\r\n");
+    let second = node_door(&machines, &writers[1], 1);
+    let moved = reply(node_door(&machines, &writers[0], 0), "GET foo");
+    assert!(moved.contains(&format!("MOVED 12182 {second}")), "{moved}");
+    assert_eq!(reply(second, "GET foo"), "$1\r\n1\r\n");
+    let slots = reply(d, "CLUSTER SLOTS");
+    assert!(slots.contains("16383") && slots.contains("7001"), "{slots}");
+
+    // Users are the same at all doors of all nodes.
+    assert_eq!(reply(second, "ACL SETUSER ann on >pw +get ~*"), "+OK\r\n");
+    for (node, place) in [("a", 0), ("b", 1), ("d", 1)] {
+        let door = node_door(&machines, node, place);
+        machines.wait("users are told", |_| reply(door, "ACL LIST").contains("user ann on"));
+    }
+
+    let client = Logged::start(d);
+    client.goes_on();
+    for node in ["a", "c"] {
+        machines.kill(node);
+        client.goes_on();
+        machines.wait("it is left out", |machines| {
+            ["g-1", "g-2"].iter().all(|name| {
+                let full = Machines::full_of(&machines.part(name));
+                !full.is_empty() && !full.iter().any(|it| it == node)
+            })
+        });
+        machines.start(node);
+        are_whole(&machines, &["a", "b", "c"], &["b", "c", "d"]);
+    }
+
+    // Another node takes the place of one of each group, and has a replica of both.
+    machines.add("e");
+    machines.wait("e is here", |machines| machines.succeeds(&["node", "list"]).contains("e: here"));
+    machines.succeeds(&["group", "replace", "a", "e", "--group", "g-1"]);
+    are_whole(&machines, &["b", "c", "e"], &["b", "c", "d"]);
+    let told = machines.succeeds(&["node", "drain", "b"]);
+    assert!(told.ends_with("node b holds no replica\n"), "{told}");
+    machines.wait("spares have taken over", |machines| {
+        ["g-1", "g-2"].iter().all(|name| Machines::full_of(&machines.part(name)).len() == 3)
+    });
+    client.goes_on();
+    let acknowledged = client.end();
+    ["a", "e"].iter().for_each(|node| has_all(machines.clients(node), &acknowledged));
+    for name in ["g-1", "g-2"] {
+        machines.succeeds(&["verify", "--group", name]);
+    }
+    let left = std::fs::read_dir(machines.data("b")).unwrap().flatten();
+    let mut left = left.map(|entry| entry.file_name().into_string().unwrap());
+    assert!(left.all(|name| !name.starts_with("group-")));
 }

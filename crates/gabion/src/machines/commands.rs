@@ -61,9 +61,15 @@ pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
     }
 }
 
-/// The addresses for clients of a group's replicas.
+/// The addresses for clients of a group's replicas. Of several groups over which keys are spread
+/// the first one's doors are for all.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
-    let group = Source::of(place)?.status()?;
+    trust::show(place.remote.identity.as_ref());
+    let source = match (place.remote.controller, &place.remote.group) {
+        (Some(address), None) => Source::Controller { address, group: first_part(address)? },
+        _ => Source::of(place)?,
+    };
+    let group = source.status()?;
     let seats = group["seats"].as_array().cloned().unwrap_or_default();
     let address = |seat: &Value| {
         let replica = seat["replica"].as_u64().and_then(|number| u32::try_from(number).ok())?;
@@ -74,6 +80,18 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     found.ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))
 }
 
+/// The first of the groups over which keys are spread, if all that there are are of those.
+fn first_part(controller: SocketAddr) -> Result<Option<String>> {
+    let answer = ask(controller, &json!({ "do": "groups" }))?;
+    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    let of = |group: &Value| group["part"]["of"].as_str().map(str::to_owned);
+    let Some(first) = groups.iter().find(|group| group["part"]["place"] == 0) else {
+        return Ok(None);
+    };
+    let is_all = groups.iter().all(|group| of(group).is_some() && of(group) == of(first));
+    Ok(first["name"].as_str().filter(|_| is_all).map(str::to_owned))
+}
+
 /// `gabion group create`: returns when the group takes writes.
 fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
     let codec = |codec: Option<gabion_engine::sst::Compression>| codec.map(|it| it.to_string());
@@ -82,6 +100,8 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
         "name": options.name,
         "nodes": options.nodes,
         "spares": options.spares,
+        "replicas": options.replicas,
+        "groups": options.groups,
         "share_domains": options.share_domains,
         "min_replicas": options.min_replicas,
         "ack": options.ack.map(|ack| ack.level().as_str()),
@@ -89,33 +109,44 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
         "compression": codec(options.compression),
         "bottom_compression": codec(options.bottom_compression),
     });
-    ask(controller, &question)?;
-    let (begun, mut said) = (Instant::now(), String::new());
-    let source = Source::Controller { address: controller, group: Some(options.name.clone()) };
+    let answer = ask(controller, &question)?;
+    let begun = Instant::now();
+    for name in answer["names"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        wait_for_writes(controller, name, begun + CREATE_MAX).map_err(|error| {
+            error.within(format!(
+                "the controller goes on, see `gabion group list`, or give it up with `gabion \
+                 group abandon {}`",
+                options.name
+            ))
+        })?;
+        put(&format!("group {name} takes writes\n"));
+    }
+    Ok(0)
+}
+
+/// Waits until a group takes writes, and says what it waits for.
+fn wait_for_writes(controller: SocketAddr, name: &str, until: Instant) -> Result<()> {
+    let mut said = String::new();
+    let source = Source::Controller { address: controller, group: Some(name.to_owned()) };
     loop {
         let waits = match source.status() {
             Ok(group) => not_well(&group),
-            Err(error) if error.kind() == ErrorKind::Busy => Some(not_made(controller, options)?),
+            Err(error) if error.kind() == ErrorKind::Busy => Some(not_made(controller, name)?),
             Err(error) => return Err(error),
         };
-        let Some(waits) = waits else { break };
+        let Some(waits) = waits else { return Ok(()) };
         if waits != said {
             put(&format!("{waits}\n"));
             said = waits;
         }
-        if begun.elapsed() > CREATE_MAX {
+        if Instant::now() > until {
             return Err(Error::unavailable(format!(
-                "group {} does not take writes after {} s: {said}; the controller goes on, see \
-                 `gabion group list`, or give it up with `gabion group abandon {}`",
-                options.name,
-                CREATE_MAX.as_secs(),
-                options.name
+                "group {name} does not take writes after {} s: {said}",
+                CREATE_MAX.as_secs()
             )));
         }
         std::thread::sleep(ASK_EVERY);
     }
-    put(&format!("group {} takes writes\n", options.name));
-    Ok(0)
 }
 
 /// The part of a new group that does not run yet; none when all of it runs.
@@ -136,10 +167,10 @@ fn not_well(group: &Value) -> Option<String> {
 }
 
 /// The node whose pool a new group waits for.
-fn not_made(controller: SocketAddr, options: &CreateOptions) -> Result<String> {
+fn not_made(controller: SocketAddr, name: &str) -> Result<String> {
     let answer = ask(controller, &json!({ "do": "groups" }))?;
     let groups = answer["groups"].as_array().cloned().unwrap_or_default();
-    let own = groups.iter().find(|group| group["name"] == *options.name);
+    let own = groups.iter().find(|group| group["name"] == name);
     let seats = own.and_then(|group| group["seats"].as_array().cloned()).unwrap_or_default();
     let Some(first) = seats.iter().find(|seat| seat["made"] != true) else {
         return Ok("the pools are made".to_owned());

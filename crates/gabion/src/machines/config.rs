@@ -17,6 +17,7 @@ use gabion_db::RunOptions;
 use gabion_engine::sst::Compression;
 use gabion_etcd::EtcdUrl;
 use gabion_pool::superblock::POOL_LEN_MAX;
+use gabion_server::commands::slots::GROUPS_MAX;
 use gabion_server::{ClientCertificates, SecurityConfig};
 use gabion_tls::Role;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
@@ -88,6 +89,8 @@ pub(crate) struct NodeConfig {
     clients: ClientsConfig,
     members: DoorConfig,
     targets: DoorConfig,
+    /// For replicas of several groups; without it the node holds one.
+    groups: Option<GroupsConfig>,
     #[serde(default)]
     limits: Limits,
     tls: Option<TlsConfig>,
@@ -136,12 +139,15 @@ impl ClientsConfig {
                  or none",
             ));
         }
+        self.check_users("clients.listen", self.listen)
+    }
+
+    fn check_users(&self, what: &str, listen: SocketAddr) -> Result<()> {
         let has_users = self.aclfile.is_some() || self.requirepass_file.is_some();
-        if !self.listen.ip().is_loopback() && !has_users {
+        if !listen.ip().is_loopback() && !has_users {
             return Err(Error::invalid(format!(
-                "clients.listen is {}: anybody could do anything there; other than loopback \
-                 addresses take a user with a password (clients.requirepass_file, clients.aclfile)",
-                self.listen
+                "{what} is {listen}: anybody could do anything there; other than loopback \
+                 addresses take a user with a password (clients.requirepass_file, clients.aclfile)"
             )));
         }
         Ok(())
@@ -157,22 +163,93 @@ impl ClientsConfig {
     }
 }
 
-/// The three doors of a node's replica, by one kind of address.
+/// Replicas of several groups over which keys are spread: one of each, in one process.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct GroupsConfig {
+    /// Most groups.
+    max: u32,
+    /// The door for clients of clusters of the first group. The next group's is one port higher,
+    /// and so on.
+    listen: SocketAddr,
+    reached_at: Option<SocketAddr>,
+    /// The same where all is encrypted.
+    tls_listen: Option<SocketAddr>,
+    tls_reached_at: Option<SocketAddr>,
+}
+
+impl GroupsConfig {
+    fn check(&self, clients: &ClientsConfig) -> Result<()> {
+        if !(2..=GROUPS_MAX).contains(&self.max) {
+            return Err(Error::limit(format!(
+                "groups.max is {}, the limits are 2 and {GROUPS_MAX}; a node without [groups] \
+                 holds a replica of one",
+                self.max
+            )));
+        }
+        if self.tls_listen.is_some() && clients.tls_listen.is_none() {
+            return Err(Error::invalid(
+                "groups.tls_listen: needs clients.tls_listen and its certificate",
+            ));
+        }
+        if self.tls_reached_at.is_some() && self.tls_listen.is_none() {
+            return Err(Error::invalid("groups.tls_reached_at: needs groups.tls_listen"));
+        }
+        clients.check_users("groups.listen", self.listen)
+    }
+}
+
+/// The doors of a node's replica, by one kind of address.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DoorAddresses {
-    /// RESP.
+    /// RESP: of several groups, the first one's is for all of them.
     pub(crate) clients: SocketAddr,
     /// The protocol of the group, and controllers.
     pub(crate) members: SocketAddr,
     /// NVMe/TCP.
     pub(crate) targets: SocketAddr,
+    /// RESP for clients of clusters, where a node may hold replicas of several groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<ClusterDoors>,
+}
+
+/// The doors of a replica as a node of a cluster.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterDoors {
+    pub(crate) plain: SocketAddr,
+    pub(crate) tls: Option<SocketAddr>,
 }
 
 impl DoorAddresses {
     /// With their names.
-    pub(crate) const fn each(&self) -> [(&'static str, SocketAddr); 3] {
-        [("clients", self.clients), ("members", self.members), ("targets", self.targets)]
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
+        let of_group = self.cluster.map(|doors| ("groups", doors.plain));
+        let each =
+            [("clients", self.clients), ("members", self.members), ("targets", self.targets)];
+        each.into_iter().chain(of_group)
+    }
+
+    /// Those of a group behind the first, from the first one's.
+    pub(crate) fn of_place(&self, place: u32) -> Self {
+        if place == 0 {
+            return *self;
+        }
+        let above = |mut address: SocketAddr| {
+            // Configurations with ports that lie too high for all groups are refused.
+            address.set_port(address.port().saturating_add(place as u16));
+            address
+        };
+        let cluster = self
+            .cluster
+            .map(|doors| ClusterDoors { plain: above(doors.plain), tls: doors.tls.map(above) });
+        Self {
+            clients: cluster.map_or(self.clients, |doors| doors.plain),
+            members: above(self.members),
+            targets: above(self.targets),
+            cluster,
+        }
     }
 }
 
@@ -299,6 +376,8 @@ impl NodeConfig {
             )));
         }
         self.clients.check()?;
+        self.groups.iter().try_for_each(|groups| groups.check(&self.clients))?;
+        self.check_ports()?;
         self.check_doors()?;
         let limits = &self.limits;
         if !(1..=RunOptions::COMPACTIONS_MAX).contains(&limits.compactions_max) {
@@ -318,12 +397,32 @@ impl NodeConfig {
         Ok(())
     }
 
+    /// Refuses first ports that leave none for the last group.
+    fn check_ports(&self) -> Result<()> {
+        let most = u16::MAX - (self.groups_max() - 1) as u16;
+        let high = |at: &DoorAddresses, what| {
+            let first = at.each().filter(|(door, _)| *door != "clients");
+            let mut first = first.map(move |(door, at)| (format!("{door}.{what}"), at));
+            let tls = at.cluster.and_then(|doors| doors.tls);
+            let tls = tls.map(|at| (format!("groups.tls_{what}"), at));
+            first.find(|(_, at)| at.port() > most).or(tls.filter(|(_, at)| at.port() > most))
+        };
+        let found =
+            high(&self.listen(), "listen").or_else(|| high(&self.reached_at(), "reached_at"));
+        let Some((what, address)) = found else { return Ok(()) };
+        Err(Error::limit(format!(
+            "{what} is {address}: each of {} groups has a port, so {most} is the highest first one",
+            self.groups_max()
+        )))
+    }
+
     fn check_doors(&self) -> Result<()> {
-        let reached = self.reached_at().each().map(|(door, at)| (format!("{door}.reached_at"), at));
-        for each in [self.doors().as_slice(), &reached] {
+        let reached = self.all_doors(&self.reached_at(), "reached_at");
+        for each in [self.doors(), reached] {
             for (place, (what, address)) in each.iter().enumerate() {
-                // Clients show passwords: see `ClientsConfig::check`.
-                let has_certificates = self.tls.is_some() || what.starts_with("clients.");
+                // Clients show passwords: see `ClientsConfig::check_users`.
+                let is_for_clients = what.starts_with("clients.") || what.starts_with("groups.");
+                let has_certificates = self.tls.is_some() || is_for_clients;
                 trust::check(what, *address, has_certificates)?;
                 if address.port() == 0 {
                     return Err(Error::invalid(format!(
@@ -338,7 +437,7 @@ impl NodeConfig {
                 }
             }
         }
-        let mut both = self.listen().each().into_iter().zip(self.reached_at().each());
+        let mut both = self.listen().each().zip(self.reached_at().each());
         if let Some(((door, listen), (_, reached))) =
             both.find(|(_, (_, it))| it.ip().is_unspecified())
         {
@@ -355,10 +454,29 @@ impl NodeConfig {
 
     /// All addresses that are listened on, with their options.
     pub(crate) fn doors(&self) -> Vec<(String, SocketAddr)> {
-        let each = self.listen().each().into_iter();
-        let mut doors: Vec<_> = each.map(|(door, at)| (format!("{door}.listen"), at)).collect();
+        let mut doors = self.all_doors(&self.listen(), "listen");
         doors.extend(self.clients.tls_listen.map(|at| ("clients.tls_listen".to_owned(), at)));
         doors
+    }
+
+    /// Addresses of one kind of all groups, from those of the first, with their options.
+    fn all_doors(&self, first: &DoorAddresses, what: &str) -> Vec<(String, SocketAddr)> {
+        let mut all = Vec::new();
+        for place in 0..self.groups_max() {
+            let of = if place > 0 { format!(" of group {}", place + 1) } else { String::new() };
+            let at = first.of_place(place);
+            // The door for clients of a further group is that for clients of clusters.
+            let own = at.each().filter(|(door, _)| place == 0 || *door != "clients");
+            all.extend(own.map(|(door, at)| (format!("{door}.{what}{of}"), at)));
+            let tls = at.cluster.and_then(|doors| doors.tls);
+            all.extend(tls.map(|at| (format!("groups.tls_{what}{of}"), at)));
+        }
+        all
+    }
+
+    /// Groups of which the node may hold a replica each.
+    pub(crate) fn groups_max(&self) -> u32 {
+        self.groups.as_ref().map_or(1, |groups| groups.max)
     }
 
     /// As [`ControllerConfig::certificates`].
@@ -376,6 +494,7 @@ impl NodeConfig {
         let tls = process.node.clients_tls();
         let config = SecurityConfig { tls, ..process.security.of_replica(1)? };
         config.check(self.clients.listen)?;
+        self.groups.iter().try_for_each(|groups| config.check(groups.listen))?;
         match config.tls {
             Some(door) => gabion_tls::ServerTls::open(door.files).map(drop),
             None => Ok(()),
@@ -387,21 +506,30 @@ impl NodeConfig {
     }
 
     /// The addresses that the doors listen on.
-    pub(crate) const fn listen(&self) -> DoorAddresses {
+    pub(crate) fn listen(&self) -> DoorAddresses {
         DoorAddresses {
             clients: self.clients.listen,
             members: self.members.listen,
             targets: self.targets.listen,
+            cluster: self
+                .groups
+                .as_ref()
+                .map(|groups| ClusterDoors { plain: groups.listen, tls: groups.tls_listen }),
         }
     }
 
-    /// The addresses that others are told.
+    /// The addresses that others are told; of several groups those of the first, as in
+    /// [`Self::listen`].
     pub(crate) fn reached_at(&self) -> DoorAddresses {
         let of = |door: &DoorConfig| door.reached_at.unwrap_or(door.listen);
         DoorAddresses {
             clients: self.clients.reached_at.unwrap_or(self.clients.listen),
             members: of(&self.members),
             targets: of(&self.targets),
+            cluster: self.groups.as_ref().map(|groups| ClusterDoors {
+                plain: groups.reached_at.unwrap_or(groups.listen),
+                tls: groups.tls_reached_at.or(groups.tls_listen),
+            }),
         }
     }
 
@@ -630,6 +758,31 @@ targets.listen = "127.0.0.2:6579"
         assert_eq!((process.io, process.block_cache_bytes), (Io::Threads, 0));
         assert_eq!((process.large_values, process.compactions_max), (Some(1024), 4));
         assert_eq!(process.value_compression, Compression::Zstd { level: 5 });
+    }
+
+    #[test]
+    fn each_of_several_groups_has_ports_of_its_own() {
+        let wide = |text: &str| node(&format!("{NODE}[groups]\nmax = 3\n{text}"));
+        let config = wide("listen = \"127.0.0.2:7000\"\n").unwrap();
+        assert_eq!(config.groups_max(), 3);
+        let third = config.listen().of_place(2);
+        let ports = [third.clients, third.members, third.targets].map(|at| at.port());
+        assert_eq!(ports, [7_002, 6_481, 6_581]);
+        assert_eq!(config.doors().len(), 4 + 3 + 3);
+        for (text, part) in [
+            ("listen = \"127.0.0.2:6379\"", "groups.listen is 127.0.0.2:6379, which is clients."),
+            ("listen = \"127.0.0.2:6480\"", "members.listen of group 2 is 127.0.0.2:6480"),
+            ("listen = \"127.0.0.2:6377\"", "groups.listen of group 3 is 127.0.0.2:6379"),
+            ("listen = \"127.0.0.2:65534\"", "so 65533 is the highest first one"),
+            ("listen = \"10.0.0.2:7000\"", "groups.listen is 10.0.0.2:7000: anybody"),
+            ("listen = \"127.0.0.2:7000\"\ntls_listen = \"127.0.0.2:7100\"", "clients.tls_listen"),
+            ("", "missing field `listen`"),
+        ] {
+            let error = wide(&format!("{text}\n")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+        let one = format!("{NODE}[groups]\nmax = 1\nlisten = \"127.0.0.2:7000\"\n");
+        assert!(node(&one).unwrap_err().message().contains("groups.max is 1, the limits are 2"));
     }
 
     #[test]

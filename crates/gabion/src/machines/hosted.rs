@@ -1,4 +1,4 @@
-//! A replica that a node holds: its files, and its process.
+//! Replicas that a node holds: their files, and their process.
 //!
 //! ```text
 //!   DATA/node.json                    the node: its name, its number, its cluster's
@@ -8,6 +8,9 @@
 //!
 //! `member.json` is written after the pool and before the first start. So a pool without it never
 //! ran, and a node that restarts while no controller answers starts what it has.
+//!
+//! Groups over which keys are spread have numbers that follow each other. A node holds a replica of
+//! each of them, and one process serves them all: it starts once all are there.
 
 use super::config::DoorAddresses;
 use super::registrar::{Make, Neighbour, Order, ReplicaWord};
@@ -15,14 +18,16 @@ use super::{load_file, save_file};
 use crate::child::{Replica, anew};
 use crate::cluster::{self, Settings, failed, is_missing, replica_dir};
 use crate::control::unix_ms;
-use crate::options::{NodeProcess, ProcessOptions};
+use crate::options::{MetricsPort, NodeProcess, ProcessOptions};
 use crate::owned;
 use gabion_base::{Error, ReplicaId, Result};
-use gabion_server::{Addresses, Home, MembersTls, NodeNames, PeerAddress};
+use gabion_server::commands::Spread;
+use gabion_server::{Addresses, Home, MembersTls, NodeDoors, NodeNames, PeerAddress, SpreadConfig};
 use gabion_tls::{MutualFiles, MutualTls};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,14 +60,18 @@ pub(crate) struct Member {
     runs: bool,
 }
 
-/// Configuration of a replica's process.
+/// Configuration of a replica, for its process.
 pub(crate) struct Told {
+    /// Its number.
+    pub(crate) replica: u32,
     pub(crate) settings: Settings,
     /// Whether a controller looks after the group, and keeps its users.
     pub(crate) is_controlled: bool,
     pub(crate) listen: DoorAddresses,
-    /// The port from which others are counted, as that of metrics.
-    pub(crate) first_port: u16,
+    /// Where its numbers for Prometheus are, if anywhere.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Its place among several groups.
+    pub(crate) spread: Option<SpreadConfig>,
     pub(crate) home: Home,
     pub(crate) peers: Vec<PeerAddress>,
 }
@@ -97,49 +106,111 @@ impl Member {
     }
 
     fn settings(&self) -> Result<Settings> {
-        let refused = |error| Error::unsupported(format!("group {}: {error}", self.name));
-        Settings::from_json(&self.settings).map_err(refused)
+        settings_of(&self.name, &self.settings)
     }
+}
+
+fn settings_of(group: &str, settings: &Value) -> Result<Settings> {
+    let refused = |error| Error::unsupported(format!("group {group}: {error}"));
+    Settings::from_json(settings).map_err(refused)
 }
 
 fn member_path(base: &Path) -> PathBuf {
     base.join(FILE)
 }
 
-/// Configuration of the process of a node's replica; none where the directory is no node's.
+/// Configuration of the process of a node's replica, and of those of further groups, with their
+/// directories; none where the directory is no node's.
 ///
 /// # Errors
-/// As [`Member::load`]; invalid input for another replica than the directory's.
-pub(crate) fn told(base: &Path, replica: u32) -> Result<Option<Told>> {
-    let Some(member) = Member::load(base)? else { return Ok(None) };
-    if member.replica != replica {
+/// As [`Member::load`]; invalid input for another replica than the directory's, for one of a group
+/// behind the first, and where one of those is not there.
+pub(crate) fn told(
+    base: &Path,
+    replica: u32,
+    metrics: MetricsPort,
+) -> Result<Option<Vec<(Told, PathBuf)>>> {
+    let Some(first) = Member::load(base)? else { return Ok(None) };
+    if first.replica != replica {
         return Err(Error::invalid(format!(
             "{}: is of replica {}, not of {replica}",
             base.display(),
-            member.replica
+            first.replica
         )));
     }
+    let settings = first.settings()?;
+    if settings.place > 0 {
+        return Err(Error::invalid(format!(
+            "{}: is of group {} of {}, which the process of the first one serves",
+            base.display(),
+            settings.place + 1,
+            settings.groups
+        )));
+    }
+    let (port, groups, number) = (first.listen.clients.port(), settings.groups, first.group);
+    let mut all =
+        vec![(told_of(first, settings, metrics.address(port, replica))?, base.to_owned())];
+    for place in 1..groups {
+        let dir = base.with_file_name(format!("{DIRECTORY}{}", number + u64::from(place)));
+        let member = Member::load(&dir)?.ok_or_else(|| {
+            Error::not_found(format!(
+                "{}: no replica of group {} is there",
+                dir.display(),
+                place + 1
+            ))
+        })?;
+        let settings = member.settings()?;
+        all.push((told_of(member, settings, None)?, dir));
+    }
+    if groups > 1 {
+        // Numbers of replicas are others in each group, and may be the same in two.
+        for (place, (told, _)) in (1..).zip(&mut all) {
+            told.metrics = metrics.address(port, place);
+        }
+    }
+    Ok(Some(all))
+}
+
+fn told_of(member: Member, settings: Settings, metrics: Option<SocketAddr>) -> Result<Told> {
     let at = member.reached_at;
+    let doors = |at: &DoorAddresses| {
+        at.cluster.map(|doors| NodeDoors { plain: doors.plain, tls: doors.tls })
+    };
+    let spread = Spread::new(settings.groups, settings.place);
+    let of_cluster = doors(&at).filter(|_| spread.is_some());
     let addresses = Addresses {
         members: at.members.to_string(),
-        clients: at.clients.to_string(),
+        clients: of_cluster.map_or_else(|| at.clients.to_string(), |doors| doors.to_string()),
         nvme: at.targets.to_string(),
         ..Addresses::default()
     };
+    let spread = spread.map(|spread| {
+        let (Some(listen), Some(own)) = (doors(&member.listen), doors(&at)) else {
+            return Err(Error::invalid(format!(
+                "group {}: is one of {}, and the node has no [groups]",
+                member.name, settings.groups
+            )));
+        };
+        let peers = member.peers.iter();
+        let others = peers.filter_map(|it| Some((ReplicaId(it.replica), doors(&it.addresses)?)));
+        Ok(SpreadConfig { spread, listen, doors: own, others: others.collect() })
+    });
     let peer = |it: &Neighbour| PeerAddress {
         replica: ReplicaId(it.replica),
         peer: it.addresses.members,
         target: it.addresses.targets,
         resp: it.addresses.clients,
     };
-    Ok(Some(Told {
+    Ok(Told {
+        replica: member.replica,
         is_controlled: true,
-        settings: member.settings()?,
+        settings,
         listen: member.listen,
-        first_port: member.listen.clients.port(),
+        metrics,
+        spread: spread.transpose()?,
         home: Home { node: member.node, addresses },
         peers: member.peers.iter().map(peer).collect(),
-    }))
+    })
 }
 
 /// Certificates of the process of a node's replica, if it has any.
@@ -180,75 +251,24 @@ impl NodeNames for Neighbours {
 }
 
 /// A replica of this node.
-pub(crate) struct Hosted {
+struct Part {
     base: PathBuf,
     member: Member,
-    pub(crate) replica: Replica,
-    /// Whether it was started since this node was.
-    is_begun: bool,
     is_released: bool,
     make: Make,
     /// Until then it may be made anew: the group has enough without it, by the controller's last
     /// word, which nobody relies on for longer.
     anew_until: Option<Instant>,
-    trouble: Option<String>,
 }
 
-impl Hosted {
-    /// Those that a node's data has.
-    ///
-    /// # Errors
-    /// As [`Member::load`]; invalid input for one that another node made.
-    pub(crate) fn load_all(
-        data: &Path,
-        node: u64,
-        listen: DoorAddresses,
-        process: &ProcessOptions,
-    ) -> Result<Vec<Self>> {
-        let list = std::fs::read_dir(data).map_err(|e| failed(data, "cannot be listed", e))?;
-        let mut all = Vec::new();
-        for entry in list {
-            let base = entry.map_err(|e| failed(data, "cannot be listed", e))?.path();
-            let name = base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !name.starts_with(DIRECTORY) {
-                continue;
-            }
-            let Some(mut member) = Member::load(&base)? else { continue };
-            if member.node != node {
-                return Err(Error::invalid(format!(
-                    "{}: was made by node {:016x}, and this one is {node:016x}: it is another \
-                     node's disk, or a copy of it",
-                    base.display(),
-                    member.node
-                )));
-            }
-            if member.listen != listen {
-                member.listen = listen;
-                member.save(&base)?;
-            }
-            all.push(Self::new(base, member, process));
-        }
-        Ok(all)
-    }
-
-    /// Whether a node's data has a replica.
-    pub(crate) fn is_any(data: &Path) -> bool {
-        let list = std::fs::read_dir(data).into_iter().flatten().flatten();
-        list.into_iter().any(|entry| member_path(&entry.path()).is_file())
+impl Part {
+    const fn new(base: PathBuf, member: Member) -> Self {
+        Self { base, member, is_released: false, make: Make::Empty, anew_until: None }
     }
 
     /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
-    ///
-    /// # Errors
-    /// Unavailable where the replica has files elsewhere, or had, and its group cannot do without
-    /// them; no space; I/O; of the settings.
-    pub(crate) fn create(
-        data: &Path,
-        order: &Order,
-        node: u64,
-        listen: DoorAddresses,
-        process: &ProcessOptions,
-    ) -> Result<Self> {
+    fn create(data: &Path, order: &Order, node: u64, listen: &DoorAddresses) -> Result<Self> {
+        let listen = listen.of_place(settings_of(&order.name, &order.settings)?.place);
         let base = data.join(format!("{DIRECTORY}{}", order.group));
         if order.make != Make::Founder && !order.may_be_made_anew {
             return Err(Error::unavailable(format!(
@@ -265,26 +285,12 @@ impl Hosted {
             // No replica should have run on it, but somebody may have lost its member.json.
             cluster::put_aside(&base, number, unix_ms() / 1_000)?;
         }
-        let mut hosted = Self::new(base, Member::of(order, node, listen), process);
-        hosted.make = order.make;
-        hosted.make_files()?;
-        hosted.member.save(&hosted.base)?;
-        hosted.take(order)?;
-        Ok(hosted)
-    }
-
-    fn new(base: PathBuf, member: Member, process: &ProcessOptions) -> Self {
-        let replica = Replica::new(member.replica, &base, process);
-        Self {
-            base,
-            member,
-            replica,
-            is_begun: false,
-            is_released: false,
-            make: Make::Empty,
-            anew_until: None,
-            trouble: None,
-        }
+        let mut part = Self::new(base, Member::of(order, node, listen));
+        part.make = order.make;
+        part.make_files()?;
+        part.member.save(&part.base)?;
+        part.take(order)?;
+        Ok(part)
     }
 
     fn make_files(&self) -> Result<()> {
@@ -299,26 +305,19 @@ impl Hosted {
         self.anew_until.is_some_and(|until| Instant::now() < until)
     }
 
-    pub(crate) fn is_of(&self, order: &Order) -> bool {
+    /// Whether its files are gone. None are expected of one that is not to be here.
+    fn is_missing(&self) -> bool {
+        is_missing(&self.base, self.member.replica)
+    }
+
+    fn is_of(&self, order: &Order) -> bool {
         (self.member.group, self.member.replica) == (order.group, order.replica)
     }
 
-    /// Group and number, for messages.
-    pub(crate) fn name(&self) -> String {
-        format!("{} {}", self.member.name, self.member.replica)
-    }
-
-    /// Takes an order for it.
-    ///
-    /// # Errors
-    /// I/O.
-    pub(crate) fn take(&mut self, order: &Order) -> Result<()> {
+    fn take(&mut self, order: &Order) -> Result<()> {
         self.make = order.make;
         self.anew_until = order.may_be_made_anew.then(|| Instant::now() + ANEW_MAX);
-        if order.is_released && !self.is_released {
-            self.is_released = true;
-            self.replica.signal(Signal::TERM);
-        }
+        self.is_released |= order.is_released;
         let told = Member::of(order, self.member.node, self.member.listen);
         if told != self.member {
             told.save(&self.base)?;
@@ -327,16 +326,184 @@ impl Hosted {
         Ok(())
     }
 
-    /// Its word to the controller.
-    pub(crate) fn word(&self) -> ReplicaWord {
-        let Member { group, replica, .. } = self.member;
-        let is_made = !is_missing(&self.base, replica);
-        ReplicaWord { group, replica, is_made, trouble: self.trouble.clone() }
+    fn remove(&self) -> Result<()> {
+        owned::remove_replica_dir(&replica_dir(&self.base, self.member.replica))?;
+        owned::remove_ours(&member_path(&self.base), owned::is_settings)?;
+        // Something of others, or what was put aside, may be there.
+        let _ = std::fs::remove_dir(&self.base);
+        Ok(())
+    }
+}
+
+/// A replica of this node, or one of each of several groups: those that share a process.
+pub(crate) struct Hosted {
+    /// In the order of the groups.
+    parts: Vec<Part>,
+    /// Groups over which keys are spread.
+    groups: usize,
+    /// The number of the first group.
+    first: u64,
+    process: ProcessOptions,
+    pub(crate) replica: Replica,
+    /// Whether it was started since this node was.
+    is_begun: bool,
+    /// Whether a replica is to go, and the process with it.
+    is_ending: bool,
+    trouble: Option<String>,
+}
+
+impl Hosted {
+    /// Those that a node's data has.
+    ///
+    /// # Errors
+    /// As [`Member::load`]; invalid input for one that another node made.
+    pub(crate) fn load_all(
+        data: &Path,
+        node: u64,
+        listen: &DoorAddresses,
+        process: &ProcessOptions,
+    ) -> Result<Vec<Self>> {
+        let list = std::fs::read_dir(data).map_err(|e| failed(data, "cannot be listed", e))?;
+        let mut all: Vec<Self> = Vec::new();
+        for entry in list {
+            let base = entry.map_err(|e| failed(data, "cannot be listed", e))?.path();
+            let name = base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if !name.starts_with(DIRECTORY) {
+                continue;
+            }
+            let Some(mut member) = Member::load(&base)? else { continue };
+            if member.node != node {
+                return Err(Error::invalid(format!(
+                    "{}: was made by node {:016x}, and this one is {node:016x}: it is another \
+                     node's disk, or a copy of it",
+                    base.display(),
+                    member.node
+                )));
+            }
+            let settings = member.settings()?;
+            let listen = listen.of_place(settings.place);
+            if member.listen != listen {
+                member.listen = listen;
+                member.save(&base)?;
+            }
+            let first = member.group - u64::from(settings.place);
+            let part = Part::new(base, member);
+            match all.iter_mut().find(|hosted| hosted.first == first) {
+                Some(hosted) => hosted.insert(part),
+                None => all.push(Self::new(part, &settings, process)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether a node's data has a replica.
+    pub(crate) fn is_any(data: &Path) -> bool {
+        let list = std::fs::read_dir(data).into_iter().flatten().flatten();
+        list.into_iter().any(|entry| member_path(&entry.path()).is_file())
+    }
+
+    /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
+    /// It joins those of `all` that it shares a process with.
+    ///
+    /// # Errors
+    /// Unavailable where the replica has files elsewhere, or had, and its group cannot do without
+    /// them; no space; I/O; of the settings.
+    pub(crate) fn create(
+        all: &mut Vec<Self>,
+        data: &Path,
+        order: &Order,
+        node: u64,
+        listen: &DoorAddresses,
+        process: &ProcessOptions,
+    ) -> Result<()> {
+        let settings = settings_of(&order.name, &order.settings)?;
+        let first = order.group - u64::from(settings.place);
+        let part = Part::create(data, order, node, listen)?;
+        match all.iter_mut().find(|hosted| hosted.first == first) {
+            Some(hosted) => hosted.insert(part),
+            None => all.push(Self::new(part, &settings, process)),
+        }
+        Ok(())
+    }
+
+    fn new(part: Part, settings: &Settings, process: &ProcessOptions) -> Self {
+        Self {
+            groups: settings.groups as usize,
+            first: part.member.group - u64::from(settings.place),
+            replica: Replica::new(part.member.replica, &part.base, process),
+            process: process.clone(),
+            parts: vec![part],
+            is_begun: false,
+            is_ending: false,
+            trouble: None,
+        }
+    }
+
+    /// Takes a further replica in. The process starts once all are here, so there is none yet.
+    fn insert(&mut self, part: Part) {
+        self.parts.push(part);
+        self.parts.sort_by_key(|part| part.member.group);
+        let places = self.parts.iter().map(|part| (part.base.clone(), part.member.replica));
+        let (number, base) = (self.parts[0].member.replica, &self.parts[0].base);
+        self.replica = Replica::new(number, base, &self.process).of_groups(places.collect());
+    }
+
+    fn is_whole(&self) -> bool {
+        self.parts.len() == self.groups
+    }
+
+    fn may_be_made_anew(&self) -> bool {
+        self.parts.iter().all(Part::may_be_made_anew)
+    }
+
+    pub(crate) fn is_of(&self, order: &Order) -> bool {
+        self.parts.iter().any(|part| part.is_of(order))
+    }
+
+    /// Group and number of a replica for which there is no order.
+    pub(crate) fn unknown(&self, orders: &[Order]) -> Option<String> {
+        let is_known = |part: &&Part| orders.iter().any(|order| part.is_of(order));
+        let unknown = self.parts.iter().find(|part| !is_known(part))?;
+        Some(format!("{} {}", unknown.member.name, unknown.member.replica))
+    }
+
+    /// Group and number, for messages.
+    pub(crate) fn name(&self) -> String {
+        let Some(first) = self.parts.first() else { return String::new() };
+        let name = format!("{} {}", first.member.name, first.member.replica);
+        match self.parts.len() {
+            1 => name,
+            several => format!("{name} and {} more", several - 1),
+        }
+    }
+
+    /// Takes an order for one of its replicas.
+    ///
+    /// # Errors
+    /// I/O.
+    pub(crate) fn take(&mut self, order: &Order) -> Result<()> {
+        let mut parts = self.parts.iter_mut();
+        let Some(part) = parts.find(|part| part.is_of(order)) else { return Ok(()) };
+        part.take(order)?;
+        if part.is_released && !self.is_ending {
+            self.is_ending = true;
+            self.replica.signal(Signal::TERM);
+        }
+        Ok(())
+    }
+
+    /// Its words to the controller, one for each replica.
+    pub(crate) fn words(&self) -> impl Iterator<Item = ReplicaWord> {
+        self.parts.iter().map(|part| {
+            let Member { group, replica, .. } = part.member;
+            let (is_made, trouble) = (!part.is_missing(), self.trouble.clone());
+            ReplicaWord { group, replica, is_made, trouble }
+        })
     }
 
     /// Starts, ends and mends its process as it should be. Returns whether it is gone for good.
     pub(crate) fn look_after(&mut self, say: &mut dyn FnMut(&str)) -> bool {
-        if self.is_released {
+        if self.is_ending {
             return self.remove_when_ended(say);
         }
         self.replica.bound_log();
@@ -346,7 +513,7 @@ impl Hosted {
             say(&line);
         }
         if let Some(death) = self.replica.check() {
-            let line = death.in_words(self.member.replica);
+            let line = death.in_words(self.replica.number);
             self.trouble = Some(line.clone());
             if death.is_damaged && may_be_made_anew {
                 say(&line);
@@ -362,76 +529,83 @@ impl Hosted {
         match outcome {
             Ok(true) => self.trouble = None,
             Ok(false) => {}
-            Err(error) => {
-                let line = format!("replica {}: {error}", self.member.replica);
-                if self.trouble.as_ref() != Some(&line) {
-                    say(&line);
-                    self.trouble = Some(line);
-                }
-            }
+            Err(error) => self.complain(&error, say),
         }
         false
     }
 
+    /// Says what is wrong, once.
+    fn complain(&mut self, error: &Error, say: &mut dyn FnMut(&str)) {
+        let line = format!("replica {}: {error}", self.replica.number);
+        if self.trouble.as_ref() != Some(&line) {
+            say(&line);
+            self.trouble = Some(line);
+        }
+    }
+
+    /// Makes files that are gone, where that may be done.
+    fn make_missing(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        for part in self.parts.iter().filter(|part| part.is_missing()) {
+            // Until the group is made nobody has anything, and a founder is made as often as it
+            // takes.
+            if part.make == Make::Founder || part.may_be_made_anew() {
+                say(&anew(part.member.replica, "its pool is gone"));
+                part.make_files()?;
+            }
+        }
+        Ok(())
+    }
+
     /// The first start since this node's. Returns whether it happened.
     fn begin(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        let is_missing = is_missing(&self.base, self.member.replica);
-        // Until the group is made nobody has anything, and a founder is made as often as it takes.
-        if is_missing && (self.make == Make::Founder || self.may_be_made_anew()) {
-            say(&anew(self.member.replica, "its pool is gone"));
-            self.make_files()?;
-        }
-        if !self.member.runs {
+        self.make_missing(say)?;
+        if !self.is_whole() || !self.parts.iter().all(|part| part.member.runs) {
             return Ok(false);
         }
         self.replica.start()?;
         self.is_begun = true;
         let pid = self.replica.pid().unwrap_or(0);
-        say(&format!("replica {} starts as process {pid}", self.member.replica));
+        say(&format!("replica {} starts as process {pid}", self.replica.number));
         Ok(true)
     }
 
     fn restart_if_due(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        if self.replica.is_due_without_files() && self.may_be_made_anew() {
-            say(&anew(self.member.replica, "its pool is gone"));
-            self.make_files().inspect_err(|_| {
+        if self.replica.is_due_without_files() {
+            self.make_missing(say).inspect_err(|_| {
                 self.replica.pause();
             })?;
         }
         let is_started = self.replica.restart_if_due()?;
         if is_started {
             let pid = self.replica.pid().unwrap_or(0);
-            say(&format!("replica {} starts again as process {pid}", self.member.replica));
+            say(&format!("replica {} starts again as process {pid}", self.replica.number));
         }
         Ok(is_started)
     }
 
-    /// The files of a replica that is no member go once its process has ended.
+    /// The files of replicas that are no members go once their process has ended.
     fn remove_when_ended(&mut self, say: &mut dyn FnMut(&str)) -> bool {
         if !self.replica.is_gone() {
             return false;
         }
-        match self.remove() {
-            Ok(()) => {
-                say(&format!("replica {}: is removed, as it was told", self.member.replica));
-                true
+        let mut left = Vec::new();
+        for part in std::mem::take(&mut self.parts) {
+            if !part.is_released {
+                left.push(part);
+                continue;
             }
-            Err(error) => {
-                let line = format!("replica {}: {error}", self.member.replica);
-                if self.trouble.as_ref() != Some(&line) {
-                    say(&line);
-                    self.trouble = Some(line);
+            match part.remove() {
+                Ok(()) => {
+                    let Member { name, replica, .. } = &part.member;
+                    say(&format!("{name} {replica}: is removed, as it was told"));
                 }
-                false
+                Err(error) => {
+                    self.complain(&error, say);
+                    left.push(part);
+                }
             }
         }
-    }
-
-    fn remove(&self) -> Result<()> {
-        owned::remove_replica_dir(&replica_dir(&self.base, self.member.replica))?;
-        owned::remove_ours(&member_path(&self.base), owned::is_settings)?;
-        // Something of others, or what was put aside, may be there.
-        let _ = std::fs::remove_dir(&self.base);
-        Ok(())
+        self.parts = left;
+        self.parts.is_empty()
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
     let _lock = Lock::take(data)?;
     let identity = Identity::load_or_make(&config)?;
     check_doors(&config)?;
-    let hosted = Hosted::load_all(data, identity.id, config.listen(), &config.process())?;
+    let hosted = Hosted::load_all(data, identity.id, &config.listen(), &config.process())?;
     let words = Words::default();
     let mut node = Node { config, certificates, identity, hosted, words, complaint: None };
     node.tell();
@@ -111,9 +111,7 @@ fn check(config: &NodeConfig, path: &Path) -> Result<u8> {
         config.data.display(),
         size(free)
     ));
-    for ((door, listen), (_, reached)) in
-        config.listen().each().into_iter().zip(config.reached_at().each())
-    {
+    for ((door, listen), (_, reached)) in config.listen().each().zip(config.reached_at().each()) {
         put(&format!("   {door}: listens on {listen}, is reached at {reached}\n"));
     }
     Ok(0)
@@ -254,15 +252,12 @@ impl Node {
             }
             say(&format!("{} {}: is made here", order.name, order.replica));
             let (listen, process) = (self.config.listen(), self.config.process());
-            let data = &self.config.data;
-            let made = Hosted::create(data, order, self.identity.id, listen, &process)?;
-            self.hosted.push(made);
+            let (all, data) = (&mut self.hosted, &self.config.data);
+            Hosted::create(all, data, order, self.identity.id, &listen, &process)?;
         }
-        let is_unknown = |hosted: &&Hosted| !orders.iter().any(|order| hosted.is_of(order));
-        if let Some(unknown) = self.hosted.iter().find(is_unknown) {
+        if let Some(unknown) = self.hosted.iter().find_map(|hosted| hosted.unknown(orders)) {
             return Err(Error::invalid(format!(
-                "{}: the controller knows of no such replica here, and it goes on as it is",
-                unknown.name()
+                "{unknown}: the controller knows of no such replica here, and it goes on as it is"
             )));
         }
         Ok(())
@@ -270,7 +265,7 @@ impl Node {
 
     /// Has the asking thread know what is here.
     fn tell(&self) {
-        let words = self.hosted.iter().map(Hosted::word).collect();
+        let words = self.hosted.iter().flat_map(Hosted::words).collect();
         let mut told = self.words.0.lock().unwrap_or_else(PoisonError::into_inner);
         *told = (words, self.identity.cluster);
     }
@@ -278,13 +273,14 @@ impl Node {
     /// Starts the thread that asks.
     fn ask(&self, events: &Sender<Event>) -> Result<()> {
         let config = &self.config;
-        let record = NodeRecord::new(
+        let mut record = NodeRecord::new(
             config.name.clone(),
             self.identity.id,
             config.reached_at(),
             config.pool_size,
             config.failure_domain().to_owned(),
         );
+        record.groups_max = config.groups_max();
         let mut asking = Asking {
             controllers: config.controllers.clone(),
             certificates: self.certificates.clone(),

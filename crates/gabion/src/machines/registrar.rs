@@ -168,6 +168,7 @@ impl Registrar {
             groups.push(json!({
                 "name": spec.name,
                 "group": group.get(),
+                "part": spec.part,
                 "state": spec.state,
                 "config": view.map(|view| view.config.get()),
                 "full": view.map(|view| view.full().map(|it| it.replica.get()).collect::<Vec<_>>()),
@@ -236,11 +237,24 @@ impl Inner {
             other => return Err(Error::invalid(format!("`group` is {other}, a name is expected"))),
         };
         found.ok_or_else(|| match question["group"].as_str() {
+            Some(name) if all().any(|spec| spec.is_part_of(name)) => {
+                let parts = all().filter(|spec| spec.is_part_of(name));
+                let parts: Vec<&str> = parts.map(|spec| spec.name.as_str()).collect();
+                Error::invalid(format!("{name} is several groups: say one of {}", parts.join(", ")))
+            }
             Some(name) if all().count() > 0 => {
                 Error::invalid(format!("there is no group {name:?}, but {}", names()))
             }
             _ => Error::invalid("there is no group yet: `gabion group create` makes one"),
         })
+    }
+
+    /// The group that a question names, or all of those that share that name.
+    fn specs_named(&self, question: &Value) -> Result<Vec<GroupSpec>> {
+        let name = question["group"].as_str().unwrap_or_default();
+        let all = self.registry.groups().filter(|spec| !spec.is_gone());
+        let parts: Vec<GroupSpec> = all.filter(|spec| spec.is_part_of(name)).cloned().collect();
+        if parts.is_empty() { Ok(vec![self.spec_of(question)?.clone()]) } else { Ok(parts) }
     }
 
     /// A node, by its name.
@@ -266,6 +280,7 @@ impl Inner {
                 "draining": node.is_draining,
                 "failure_domain": node.failure_domain,
                 "pool_size": node.pool_size,
+                "groups_max": node.groups_max,
                 "free": heard.map(|heard| heard.free),
                 "clients": node.addresses.clients,
                 "members": node.addresses.members,
@@ -304,6 +319,11 @@ impl GroupSpec {
     /// Whether it is a name alone, which another group may have.
     fn is_gone(&self) -> bool {
         self.state == GroupState::Ending && self.seats.is_empty()
+    }
+
+    /// Whether it shares this name with other groups.
+    fn is_part_of(&self, name: &str) -> bool {
+        self.part.as_ref().is_some_and(|part| part.of == name)
     }
 }
 

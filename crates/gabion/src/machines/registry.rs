@@ -41,6 +41,18 @@ pub(crate) struct NodeRecord {
     /// An operator's word: it gets no replica more.
     #[serde(default)]
     pub(crate) is_draining: bool,
+    /// Groups of which it may hold a replica each; `addresses` are those of the first.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) groups_max: u32,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 impl NodeRecord {
@@ -51,7 +63,17 @@ impl NodeRecord {
         pool_size: u64,
         failure_domain: String,
     ) -> Self {
-        Self { format: FORMAT, name, id, addresses, pool_size, failure_domain, is_draining: false }
+        let (is_draining, groups_max) = (false, 1);
+        Self {
+            format: FORMAT,
+            name,
+            id,
+            addresses,
+            pool_size,
+            failure_domain,
+            is_draining,
+            groups_max,
+        }
     }
 
     /// Checks what is read from a wire or a store.
@@ -86,9 +108,23 @@ pub(crate) struct GroupSpec {
     pub(crate) state: GroupState,
     /// As `cluster.json` of `up` has them.
     settings: Value,
+    /// The groups over which its keys are spread, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part: Option<Part>,
     /// The number of the next replica: none is given twice.
     pub(crate) next_replica: u32,
     pub(crate) seats: Vec<Seat>,
+}
+
+/// A group's place among several.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    /// The name of all of them.
+    pub(crate) of: String,
+    /// Its place, from 0.
+    pub(crate) place: u32,
+    pub(crate) groups: u32,
 }
 
 /// A replica's place at a node.
@@ -111,18 +147,21 @@ pub(crate) struct Seat {
 
 impl GroupSpec {
     /// A group that is to be made, with a founder on each of these nodes, and a spare on each of
-    /// those.
+    /// those. Where the settings are of one of several groups, those share the name.
     pub(crate) fn new(
-        name: String,
+        name: &str,
         settings: &Settings,
         founders: &[&NodeRecord],
         spares: &[&NodeRecord],
     ) -> Self {
+        let (place, groups) = (settings.place, settings.groups);
+        let is_part = groups > 1;
         let mut spec = Self {
             format: FORMAT,
-            name,
+            name: if is_part { part_name(name, place) } else { name.to_owned() },
             state: GroupState::Making,
             settings: settings.to_json(),
+            part: is_part.then(|| Part { of: name.to_owned(), place, groups }),
             next_replica: 1,
             seats: Vec::new(),
         };
@@ -137,7 +176,8 @@ impl GroupSpec {
     pub(crate) fn seat(&mut self, node: &NodeRecord, is_founder: bool) -> u32 {
         let replica = self.next_replica;
         self.next_replica += 1;
-        let (node, addresses) = (node.name.clone(), node.addresses);
+        let place = self.part.as_ref().map_or(0, |part| part.place);
+        let (node, addresses) = (node.name.clone(), node.addresses.of_place(place));
         self.seats.push(Seat {
             replica,
             node,
@@ -182,11 +222,32 @@ impl GroupSpec {
         seats.map(door).collect()
     }
 
+    /// Whether keys are spread over this group and that one, or both are the same.
+    pub(crate) fn is_of_cluster_of(&self, other: &Self) -> bool {
+        match (&self.part, &other.part) {
+            (Some(own), Some(theirs)) => own.of == theirs.of,
+            _ => self.name == other.name,
+        }
+    }
+
     fn check(&self) -> Result<()> {
         check_format(&format!("group {:?}", self.name), self.format)?;
         super::config::check_name("a group's name", &self.name)?;
-        self.settings().map(drop)
+        let settings = self.settings()?;
+        let part = self.part.as_ref().map_or((0, 1), |part| (part.place, part.groups));
+        if part == (settings.place, settings.groups) {
+            return Ok(());
+        }
+        Err(Error::corruption(format!(
+            "group {}: is group {} of {}, and its settings are of {} of {}",
+            self.name, part.0, part.1, settings.place, settings.groups
+        )))
     }
+}
+
+/// The name of one of several groups.
+pub(crate) fn part_name(name: &str, place: u32) -> String {
+    format!("{name}-{}", place + 1)
 }
 
 fn check_format(what: &str, format: u32) -> Result<()> {
@@ -342,14 +403,19 @@ mod tests {
 
     pub(crate) fn node(name: &str, last: u8) -> NodeRecord {
         let at = |port: u16| ([127, 0, 0, last], port).into();
-        let addresses = DoorAddresses { clients: at(6379), members: at(6479), targets: at(6579) };
+        let addresses = DoorAddresses {
+            clients: at(6379),
+            members: at(6479),
+            targets: at(6579),
+            cluster: None,
+        };
         NodeRecord::new(name.to_owned(), u64::from(last), addresses, GIB, name.to_owned())
     }
 
     fn spec() -> GroupSpec {
         let settings = Settings::new(&FixedOptions::default(), 6379, Path::new("/d"), 100 * GIB);
         let (a, b, c, d) = (node("a", 2), node("b", 3), node("c", 4), node("d", 5));
-        GroupSpec::new("g".to_owned(), &settings.unwrap(), &[&a, &b, &c], &[&d])
+        GroupSpec::new("g", &settings.unwrap(), &[&a, &b, &c], &[&d])
     }
 
     #[test]

@@ -29,12 +29,6 @@ pub(crate) fn text(
     if !settings.has_controller() {
         return Err(Error::invalid(NO_CONTROLLER));
     }
-    if settings.groups > 1 {
-        return Err(Error::invalid(format!(
-            "--groups {}: a node holds one group yet, so no commands stand for several",
-            settings.groups
-        )));
-    }
     let mut out = String::new();
     for (name, text) in files(settings, process, replace_after_ms, data) {
         let _ = write!(out, "# {name}\n{text}\n");
@@ -52,6 +46,9 @@ pub(crate) fn text(
     let spares = settings.nodes().skip(settings.replicas as usize);
     if settings.spares > 0 {
         let _ = write!(create, " --spares {}", names(&mut spares.into_iter()));
+    }
+    if settings.groups > 1 {
+        let _ = write!(create, " --groups {} --replicas {}", settings.groups, settings.replicas);
     }
     let _ = write!(
         create,
@@ -90,9 +87,13 @@ fn files(
         let doors = settings.doors(1);
         // An address each, as machines have: their ports need not differ.
         let at = |port: u16| format!("\"127.0.0.{}:{port}\"", number + 1);
+        let of_cluster = settings.node_door(1).map(|door| at(door.port()));
+        let groups = of_cluster.map_or_else(String::new, |door| {
+            format!("[groups]\nmax = {}\nlisten = {door}\n", settings.groups)
+        });
         let text = format!(
             "name = \"{name}\"\ndata = {}\ncontrollers = [\"{CONTROLLER}\"]\npool_size = \
-             \"{}\"\nclients.listen = {}\nmembers.listen = {}\ntargets.listen = {}\n{}",
+             \"{}\"\nclients.listen = {}\nmembers.listen = {}\ntargets.listen = {}\n{groups}{}",
             path(&name),
             exact_size(settings.pool_len),
             at(doors.resp.port()),
@@ -168,6 +169,20 @@ mod tests {
         let expected = "# gabion group create NAME --nodes node-1,node-2,node-3 --min-replicas 2 \
                         --ack replicated --memtable-size 16MiB --compression none --controller \
                         127.0.0.1:7400\n";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn several_groups_stand_for_nodes_that_hold_a_replica_of_each() {
+        let wanted = FixedOptions { groups: Some(4), ..FixedOptions::default() };
+        let settings = settings(&wanted);
+        let process = ProcessOptions::default();
+        let files = files(&settings, &process, 1_000, Path::new("/d"));
+        let node: NodeConfig = from_text(&files[1].1).unwrap();
+        assert_eq!(node.groups_max(), 4);
+        assert_eq!(node.listen().of_place(3).clients, "127.0.0.2:6432".parse().unwrap());
+        let text = text(&settings, &process, 1_000, Path::new("/d"), "gabion").unwrap();
+        let expected = "NAME --nodes node-1,node-2,node-3 --groups 4 --replicas 3 --min-replicas 2";
         assert!(text.contains(expected), "{text}");
     }
 

@@ -2,9 +2,14 @@
 
 use super::*;
 use crate::cluster::REPLICAS_MAX;
-use crate::control::driver::ReplicaDoor;
 use crate::judgement::Around;
+use crate::machines::registry::Seat;
+use crate::units::count;
 use gabion_control::Command;
+use gabion_server::commands::slots::GROUPS_MAX;
+
+/// Members of each of several groups, without `--replicas`.
+const REPLICAS_USUAL: u32 = 3;
 
 impl Registrar {
     /// `gabion group create`: the group is there when its nodes have made their pools.
@@ -22,36 +27,41 @@ impl Registrar {
             }
         };
         let (founders, spares) = (names("nodes")?, names("spares")?);
-        if inner.registry.spec(name).is_some_and(|spec| !spec.is_gone()) {
-            return Err(Error::invalid(format!("there is a group {name:?} already")));
-        }
+        inner.check_free_name(name)?;
         let mut nodes: Vec<&NodeRecord> = Vec::new();
         for node in founders.iter().chain(&spares) {
             let node = inner.free_node(node)?;
             check_apart(&nodes, node, shares)?;
             nodes.push(node);
         }
-        let (found, spare) = nodes.split_at(founders.len());
-        let settings = settings_of(question, found)?;
-        nodes.iter().try_for_each(|node| inner.check_room(node, &settings))?;
-        let spec = GroupSpec::new(name.to_owned(), &settings, found, spare);
-        inner.registry.put_group(spec)?;
-        Ok(json!({ "ok": true, "group": settings.group.get() }))
+        let first = settings_of(question, &nodes[..founders.len()])?;
+        nodes.iter().try_for_each(|node| inner.check_room(node, &first))?;
+        let specs = specs_of(name, &first, &nodes);
+        for spec in &specs {
+            check_name("a group's name", &spec.name)?;
+            inner.check_free_name(&spec.name)?;
+        }
+        let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+        // Where only some of them are stored the same command is refused, and they are abandoned.
+        specs.into_iter().try_for_each(|spec| inner.registry.put_group(spec))?;
+        Ok(json!({ "ok": true, "group": first.group.get(), "names": names }))
     }
 
     /// `gabion group abandon`: one that cannot be made is given up.
     pub(super) fn abandon(&self, question: &Value) -> Result<Value> {
         let mut inner = self.lock();
-        let mut spec = inner.spec_of(question)?.clone();
-        if spec.state == GroupState::Made {
+        let specs = inner.specs_named(question)?;
+        if let Some(made) = specs.iter().find(|spec| spec.state == GroupState::Made) {
             return Err(Error::invalid(format!(
                 "group {} is made, and may hold data: only one that is being made can be given up",
-                spec.name
+                made.name
             )));
         }
-        spec.state = GroupState::Ending;
-        spec.seats.iter_mut().for_each(|seat| seat.is_released = true);
-        inner.registry.put_group(spec)?;
+        for mut spec in specs {
+            spec.state = GroupState::Ending;
+            spec.seats.iter_mut().for_each(|seat| seat.is_released = true);
+            inner.registry.put_group(spec)?;
+        }
         Ok(json!({ "ok": true }))
     }
 
@@ -94,26 +104,55 @@ impl Registrar {
         socket::answer(&asked, &self.driver, group, Around::default())
     }
 
-    /// Gives a node a replica of a group. The command asks again until that runs.
-    fn seat(
-        &self,
-        inner: &mut Inner,
-        mut spec: GroupSpec,
-        node: &str,
-        shares: bool,
-    ) -> Result<Value> {
+    /// Gives a node a replica of a group, and of those over which keys are spread with it. The
+    /// command asks again until that runs.
+    fn seat(&self, inner: &mut Inner, spec: GroupSpec, node: &str, shares: bool) -> Result<Value> {
         let settings = spec.settings()?;
         let found = inner.free_node(node)?.clone();
         let others = spec.seats.iter().filter_map(|seat| inner.registry.node(&seat.node));
         check_apart(&others.collect::<Vec<_>>(), &found, shares)?;
         inner.check_room(&found, &settings)?;
-        let replica = spec.seat(&found, false);
         let name = spec.name.clone();
-        inner.registry.put_group(spec)?;
-        let door = ReplicaDoor { address: found.addresses.members, node: Some(found.name) };
-        self.driver.set_door(settings.group, ReplicaId(replica), Some(door));
+        let replica = self.put_seat(inner, spec, &found)?;
+        self.complete_seats(inner, &name)?;
         let text = format!("replica {replica} of group {name} is being made on node {node}");
         Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    fn put_seat(&self, inner: &mut Inner, mut spec: GroupSpec, node: &NodeRecord) -> Result<u32> {
+        let (group, replica) = (spec.group()?, spec.seat(node, false));
+        let door = spec.doors().into_iter().find(|(seat, _)| seat.get() == replica);
+        inner.registry.put_group(spec)?;
+        self.driver.set_door(group, ReplicaId(replica), door.map(|(_, door)| door));
+        Ok(replica)
+    }
+
+    /// Has each node that holds a replica of one of several groups hold one of each of them: its
+    /// process answers for all. A controller that ended amid that goes on with it.
+    pub(super) fn complete_seats(&self, inner: &mut Inner, name: &str) -> Result<()> {
+        let is_made = |spec: &&GroupSpec| spec.state == GroupState::Made;
+        let spec = inner.registry.spec(name).filter(is_made);
+        let Some(spec) = spec.filter(|spec| spec.part.is_some()) else { return Ok(()) };
+        let is_there = |seat: &&Seat| !seat.is_released;
+        let nodes: Vec<String> =
+            spec.seats.iter().filter(is_there).map(|seat| seat.node.clone()).collect();
+        let groups = inner.registry.groups().filter(is_made);
+        let groups = groups.filter(|other| other.is_of_cluster_of(spec));
+        let lacking: Vec<(String, String)> = groups
+            .flat_map(|group| {
+                let lacks = nodes.iter().filter(|node| group.seat_of(node).is_none());
+                lacks.map(|node| (group.name.clone(), node.clone()))
+            })
+            .collect();
+        for (group, node) in lacking {
+            let (Some(spec), Ok(node)) = (inner.registry.spec(&group).cloned(), inner.node(&node))
+            else {
+                continue;
+            };
+            let node = node.clone();
+            self.put_seat(inner, spec, &node)?;
+        }
+        Ok(())
     }
 
     /// A replica that was made just now may not run yet.
@@ -152,13 +191,14 @@ impl Registrar {
                 json!({ "ok": true, "done": true, "text": format!("node {name} may be used") }),
             );
         }
-        let seats = inner.registry.seats_of(name).next();
-        let Some((spec, seat)) = seats.map(|(spec, seat)| (spec.clone(), seat.clone())) else {
+        let seats = inner.registry.seats_of(name);
+        let seats: Vec<_> = seats.map(|(spec, seat)| (spec.clone(), seat.clone())).collect();
+        let Some((spec, seat)) = seats.first() else {
             let text = format!("node {name} holds no replica");
             return Ok(json!({ "ok": true, "done": true, "text": text }));
         };
         let is_here = inner.heard.get(name).is_some_and(Heard::is_here);
-        if seat.is_released && !is_here {
+        if seats.iter().all(|(_, seat)| seat.is_released) && !is_here {
             let text = format!(
                 "replica {} of group {} is no member any more; node {name} is away, and removes \
                  its files when it is back",
@@ -166,28 +206,52 @@ impl Registrar {
             );
             return Ok(json!({ "ok": true, "done": true, "text": text }));
         }
-        let text = self.drain_seat(&mut inner, spec, seat.replica, name)?;
+        let mut out = Vec::new();
+        for (spec, seat) in seats {
+            let name_of = spec.name.clone();
+            match self.drain_seat(&mut inner, &spec, seat.replica, name)? {
+                Drained::Out => out.push((name_of, seat.replica)),
+                Drained::Waits(text) => {
+                    return Ok(json!({ "ok": true, "done": false, "text": text }));
+                }
+            }
+        }
+        // Its replicas share a process, so that all of them end at once.
+        let mut text = String::new();
+        for (group, replica) in out {
+            let Some(mut spec) = inner.registry.spec(&group).cloned() else { continue };
+            let mut seats = spec.seats.iter_mut();
+            let seat = seats.find(|seat| seat.replica == replica && !seat.is_released);
+            text = match seat {
+                Some(seat) => {
+                    seat.is_released = true;
+                    inner.registry.put_group(spec)?;
+                    format!("replica {replica} of group {group} is no member any more")
+                }
+                None => {
+                    format!("replica {replica} of group {group}: node {name} removes its files")
+                }
+            };
+        }
         Ok(json!({ "ok": true, "done": false, "text": text }))
     }
 
-    /// The next step for one replica. Returns what it waits for.
+    /// The next step for one replica.
     fn drain_seat(
         &self,
         inner: &mut Inner,
-        mut spec: GroupSpec,
+        spec: &GroupSpec,
         replica: u32,
         node: &str,
-    ) -> Result<String> {
+    ) -> Result<Drained> {
         let group = spec.group()?;
         let what = format!("replica {replica} of group {}", spec.name);
+        if spec.seats.iter().any(|seat| seat.replica == replica && seat.is_released) {
+            return Ok(Drained::Out);
+        }
         let Some(status) = self.group_status(group)? else {
             return Err(Error::invalid(format!("{what}: the group is being made")));
         };
-        let mut all = spec.seats.iter_mut().filter(|seat| seat.replica == replica);
-        let Some(seat) = all.next() else { return Ok(format!("{what} is gone")) };
-        if seat.is_released {
-            return Ok(format!("{what}: node {node} removes its files"));
-        }
         let is_leaving =
             status.replicas.iter().any(|it| it.replica == ReplicaId(replica) && it.is_leaving);
         let is_member = status.view.place_of(ReplicaId(replica)).is_some();
@@ -195,26 +259,25 @@ impl Registrar {
             if !self.is_withdrawn(group, ReplicaId(replica))? {
                 // Else it might be taken as a member while its files go.
                 let command = Command::Withdraw(ReplicaId(replica));
-                return self.carry_out(group, command, &what, "is not to be a member any more");
+                let done = "is not to be a member any more";
+                return self.carry_out(group, command, &what, done).map(Drained::Waits);
             }
-            seat.is_released = true;
-            inner.registry.put_group(spec)?;
-            return Ok(format!("{what} is no member any more"));
+            return Ok(Drained::Out);
         }
         if is_leaving || !status.is_complete {
             let filling = status.replicas.iter().find_map(|it| it.filling);
             let filling = crate::filling::in_words(&crate::filling::as_json(filling));
             let filling = filling.map_or_else(String::new, |words| format!(": {words}"));
-            return Ok(format!("{what}: another is filled, and takes its place{filling}"));
+            let text = format!("{what}: another is filled, and takes its place{filling}");
+            return Ok(Drained::Waits(text));
         }
-        let by = self.spare_for(inner, &spec, &status, node)?;
+        let by = self.spare_for(inner, spec, &status, node)?;
         let Some(by) = by else {
-            let text = format!("{what}: a spare is being made");
-            return Ok(text);
+            return Ok(Drained::Waits(format!("{what}: a spare is being made")));
         };
         let command = Command::Replace(ReplicaId(replica), Some(ReplicaId(by)));
         let done = format!("replica {by} is to take its place");
-        self.carry_out(group, command, &what, &done)
+        self.carry_out(group, command, &what, &done).map(Drained::Waits)
     }
 
     /// Whether the group takes the replica as a member no more, by the record that is stored.
@@ -299,6 +362,15 @@ impl Registrar {
 }
 
 impl Inner {
+    /// Refuses the name of a group, or of several.
+    fn check_free_name(&self, name: &str) -> Result<()> {
+        let mut groups = self.registry.groups().filter(|spec| !spec.is_gone());
+        if groups.any(|spec| spec.name == name || spec.is_part_of(name)) {
+            return Err(Error::invalid(format!("there is a group {name:?} already")));
+        }
+        Ok(())
+    }
+
     /// A node that may get a replica.
     fn free_node(&self, name: &str) -> Result<&NodeRecord> {
         let node = self.node(name)?;
@@ -311,10 +383,11 @@ impl Inner {
                 "node {name} is drained: `gabion node drain {name} --cancel` ends that"
             )));
         }
-        // Its doors are those of one replica.
+        // Its doors are those of one process.
         if let Some((spec, seat)) = self.registry.seats_of(name).next() {
             return Err(Error::invalid(format!(
-                "node {name} holds replica {} of group {}, and one is the limit for now",
+                "node {name} holds replica {} of group {}, and holds replicas of no other groups \
+                 than those over which keys are spread with it",
                 seat.replica, spec.name
             )));
         }
@@ -330,16 +403,45 @@ impl Inner {
                 exact_size(settings.pool_len)
             )));
         }
+        if node.groups_max < settings.groups {
+            return Err(Error::limit(format!(
+                "node {name} may hold replicas of {} groups, not of {}: see [groups] in node.toml",
+                node.groups_max, settings.groups
+            )));
+        }
         let free = self.heard.get(name).map_or(0, |heard| heard.free);
-        if free < settings.replica_len() {
+        let needed = settings.replica_len() * u64::from(settings.groups);
+        if free < needed {
             return Err(Error::no_space(format!(
-                "node {name} has {} bytes free where its pools are, and a replica needs {}",
-                free,
-                settings.replica_len()
+                "node {name} has {free} bytes free where its pools are, and {needed} are needed, \
+                 for a replica of each of {}",
+                count(u64::from(settings.groups), "group")
             )));
         }
         Ok(())
     }
+}
+
+/// How far a replica is on its way out of its group.
+enum Drained {
+    /// It is no member, and does not become one.
+    Out,
+    /// On the way.
+    Waits(String),
+}
+
+/// The groups that are made on these nodes. Each node gets a replica of each group: its process
+/// answers for all of them. The nodes of the members are others from group to group, and so are
+/// those of the first writers.
+fn specs_of(name: &str, first: &Settings, nodes: &[&NodeRecord]) -> Vec<GroupSpec> {
+    let mut nodes = nodes.to_vec();
+    let specs = (0..first.groups).map(|place| {
+        let (founders, spares) = nodes.split_at(first.replicas as usize);
+        let spec = GroupSpec::new(name, &first.of_group(place), founders, spares);
+        nodes.rotate_left(1);
+        spec
+    });
+    specs.collect()
 }
 
 /// Refuses two replicas of a group in one failure domain: both would fail at once.
@@ -382,11 +484,22 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
             Some(found.ok_or_else(|| Error::invalid(format!("`ack` is {given}")))?)
         }
     };
-    let count = nodes.len() as u32;
-    if !(2..=REPLICAS_MAX).contains(&count) {
+    let groups = number("groups")?.map_or(1, |groups| u32::try_from(groups).unwrap_or(u32::MAX));
+    if !(1..=GROUPS_MAX).contains(&groups) {
+        return Err(Error::limit(format!("--groups {groups}: the limits are 1 and {GROUPS_MAX}")));
+    }
+    let given = nodes.len() as u32;
+    let usual = if groups > 1 { given.min(REPLICAS_USUAL) } else { given };
+    let replicas = number("replicas")?.map_or(usual, |it| u32::try_from(it).unwrap_or(u32::MAX));
+    if !(2..=REPLICAS_MAX).contains(&replicas) {
         return Err(Error::invalid(format!(
-            "a group of {count} nodes: 2 to {REPLICAS_MAX} are possible, as nobody takes \
+            "a group of {replicas} members: 2 to {REPLICAS_MAX} are possible, as nobody takes \
              over for one"
+        )));
+    }
+    if replicas > given {
+        return Err(Error::invalid(format!(
+            "--replicas {replicas}: --nodes names {given}, and each member has its own"
         )));
     }
     let min = number("min_replicas")?;
@@ -394,9 +507,8 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
         return Err(Error::invalid("--min-replicas 0: 1 is the least"));
     }
     let wanted = FixedOptions {
-        replicas: Some(count),
-        // A group on nodes has all keys.
-        groups: None,
+        replicas: Some(replicas),
+        groups: Some(groups),
         min_replicas: min.map(|min| u32::try_from(min).unwrap_or(u32::MAX)),
         pool_size: nodes.iter().map(|node| node.pool_size).min(),
         compaction: None,

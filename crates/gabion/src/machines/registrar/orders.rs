@@ -132,6 +132,7 @@ impl Registrar {
             if spec.state == GroupState::Making && inner.has_all_founders(spec)? {
                 self.found(inner, &name)?;
             }
+            self.complete_seats(inner, &name)?;
             self.note_made(inner, &name)?;
             self.forget_released(inner, &name)?;
         }
@@ -186,13 +187,25 @@ impl Registrar {
 }
 
 impl Inner {
+    /// Of several groups those of all: none is founded while others may be given up.
     fn has_all_founders(&self, spec: &GroupSpec) -> Result<bool> {
-        let group = spec.group()?;
-        let is_made = |seat: &Seat| {
-            let word = self.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
-            word.is_some_and(|word| word.is_made)
-        };
-        Ok(spec.seats.iter().filter(|seat| seat.is_founder).all(is_made))
+        let cluster = || self.registry.groups().filter(|other| other.is_of_cluster_of(spec));
+        let groups = spec.part.as_ref().map_or(1, |part| part.groups as usize);
+        if cluster().count() < groups {
+            return Ok(false);
+        }
+        for spec in cluster().filter(|spec| spec.state != GroupState::Made) {
+            let group = spec.group()?;
+            let is_made = |seat: &Seat| {
+                let word = self.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
+                word.is_some_and(|word| word.is_made)
+            };
+            let is_ending = spec.state == GroupState::Ending;
+            if is_ending || !spec.seats.iter().filter(|seat| seat.is_founder).all(is_made) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes a node in, or takes it as the one that is known.
@@ -222,19 +235,8 @@ impl Inner {
                 told.name, told.id, known.id
             )));
         }
-        let seat = self.registry.seats_of(&told.name).next();
-        if let Some((spec, seat)) = seat.filter(|_| known.addresses != told.addresses) {
-            let all = seat.addresses.each().into_iter().zip(told.addresses.each());
-            let other = all.into_iter().find(|(before, now)| before != now);
-            let ((door, before), (_, now)) = other.unwrap_or((
-                ("clients", seat.addresses.clients),
-                ("clients", told.addresses.clients),
-            ));
-            return Err(Error::invalid(format!(
-                "node {}: {door}.reached_at is {now}, and the others reach its replica {} of \
-                 group {} at {before}: keep that address, or `gabion node drain {}` first",
-                told.name, seat.replica, spec.name, told.name
-            )));
+        for (spec, seat) in self.registry.seats_of(&told.name) {
+            check_seat(&told, spec, seat)?;
         }
         self.registry.put_node(told)
     }
@@ -244,7 +246,7 @@ impl Inner {
         let others = self.registry.nodes().filter(|node| node.name != told.name);
         for other in others {
             for (door, address) in told.addresses.each() {
-                let taken = other.addresses.each().into_iter().find(|(_, it)| *it == address);
+                let taken = other.addresses.each().find(|(_, it)| *it == address);
                 if let Some((theirs, _)) = taken {
                     return Err(Error::invalid(format!(
                         "node {}: {door}.reached_at is {address}, which is {theirs}.reached_at \
@@ -256,4 +258,35 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Refuses a node that is not to be reached any more where others reach its replica.
+fn check_seat(told: &NodeRecord, spec: &GroupSpec, seat: &Seat) -> Result<()> {
+    let (place, groups) = spec.part.as_ref().map_or((0, 1), |part| (part.place, part.groups));
+    if told.groups_max < groups {
+        return Err(Error::invalid(format!(
+            "node {}: groups.max is {}, and it holds replicas of {groups} groups: `gabion node \
+             drain {}` first",
+            told.name, told.groups_max, told.name
+        )));
+    }
+    let now = told.addresses.of_place(place);
+    if seat.addresses == now {
+        return Ok(());
+    }
+    let mut all = seat.addresses.each().zip(now.each());
+    let told_door = all.find(|(before, now)| before != now);
+    let (door, before, now) = match told_door {
+        Some(((door, before), (_, now))) => (door, before.to_string(), now.to_string()),
+        None => {
+            let tls = |at: &DoorAddresses| at.cluster.and_then(|doors| doors.tls);
+            let text = |at| tls(at).map_or_else(|| "nowhere".to_owned(), |at| at.to_string());
+            ("groups.tls", text(&seat.addresses), text(&now))
+        }
+    };
+    Err(Error::invalid(format!(
+        "node {}: {door}.reached_at is {now}, and the others reach its replica {} of group {} at \
+         {before}: keep that address, or `gabion node drain {}` first",
+        told.name, seat.replica, spec.name, told.name
+    )))
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::driver::{Driver, Setup};
-use crate::machines::config::DoorAddresses;
+use crate::machines::config::{ClusterDoors, DoorAddresses};
 use gabion_base::units::GIB;
 use gabion_control::store::MemoryStore;
 use gabion_control::{Epoch, Patience};
@@ -20,8 +20,12 @@ fn door(last: u8, port: u16) -> std::net::SocketAddr {
 }
 
 fn record(name: &str, last: u8) -> NodeRecord {
-    let addresses =
-        DoorAddresses { clients: door(last, 1), members: door(last, 2), targets: door(last, 3) };
+    let addresses = DoorAddresses {
+        clients: door(last, 1),
+        members: door(last, 2),
+        targets: door(last, 3),
+        cluster: None,
+    };
     NodeRecord::new(name.to_owned(), u64::from(last), addresses, GIB, format!("rack-{name}"))
 }
 
@@ -164,7 +168,10 @@ fn a_group_that_cannot_be_is_refused_with_what_is_wrong() {
     };
     for (more, part) in [
         (json!({"name": "7"}), "a group's name is \"7\""),
-        (json!({"nodes": ["a"]}), "a group of 1 nodes: 2 to 16 are possible"),
+        (json!({"nodes": ["a"]}), "a group of 1 members: 2 to 16 are possible"),
+        (json!({"replicas": 3}), "--replicas 3: --nodes names 2"),
+        (json!({"groups": 17}), "--groups 17: the limits are 1 and 16"),
+        (json!({"groups": 2}), "node a may hold replicas of 1 groups, not of 2"),
         (json!({"nodes": ["a", "x"]}), "node \"x\" has not registered; known are a, b, c, n, s"),
         (json!({"nodes": ["a", "a"]}), "node a is named twice"),
         (json!({"nodes": ["a", "n"]}), "nodes a and n share the failure domain rack-a"),
@@ -225,4 +232,93 @@ fn a_group_that_is_given_up_goes_from_its_nodes_and_leaves_its_name() {
     }
     let refusal = rig.refusal(&json!({ "do": "abandon", "group": "g" }));
     assert!(refusal.contains("is made, and may hold data"), "{refusal}");
+}
+
+/// A node that may hold replicas of two groups.
+fn wide(name: &str, last: u8) -> NodeRecord {
+    let mut node = record(name, last);
+    node.addresses.members = door(last, 20);
+    node.addresses.targets = door(last, 30);
+    let tls = Some(door(last, 50));
+    node.addresses.cluster = Some(ClusterDoors { plain: door(last, 40), tls });
+    node.groups_max = 2;
+    node
+}
+
+#[test]
+fn several_groups_begin_at_once_on_all_their_nodes_and_a_node_comes_and_goes_with_all_of_them() {
+    let rig = Rig::new();
+    let nodes = ["a", "b", "c", "d"].map(|name| wide(name, name.as_bytes()[0]));
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let question = json!({
+        "do": "create", "name": "g", "nodes": ["a", "b", "c", "d"], "groups": 2, "replicas": 3,
+    });
+    let answer = wire::accepted(rig.ask(&question)).unwrap();
+    assert_eq!(answer["names"], json!(["g-1", "g-2"]));
+    let first = answer["group"].as_u64().unwrap();
+    let replicas = |node: &NodeRecord, has: &[(u64, u32)]| {
+        let orders = rig.hear(node, has).unwrap();
+        orders.iter().map(|it| (it.group - first, it.replica, it.make)).collect::<Vec<_>>()
+    };
+    // Each group begins on the node after that of the one before, and each node has both.
+    use Make::{Empty, Founder};
+    assert_eq!(replicas(&nodes[0], &[]), [(0, 1, Founder), (1, 4, Empty)]);
+    assert_eq!(replicas(&nodes[1], &[]), [(0, 2, Founder), (1, 1, Founder)]);
+    assert_eq!(replicas(&nodes[3], &[]), [(0, 4, Empty), (1, 3, Founder)]);
+    let order = rig.hear(&nodes[1], &[]).unwrap().remove(1);
+    assert_eq!(order.addresses, nodes[1].addresses.of_place(1));
+    assert_eq!(order.addresses.members, door(b'b', 21));
+    assert_eq!(order.addresses.clients, door(b'b', 41));
+    let settings = Settings::from_json(&order.settings).unwrap();
+    assert_eq!((settings.groups, settings.place), (2, 1));
+
+    // None runs before all pools of both are there.
+    let all = |node: usize| {
+        let second = [4, 1, 2, 3][node];
+        [(first, node as u32 + 1), (first + 1, second)]
+    };
+    for (place, node) in nodes.iter().enumerate().take(3) {
+        assert!(rig.hear(node, &all(place)).unwrap().iter().all(|order| !order.runs), "{place}");
+    }
+    assert!(rig.hear(&nodes[3], &all(3)).unwrap().iter().all(|order| order.runs));
+    let refusal = rig.refusal(&json!({ "do": "abandon", "group": "g" }));
+    assert!(refusal.contains("group g-1 is made, and may hold data"), "{refusal}");
+    let refusal = rig.refusal(&json!({ "do": "status", "group": "g" }));
+    assert!(refusal.contains("g is several groups: say one of g-1, g-2"), "{refusal}");
+
+    // One that holds less would leave a group without a replica there.
+    let mut narrow = nodes[0].clone();
+    narrow.groups_max = 1;
+    let error = rig.hear(&narrow, &all(0)).unwrap_err().to_string();
+    assert!(error.contains("node a: groups.max is 1, and it holds replicas of 2"), "{error}");
+    let mut moved = nodes[0].clone();
+    moved.addresses.cluster = Some(ClusterDoors { plain: door(b'a', 40), tls: None });
+    let error = rig.hear(&moved, &all(0)).unwrap_err().to_string();
+    assert!(error.contains("node a: groups.tls.reached_at is nowhere, and the others"), "{error}");
+
+    // A newcomer to one of them gets a replica of each.
+    let e = wide("e", b'e');
+    rig.hear(&e, &[]).unwrap();
+    rig.ask(&json!({ "do": "add", "group": "g-2", "replica": "e" }));
+    assert_eq!(replicas(&e, &[]), [(0, 5, Empty), (1, 5, Empty)]);
+}
+
+#[test]
+fn several_groups_are_given_up_together() {
+    let rig = Rig::new();
+    let nodes = ["a", "b"].map(|name| wide(name, name.as_bytes()[0]));
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let question = json!({ "do": "create", "name": "g", "nodes": ["a", "b"], "groups": 2 });
+    let first = wire::accepted(rig.ask(&question)).unwrap()["group"].as_u64().unwrap();
+    // All founders of the first are there, and it waits for those of the second.
+    rig.hear(&nodes[0], &[(first, 1)]).unwrap();
+    assert!(rig.hear(&nodes[1], &[(first, 2)]).unwrap().iter().all(|order| !order.runs));
+    wire::accepted(rig.ask(&json!({ "do": "abandon", "group": "g" }))).unwrap();
+    let orders = rig.hear(&nodes[0], &[(first, 1)]).unwrap();
+    assert!(orders.iter().all(|order| order.is_released && !order.runs));
+    for node in nodes.iter().chain(&nodes) {
+        rig.hear(node, &[]).unwrap();
+    }
+    assert_eq!(rig.ask(&json!({ "do": "groups" }))["groups"], json!([]));
+    wire::accepted(rig.ask(&question)).unwrap();
 }
