@@ -8,7 +8,7 @@ use crate::options::ServerOptions;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
 use gabion_server::commands::Spread;
-use gabion_server::{Home, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
+use gabion_server::{Home, NodeDoors, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
 use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
 
@@ -76,10 +76,11 @@ fn config_of(options: &ServerOptions, place: u32, told: Told, dir: &Path) -> Res
 /// The slots of a group, and the doors of its replicas for clients of clusters.
 fn spread_of(settings: &Settings, me: u32) -> Option<SpreadConfig> {
     let spread = Spread::new(settings.groups, settings.place)?;
-    let door = settings.node_door(me)?;
-    let doors = settings.nodes().filter(|number| *number != me);
-    let doors = doors.filter_map(|number| Some((ReplicaId(number), settings.node_door(number)?)));
-    Some(SpreadConfig { spread, door, doors: doors.collect() })
+    let doors_of = |number| Some(NodeDoors { plain: settings.node_door(number)?, tls: None });
+    let doors = doors_of(me)?;
+    let others = settings.nodes().filter(|number| *number != me);
+    let others = others.filter_map(|number| Some((ReplicaId(number), doors_of(number)?)));
+    Some(SpreadConfig { spread, listen: doors, doors, others: others.collect() })
 }
 
 fn security(options: &ServerOptions) -> Result<SecurityConfig> {
