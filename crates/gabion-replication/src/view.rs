@@ -33,7 +33,7 @@ const MEMBER_LEN_MIN: usize = 4 + 4 + 8 + 8 + 16 + 4;
 pub struct Addresses {
     /// For the protocol of the group.
     pub members: String,
-    /// For clients. No process reads it yet.
+    /// For clients: the door without TLS, then `,tls:` and the one with it, where there is one.
     pub clients: String,
     /// For files: its NVMe/TCP target, whose port each grant says anew.
     pub nvme: String,

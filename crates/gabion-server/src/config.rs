@@ -141,20 +141,27 @@ impl SecurityConfig {
 
     /// Checks that whoever reaches a door from elsewhere has to show something.
     pub(crate) fn check_doors(&self, resp: SocketAddr, users: &Users) -> Result<()> {
-        let is_far = |address: SocketAddr| !address.ip().is_loopback();
-        let is_open = users.lets_strangers_in();
-        if is_far(resp) && is_open {
+        if is_far(resp) && users.lets_strangers_in() {
             return Err(refused_door("door for clients", resp, "a user with a password"));
         }
-        let shows = |files: &ServerFiles| files.clients == ClientCertificates::Required;
-        match &self.tls {
-            Some(tls) if is_far(tls.address) && is_open && !shows(&tls.files) => {
-                let wanted = "certificates of clients or a user with a password";
-                Err(refused_door("door for clients with TLS", tls.address, wanted))
-            }
-            _ => Ok(()),
-        }
+        self.tls.as_ref().map_or(Ok(()), |tls| self.check_tls_door(tls.address, users))
     }
+
+    /// The same of a door with TLS, which takes whom [`Self::tls`] takes.
+    pub(crate) fn check_tls_door(&self, address: SocketAddr, users: &Users) -> Result<()> {
+        let shows = |files: &ServerFiles| files.clients == ClientCertificates::Required;
+        let is_shown = self.tls.as_ref().is_some_and(|tls| shows(&tls.files));
+        if is_far(address) && users.lets_strangers_in() && !is_shown {
+            let wanted = "certificates of clients or a user with a password";
+            return Err(refused_door("door for clients with TLS", address, wanted));
+        }
+        Ok(())
+    }
+}
+
+/// Whether others than processes of this machine may reach an address.
+fn is_far(address: SocketAddr) -> bool {
+    !address.ip().is_loopback()
 }
 
 fn refused_door(door: &str, address: SocketAddr, wanted: &str) -> Error {
@@ -251,7 +258,8 @@ impl ServerConfig {
                 "jobs that stand back by {steps} steps: 0 to {most} are possible"
             )));
         }
-        Ok(())
+        let tls = self.security.tls.as_ref().map(|tls| tls.address);
+        self.spread.as_ref().map_or(Ok(()), |spread| spread.check(self.resp, tls))
     }
 }
 

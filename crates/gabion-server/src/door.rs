@@ -11,12 +11,14 @@ use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
 use crate::descriptors::are_used_up;
 use crate::forward::{Origin, Outcome};
+use crate::listen::GroupDoor;
 use crate::run::{Begun, Ended, GATED_BYTES_HIGH, Owed};
 use crate::server::{self, CLIENTS};
 use crate::service::Service;
 use crate::spread;
 use crate::status;
 use crate::stream::{ClientEnd, Stream};
+use crate::tls::Tls;
 use gabion_resp::{Incoming, Protocol, Reply, Request};
 use mio::Interest;
 use mio::event::Event;
@@ -61,13 +63,42 @@ pub(crate) enum Door {
     Tls,
     /// Of this group alone, where there are several.
     Group,
+    /// The same, with TLS.
+    GroupTls,
+}
+
+impl Door {
+    const fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::GroupTls)
+    }
+
+    const fn is_of_group(self) -> bool {
+        matches!(self, Self::Group | Self::GroupTls)
+    }
+}
+
+/// The listener of a door.
+fn listener_of<'a>(
+    door: Door,
+    resp: &'a TcpListener,
+    tls: Option<&'a Tls>,
+    group: Option<&'a GroupDoor>,
+) -> &'a TcpListener {
+    let tls_group = tls.and_then(|tls| tls.group.as_ref());
+    let found = match door {
+        Door::Plain => None,
+        Door::Tls => tls.map(|tls| &tls.listener),
+        Door::Group => group.map(|door| &door.listener),
+        Door::GroupTls => tls_group.map(|door| &door.listener),
+    };
+    found.unwrap_or(resp)
 }
 
 /// Tells a client that it is one too many, and closes its connection. What it has sent by then is
 /// read, as the system would send a reset otherwise, which may come before the words. One that
 /// would have to shake hands first is told nothing.
 fn refuse(door: Door, mut stream: TcpStream) {
-    if door == Door::Tls {
+    if door.is_tls() {
         return;
     }
     let _ = stream.write(b"-ERR max number of clients reached\r\n");
@@ -94,14 +125,13 @@ impl Service {
         if self.group_door.is_some() {
             self.accept_at(Door::Group);
         }
+        if self.tls.as_ref().is_some_and(|tls| tls.group.is_some()) {
+            self.accept_at(Door::GroupTls);
+        }
     }
 
     fn listener(&self, door: Door) -> &TcpListener {
-        match (door, &self.tls, &self.group_door) {
-            (Door::Tls, Some(tls), _) => &tls.listener,
-            (Door::Group, _, Some(door)) => door,
-            _ => &self.resp,
-        }
+        listener_of(door, &self.resp, self.tls.as_ref(), self.group_door.as_ref())
     }
 
     fn accept_at(&mut self, door: Door) {
@@ -130,11 +160,7 @@ impl Service {
     /// Tells the next client that there is no descriptor for it, with the one that is kept back for
     /// that.
     fn turn_one_away(&mut self, door: Door, error: &io::Error) -> Option<io::Result<()>> {
-        let listener = match (door, &self.tls, &self.group_door) {
-            (Door::Tls, Some(tls), _) => &tls.listener,
-            (Door::Group, _, Some(door)) => door,
-            _ => &self.resp,
-        };
+        let listener = listener_of(door, &self.resp, self.tls.as_ref(), self.group_door.as_ref());
         let outcome = self.spare.lend(|| listener.accept().map(|(stream, _)| refuse(door, stream)));
         if let Some(Ok(())) = outcome {
             self.count_rejected(&error.to_string());
@@ -188,8 +214,12 @@ impl Service {
         // A door listens on one address of the machine.
         let (local, stream) = match (door, &self.tls) {
             (Door::Tls, Some(tls)) => (tls.address, tls.begin(socket)),
+            (Door::GroupTls, Some(tls)) => {
+                let address = tls.group.as_ref().map_or(tls.address, |door| door.address);
+                (address, tls.begin(socket))
+            }
             (Door::Group, _) => {
-                let address = self.spread.as_ref().map_or(self.host.resp, |it| it.door);
+                let address = self.group_door.as_ref().map_or(self.host.resp, |door| door.address);
                 (address, Some(Stream::Plain(socket)))
             }
             _ => (self.host.resp, Some(Stream::Plain(socket))),
@@ -201,13 +231,14 @@ impl Service {
         let serial = session.id();
         let traffic = &self.host.traffic;
         traffic.accepted.set(traffic.accepted.get() + 1);
-        if let (Door::Tls, Some(tls)) = (door, &mut self.tls) {
+        if let Some(tls) = self.tls.as_mut().filter(|_| door.is_tls()) {
+            session.set_tls();
             tls.expect(self.now_ms, token, serial);
         }
         let mut client = Client::new(ClientEnd::Stream(stream), session, serial, &self.sums);
         // Of another group than the first, this is the only door.
         client.is_of_group =
-            door == Door::Group || self.spread().is_some_and(|spread| spread.own() > 0);
+            door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0);
         self.clients[token] = Some(Box::new(client));
     }
 

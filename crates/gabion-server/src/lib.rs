@@ -94,7 +94,7 @@ pub use gabion_host::replica::{create_founder, create_joining, create_replica, r
 pub use gabion_replication::Addresses;
 pub use gabion_tls::{ClientCertificates, ServerFiles};
 pub use peers::preamble;
-pub use spread::SpreadConfig;
+pub use spread::{NodeDoors, SpreadConfig};
 pub use start::{run, run_all};
 pub use status::memory_json;
 pub use trust::{MembersTls, NodeNames};

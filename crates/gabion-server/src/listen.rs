@@ -11,6 +11,20 @@ const BACKLOG: u32 = 511;
 /// What the system allows at most.
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
+/// A door of a group alone, besides a common one.
+pub(crate) struct GroupDoor {
+    pub(crate) listener: TcpListener,
+    pub(crate) address: SocketAddr,
+}
+
+impl GroupDoor {
+    pub(crate) fn open(address: SocketAddr) -> Result<Self> {
+        let listener = listen_to_clients(address)?;
+        let address = listener.local_addr().map_err(failed(address, "door of the group"))?;
+        Ok(Self { listener, address })
+    }
+}
+
 /// The door for clients. What it accepts sends at once what it is given.
 pub(crate) fn listen_to_clients(address: SocketAddr) -> Result<TcpListener> {
     let what = "door for clients";

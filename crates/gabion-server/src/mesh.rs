@@ -5,6 +5,7 @@ use crate::control::is_controller;
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
+use crate::spread::NodeDoors;
 use crate::stream::Stream;
 use crate::trust::check_controller;
 use bytes::Bytes;
@@ -46,8 +47,8 @@ pub(crate) fn follow_addresses(peers: &mut [Peer], view: &GroupView) {
 pub(crate) fn address_of(member: &Member) -> Option<PeerAddress> {
     let Addresses { members, clients, nvme, .. } = &member.addresses;
     let (peer, target) = (members.parse().ok()?, nvme.parse().ok()?);
-    let resp = clients.parse().ok()?;
-    Some(PeerAddress { replica: member.replica, peer, target, resp })
+    let doors: NodeDoors = clients.parse().ok()?;
+    Some(PeerAddress { replica: member.replica, peer, target, resp: doors.plain })
 }
 
 /// A free place for a stranger. The oldest one's, if all are taken: a member says who it is
@@ -580,6 +581,8 @@ mod tests {
             resp: ([127, 0, 0, 4], 6379).into(),
         };
         assert_eq!(address_of(&known), Some(found));
+        known.addresses.clients = "127.0.0.4:6379,tls:127.0.0.4:6380".to_owned();
+        assert_eq!(address_of(&known), Some(found), "its door with TLS changes nothing");
     }
 
     #[test]

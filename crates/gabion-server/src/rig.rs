@@ -9,7 +9,9 @@ use crate::peers::Preamble;
 use crate::server::Server;
 use crate::service::Service;
 use crate::start::prepare;
-use crate::{BackendChoice, Home, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig};
+use crate::{
+    BackendChoice, Home, NodeDoors, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig,
+};
 use bytes::{Bytes, BytesMut};
 use gabion_base::units::MIB;
 use gabion_base::{GroupId, ReplicaId};
@@ -59,7 +61,7 @@ pub(crate) fn group(number: u64, members: u32, ack: AckLevel) -> GroupConfig {
 
 /// Ports that nobody listens on, each given once: none of those that the system gives to whoever
 /// connects or binds to any.
-fn addresses<const N: usize>() -> [SocketAddr; N] {
+pub(crate) fn addresses<const N: usize>() -> [SocketAddr; N] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + std::process::id() as u16 % 20 * 500;
     [(); N].map(|()| {
@@ -88,14 +90,23 @@ impl Rig {
 
     /// Runs the only members of several groups, over which keys are spread, in one process.
     pub(crate) fn spread(name: &str, count: u32) -> Self {
+        Self::spread_with(name, count, |_| {})
+    }
+
+    /// The same, each with this done to its configuration.
+    pub(crate) fn spread_with(name: &str, count: u32, change: impl Fn(&mut ServerConfig)) -> Self {
         let groups: Vec<_> =
             (1..=count).map(|it| group(it.into(), 1, AckLevel::Replicated)).collect();
         let (dir, mut configs) = Self::configs(name, &groups);
         for (own, config) in (0..).zip(&mut configs) {
             let door = if own == 0 { addresses::<1>()[0] } else { config.resp };
             let spread = Spread::new(count, own).unwrap();
-            config.spread = Some(SpreadConfig { spread, door, doors: BTreeMap::new() });
+            let doors = NodeDoors { plain: door, tls: None };
+            let others = BTreeMap::new();
+            config.spread = Some(SpreadConfig { spread, listen: doors, doors, others });
         }
+        configs.iter_mut().for_each(change);
+        configs.iter().for_each(|config| config.check().unwrap());
         Self::of(dir, configs)
     }
 
@@ -181,7 +192,7 @@ impl Rig {
 
     /// A client at the door of a group, where there are several.
     pub(crate) fn client_of_group(&self, place: usize) -> Client {
-        Self::client_at(self.server.services[place].spread.as_ref().unwrap().door)
+        Self::client_at(self.server.services[place].spread.as_ref().unwrap().listen.plain)
     }
 
     fn client_at(address: SocketAddr) -> Client {

@@ -35,8 +35,9 @@ pub(crate) const PEER_DOOR: usize = 1;
 pub(crate) const MEDIUM: usize = 2;
 pub(crate) const RESP_TLS: usize = 3;
 pub(crate) const RESP_GROUP: usize = 4;
+pub(crate) const RESP_GROUP_TLS: usize = 5;
 /// Tokens of controllers.
-pub(crate) const CONTROLS: usize = 5;
+pub(crate) const CONTROLS: usize = 6;
 /// Tokens of members, by their place in the list.
 pub(crate) const PEERS: usize = 16;
 /// Tokens of those who have not said who they are.

@@ -20,6 +20,7 @@ use crate::events::Event;
 use crate::failover::AskedList;
 use crate::forward::{self, Origin, Outcome, WriteId};
 use crate::host::ServerHost;
+use crate::listen::GroupDoor;
 use crate::metrics::Metrics;
 use crate::peers::{Link, Peer, Stranger};
 use crate::reopen::Reopened;
@@ -29,7 +30,8 @@ use crate::routing::Unsent;
 use crate::routing::{Forwarded, ForwardedList};
 use crate::run::{Finished, Item, Waiting};
 use crate::server::{
-    CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, RESP_GROUP, RESP_TLS, STRANGERS, TICK_MS,
+    CLIENTS, CONTROLS, MEDIUM, PEER_DOOR, PEERS, RESP, RESP_GROUP, RESP_GROUP_TLS, RESP_TLS,
+    STRANGERS, TICK_MS,
 };
 use crate::shipping::ShipCommand;
 use crate::spread::{Exchange, Far, SpreadConfig};
@@ -92,7 +94,7 @@ pub(crate) struct Service {
     pub(crate) resp: TcpListener,
     pub(crate) tls: Option<Tls>,
     /// The door of this group alone, where the other one is for all groups.
-    pub(crate) group_door: Option<TcpListener>,
+    pub(crate) group_door: Option<GroupDoor>,
     /// The place of the group among several.
     pub(crate) spread: Option<SpreadConfig>,
     pub(crate) exchange: Rc<Exchange>,
@@ -302,7 +304,7 @@ impl Service {
     /// Takes what a socket or the device has to tell.
     pub(crate) fn handle_event(&mut self, token: usize, event: &mio::event::Event) {
         match token {
-            RESP | RESP_TLS | RESP_GROUP => self.accept_clients(),
+            RESP | RESP_TLS | RESP_GROUP | RESP_GROUP_TLS => self.accept_clients(),
             PEER_DOOR => self.accept_strangers(),
             MEDIUM => {}
             n if n >= CLIENTS => self.wake_client(n - CLIENTS, event),

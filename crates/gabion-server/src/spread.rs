@@ -13,7 +13,8 @@
 //!
 //! There are two kinds of doors. The *common* one, of the first group's service, takes any command
 //! and answers for all groups. The *group's* own one behaves as a node of Redis Cluster: commands
-//! about all keys are answered for its group, and keys of others are answered with MOVED.
+//! about all keys are answered for its group, and keys of others are answered with MOVED. Either
+//! kind may have a second door where all is encrypted, and clients are told of doors like theirs.
 
 use crate::client::{Client, Kind};
 use crate::commands::gather::{self, Gather, Spreading};
@@ -22,27 +23,109 @@ use crate::commands::{GroupShown, NodeShown, Route, Spread, Work, errors};
 use crate::run::WAIT_MAX_MS;
 use crate::service::Service;
 use crate::stream::ClientEnd;
-use gabion_base::{Frontier, ReplicaId};
+use gabion_base::{Error, Frontier, ReplicaId};
+use gabion_replication::Member;
 use gabion_resp::{Protocol, Reply};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::str::FromStr;
+
+/// Between the two doors of a node, as text.
+const TLS_DOOR: &str = ",tls:";
+
+/// The doors of a replica as a node of a cluster. As text: `1.2.3.4:7000`, or
+/// `1.2.3.4:7000,tls:1.2.3.4:7100`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeDoors {
+    /// The door without TLS.
+    pub plain: SocketAddr,
+    /// The door with TLS, if there is one.
+    pub tls: Option<SocketAddr>,
+}
+
+impl NodeDoors {
+    /// The door for clients that use TLS, or for those that do not.
+    pub(crate) const fn door(self, is_tls: bool) -> Option<SocketAddr> {
+        if is_tls { self.tls } else { Some(self.plain) }
+    }
+}
+
+impl Display for NodeDoors {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.tls {
+            Some(tls) => write!(f, "{}{TLS_DOOR}{tls}", self.plain),
+            None => self.plain.fmt(f),
+        }
+    }
+}
+
+impl FromStr for NodeDoors {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parse = |door: &str| {
+            door.parse::<SocketAddr>().map_err(|_| {
+                Error::invalid(format!("doors {text:?}: {door:?} is no IP address with a port"))
+            })
+        };
+        match text.split_once(TLS_DOOR) {
+            Some((plain, tls)) => Ok(Self { plain: parse(plain)?, tls: Some(parse(tls)?) }),
+            None => Ok(Self { plain: parse(text)?, tls: None }),
+        }
+    }
+}
 
 /// The place of a replica's group among several, and its nodes' doors for clients of clusters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadConfig {
     /// The slots of the group. The replica must be the process's of that number.
     pub spread: Spread,
-    /// The address at which clients reach this replica as a node of a cluster.
-    pub door: SocketAddr,
-    /// The same of the group's other replicas.
-    pub doors: BTreeMap<ReplicaId, SocketAddr>,
+    /// Where the doors of this replica's group listen. A door with TLS takes the certificates of
+    /// [`crate::SecurityConfig::tls`].
+    pub listen: NodeDoors,
+    /// The same, as clients are told.
+    pub doors: NodeDoors,
+    /// Those of the group's other replicas, as far as the settings know them. The view that runs
+    /// comes before.
+    pub others: BTreeMap<ReplicaId, NodeDoors>,
 }
 
 impl SpreadConfig {
-    fn address_of(&self, replica: ReplicaId, me: ReplicaId) -> Option<SocketAddr> {
-        if replica == me { Some(self.door) } else { self.doors.get(&replica).copied() }
+    fn doors_of(&self, member: &Member, me: ReplicaId) -> Option<NodeDoors> {
+        if member.replica == me {
+            return Some(self.doors);
+        }
+        let told = member.addresses.clients.parse().ok();
+        told.or_else(|| self.others.get(&member.replica).copied())
+    }
+
+    /// Checks that the doors are those of a group at this place.
+    ///
+    /// # Errors
+    /// Invalid input, with the doors.
+    pub(crate) fn check(&self, resp: SocketAddr, tls: Option<SocketAddr>) -> Result<(), Error> {
+        let group = self.spread.own() + 1;
+        if let (Some(door), None) = (self.listen.tls, tls) {
+            return Err(Error::invalid(format!(
+                "group {group} of the cluster is to listen on {door} for clients that use TLS, and \
+                 the process has no certificate for them"
+            )));
+        }
+        // The first group has the common doors besides.
+        let is_first = self.spread.own() == 0;
+        let is_same = self.listen.plain == resp && (tls.is_none() || self.listen.tls == tls);
+        if is_first || is_same {
+            return Ok(());
+        }
+        let doors = NodeDoors { plain: resp, tls };
+        Err(Error::invalid(format!(
+            "group {group} of the cluster has but its own doors, {}, and its replica's are to be \
+             {doors}",
+            self.listen
+        )))
     }
 }
 
@@ -121,9 +204,10 @@ impl Exchange {
         self.shown.borrow().iter().map(|group| group.clone().unwrap_or_else(unknown)).collect()
     }
 
-    fn writer_of(&self, group: usize) -> Option<SocketAddr> {
+    /// The door of the node that the map names first of a group.
+    fn writer_of(&self, group: usize, is_tls: bool) -> Option<SocketAddr> {
         let shown = self.shown.borrow();
-        Some(shown.get(group)?.as_ref()?.nodes.first()?.address)
+        shown.get(group)?.as_ref()?.nodes.iter().find_map(|node| node.doors.door(is_tls))
     }
 
     /// The fewest full replicas of these groups.
@@ -190,7 +274,8 @@ impl Service {
                 if group == spread.own() {
                     return Way::Here(work, None);
                 }
-                match self.exchange.writer_of(group).filter(|_| client.is_of_group) {
+                let is_tls = client.session.is_tls();
+                match self.exchange.writer_of(group, is_tls).filter(|_| client.is_of_group) {
                     Some(at) => Way::Refused(work, Reply::error_from(format!("MOVED {slot} {at}"))),
                     None => Way::There(group, work, None),
                 }
@@ -342,15 +427,16 @@ impl Service {
         let Some(config) = &self.spread else { return };
         let node = self.replica.node.borrow();
         let writer = node.view().writer();
-        let shown = |replica: ReplicaId| {
-            let address = config.address_of(replica, self.me)?;
-            Some(NodeShown { replica: replica.get(), address })
+        let shown = |member: &Member| {
+            let doors = config.doors_of(member, self.me)?;
+            Some(NodeShown { replica: member.replica.get(), doors })
         };
-        let others = node.view().group().full().map(|member| member.replica);
-        let replicas = std::iter::once(writer).chain(others.filter(|other| *other != writer));
+        let view = node.view().group();
+        let first = view.members.iter().filter(|member| member.replica == writer);
+        let others = view.full().filter(|member| member.replica != writer);
         let shown = GroupShown {
             group: self.group.get(),
-            nodes: replicas.filter_map(shown).collect(),
+            nodes: first.chain(others).filter_map(shown).collect(),
             term: node.protocol().term().get(),
             log_position: node.log_end().bytes_since(&Frontier::ZERO),
         };

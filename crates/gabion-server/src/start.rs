@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::failover::AskedList;
 use crate::host::{ServerHost, Traffic};
-use crate::listen::{listen, listen_to_clients};
+use crate::listen::{GroupDoor, listen, listen_to_clients};
 use crate::mesh::address_of;
 use crate::metrics::Metrics;
 use crate::peers::Peer;
@@ -18,8 +18,8 @@ use crate::routing::ForwardedList;
 use crate::routing::Unsent;
 use crate::run::Waiting;
 use crate::server::{
-    PEER_DOOR, RESP, RESP_GROUP, RESP_TLS, SERVICES_MAX, SIGNAL, STRANGERS_MAX, Server, WAKER,
-    token,
+    PEER_DOOR, RESP, RESP_GROUP, RESP_GROUP_TLS, RESP_TLS, SERVICES_MAX, SIGNAL, STRANGERS_MAX,
+    Server, WAKER, token,
 };
 use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
@@ -34,11 +34,12 @@ use gabion_host::clock::Clock;
 use gabion_host::jobs::thread;
 use gabion_host::replica::random_id;
 use gabion_node::{GroupConfig, View};
-use mio::net::{TcpListener, UnixStream};
+use mio::net::UnixStream;
 use mio::{Interest, Poll, Registry, Waker};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -198,8 +199,9 @@ fn open_service(
     config.security.check_doors(config.resp, &users)?;
     let user_changes = UserChanges::start(config.security.users_kept.as_deref())?;
     let resp = listen_to_clients(config.resp)?;
-    let group_door = open_group_door(&config, &users)?;
-    let tls = config.security.tls.as_ref().map(Tls::open).transpose()?;
+    let group_doors = group_doors(&config, &users)?;
+    let group_door = group_doors.plain.map(GroupDoor::open).transpose()?;
+    let tls = config.security.tls.as_ref().map(|it| Tls::open(it, group_doors.tls)).transpose()?;
     let peer_door = listen(config.peer_listen, "door for members")?;
     let cache = SharedCache::new(config.block_cache_bytes, config.open_files_bytes);
     let replica = Replica::start(held, contents, cache, Turns::new())?;
@@ -344,9 +346,15 @@ fn watch_doors(service: &mut Service) -> Result<()> {
         (&mut service.resp, RESP, "door for clients"),
         (&mut service.peer_door, PEER_DOOR, "door for members"),
     ];
-    let tls = service.tls.as_mut().map(|tls| (&mut tls.listener, RESP_TLS, "door with TLS"));
-    let group = service.group_door.as_mut().map(|door| (door, RESP_GROUP, "door of the group"));
-    for (door, local, what) in doors.into_iter().chain(tls).chain(group) {
+    let group = service.group_door.as_mut();
+    let group = group.map(|door| (&mut door.listener, RESP_GROUP, "door of the group"));
+    let tls = service.tls.as_mut().map(|Tls { listener, group, .. }| {
+        let group = group.as_mut().map(|door| &mut door.listener);
+        let group = group.map(|door| (door, RESP_GROUP_TLS, "door of the group with TLS"));
+        [Some((listener, RESP_TLS, "door with TLS")), group]
+    });
+    let tls = tls.into_iter().flatten().flatten();
+    for (door, local, what) in doors.into_iter().chain(group).chain(tls) {
         let token = token(service.place, local);
         service
             .registry
@@ -356,13 +364,26 @@ fn watch_doors(service: &mut Service) -> Result<()> {
     Ok(())
 }
 
-/// The door of the first group alone; the other one is common. Further groups have but their own.
-fn open_group_door(config: &ServerConfig, users: &Users) -> Result<Option<TcpListener>> {
-    let Some(spread) = config.spread.as_ref().filter(|it| it.door != config.resp) else {
-        return Ok(None);
-    };
-    config.security.check_doors(spread.door, users)?;
-    listen_to_clients(spread.door).map(Some)
+/// Where a group listens besides its replica's doors.
+#[derive(Default)]
+struct GroupDoors {
+    plain: Option<SocketAddr>,
+    tls: Option<SocketAddr>,
+}
+
+/// The doors of the first group alone; its others are common. Further groups have but their own.
+fn group_doors(config: &ServerConfig, users: &Users) -> Result<GroupDoors> {
+    let Some(spread) = &config.spread else { return Ok(GroupDoors::default()) };
+    let plain = Some(spread.listen.plain).filter(|door| *door != config.resp);
+    if let Some(door) = plain {
+        config.security.check_doors(door, users)?;
+    }
+    let common = config.security.tls.as_ref().map(|tls| tls.address);
+    let tls = spread.listen.tls.filter(|door| Some(*door) != common);
+    if let Some(door) = tls {
+        config.security.check_tls_door(door, users)?;
+    }
+    Ok(GroupDoors { plain, tls })
 }
 
 fn announce(service: &Service) {

@@ -5,7 +5,7 @@
 //! even that there are too many.
 
 use crate::config::TlsDoor;
-use crate::listen::listen_to_clients;
+use crate::listen::{GroupDoor, listen_to_clients};
 use crate::service::Service;
 use crate::stream::Stream;
 use gabion_base::{Error, ErrorKind, Result};
@@ -23,6 +23,8 @@ const NOTE_MS: u64 = 60_000;
 pub(crate) struct Tls {
     pub(crate) listener: TcpListener,
     pub(crate) address: SocketAddr,
+    /// The door of this group alone, where the other one is for all groups.
+    pub(crate) group: Option<GroupDoor>,
     pub(crate) server: ServerTls,
     /// Until when they may shake hands: place, serial.
     pub(crate) handshakes: VecDeque<(u64, usize, u64)>,
@@ -30,14 +32,16 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn open(door: &TlsDoor) -> Result<Self> {
+    /// `group` is where the group's own door listens, if it has one besides.
+    pub(crate) fn open(door: &TlsDoor, group: Option<SocketAddr>) -> Result<Self> {
         let server =
             ServerTls::open(door.files.clone()).map_err(|error| error.within("TLS of the door"))?;
         let listener = listen_to_clients(door.address)?;
         let address = listener.local_addr().map_err(|error| {
             Error::with_source(ErrorKind::Io, "door for clients that use TLS", error)
         })?;
-        Ok(Self { listener, address, server, handshakes: VecDeque::new(), noted_ms: None })
+        let group = group.map(GroupDoor::open).transpose()?;
+        Ok(Self { listener, address, group, server, handshakes: VecDeque::new(), noted_ms: None })
     }
 
     /// The connection of a client that was accepted. None when there is none for it.

@@ -3,12 +3,16 @@
 //! A *node* of Redis's is a replica of one group, which takes clients at a door of its own. So each
 //! node has one role, and answers commands about all keys for the slots of its group alone, as
 //! cluster-aware clients rely on. Slots do not move.
+//!
+//! A client that uses TLS is told of doors with TLS, and of no node without one.
 
 use super::absent::NO_CLUSTER;
+use super::session::Client;
 use super::slots::{SLOTS, Spread, slot_of};
 use super::subcommands;
 use super::table::Id;
 use super::{Commands, Host};
+use crate::spread::NodeDoors;
 use bytes::Bytes;
 use gabion_resp::Reply;
 use std::net::SocketAddr;
@@ -31,8 +35,8 @@ pub struct GroupShown {
 pub struct NodeShown {
     /// Its number in the group, which it shares with the replicas of other groups at its place.
     pub replica: u32,
-    /// The address at which clients of a cluster reach it.
-    pub address: SocketAddr,
+    /// The addresses at which clients of a cluster reach it.
+    pub doors: NodeDoors,
 }
 
 /// The other port of a node in Redis Cluster, which clients do not use.
@@ -43,6 +47,16 @@ struct Map {
     spread: Spread,
     groups: Vec<GroupShown>,
     replica: u32,
+    is_tls: bool,
+}
+
+/// A run of slots, and who is asked for them.
+struct Run<'a> {
+    first: u16,
+    last: u16,
+    group: &'a GroupShown,
+    /// The first takes writes.
+    nodes: Vec<(&'a NodeShown, SocketAddr)>,
 }
 
 /// A node's name: the same however often it starts.
@@ -73,11 +87,11 @@ impl Commands {
         self.spread.is_some()
     }
 
-    pub(crate) fn cluster(&self, args: &[Bytes], host: &impl Host) -> Reply {
+    pub(crate) fn cluster(&self, client: &Client, args: &[Bytes], host: &impl Host) -> Reply {
         let (Some(spread), Some((groups, replica))) = (self.spread, host.cluster()) else {
             return NO_CLUSTER;
         };
-        let map = Map { spread, groups, replica };
+        let map = Map { spread, groups, replica, is_tls: client.is_tls.get() };
         match (&args[1].to_ascii_lowercase()[..], &args[2..]) {
             (b"slots", []) => map.slots(),
             (b"shards", []) => map.shards(),
@@ -102,62 +116,70 @@ impl Map {
         &self.groups[self.spread.own()]
     }
 
-    /// Groups that have somebody to ask, with their first and last slot.
-    fn ranges(&self) -> impl Iterator<Item = (u16, u16, &GroupShown)> {
-        let groups = self.groups.iter().enumerate().filter(|(_, group)| !group.nodes.is_empty());
-        groups.map(|(place, group)| {
+    /// Groups that have somebody to ask.
+    fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        let runs = self.groups.iter().enumerate().map(|(place, group)| {
             let slots = self.spread.slots_of(place);
-            (slots.start, slots.end - 1, group)
-        })
+            let door = |node: &'_ NodeShown| node.doors.door(self.is_tls);
+            let nodes = group.nodes.iter().filter_map(|node| Some((node, door(node)?))).collect();
+            Run { first: slots.start, last: slots.end - 1, group, nodes }
+        });
+        runs.filter(|run| !run.nodes.is_empty())
     }
 
     fn slots(&self) -> Reply {
-        let node = |group: &GroupShown, node: &NodeShown| {
+        let node = |group: &GroupShown, node: &NodeShown, door: SocketAddr| {
             Reply::Array(vec![
-                text(node.address.ip().to_string()),
-                Reply::Integer(i64::from(node.address.port())),
+                text(door.ip().to_string()),
+                Reply::Integer(i64::from(door.port())),
                 text(node_id(group.group, node.replica)),
                 Reply::Array(Vec::new()),
             ])
         };
-        let range = |(first, last, group): (u16, u16, &GroupShown)| {
+        let range = |Run { first, last, group, nodes }: Run<'_>| {
             let mut range = vec![Reply::Integer(first.into()), Reply::Integer(last.into())];
-            range.extend(group.nodes.iter().map(|it| node(group, it)));
+            range.extend(nodes.into_iter().map(|(it, door)| node(group, it, door)));
             Reply::Array(range)
         };
-        Reply::Array(self.ranges().map(range).collect())
+        Reply::Array(self.runs().map(range).collect())
     }
 
     fn shards(&self) -> Reply {
-        let node = |group: &GroupShown, place: usize, node: &NodeShown| {
-            let ip = node.address.ip().to_string();
-            Reply::Map(vec![
-                pair("id", text(node_id(group.group, node.replica))),
-                pair("port", Reply::Integer(i64::from(node.address.port()))),
+        let node = |group: &GroupShown, place: usize, node: &NodeShown, door: SocketAddr| {
+            let ip = door.ip().to_string();
+            let mut fields = vec![pair("id", text(node_id(group.group, node.replica)))];
+            // One address has the ports of both doors, as in Redis.
+            for (name, is_tls) in [("port", false), ("tls-port", true)] {
+                if let Some(at) = node.doors.door(is_tls).filter(|at| at.ip() == door.ip()) {
+                    fields.push(pair(name, Reply::Integer(i64::from(at.port()))));
+                }
+            }
+            fields.extend([
                 pair("ip", text(ip.clone())),
                 pair("endpoint", text(ip)),
                 pair("role", Reply::bulk(if place == 0 { "master" } else { "replica" })),
                 pair("replication-offset", Reply::Integer(group.log_position as i64)),
                 pair("health", Reply::bulk("online")),
-            ])
+            ]);
+            Reply::Map(fields)
         };
-        let shard = |(first, last, group): (u16, u16, &GroupShown)| {
+        let shard = |Run { first, last, group, nodes }: Run<'_>| {
             let slots = vec![Reply::Integer(first.into()), Reply::Integer(last.into())];
-            let nodes = group.nodes.iter().enumerate();
-            let nodes = nodes.map(|(place, it)| node(group, place, it)).collect();
+            let nodes = nodes.into_iter().enumerate();
+            let nodes = nodes.map(|(place, (it, door))| node(group, place, it, door)).collect();
             Reply::Map(vec![pair("slots", Reply::Array(slots)), pair("nodes", Reply::Array(nodes))])
         };
-        Reply::Array(self.ranges().map(shard).collect())
+        Reply::Array(self.runs().map(shard).collect())
     }
 
     /// One line for each node, as in a file `nodes.conf` of Redis.
     fn nodes(&self) -> String {
         let mut lines = String::new();
-        for (first, last, group) in self.ranges() {
-            let master = node_id(group.group, group.nodes[0].replica);
-            for (place, node) in group.nodes.iter().enumerate() {
+        for Run { first, last, group, nodes } in self.runs() {
+            let master = node_id(group.group, nodes[0].0.replica);
+            for (place, (node, door)) in nodes.into_iter().enumerate() {
                 let is_own = group.group == self.own().group && node.replica == self.replica;
-                let (ip, port) = (node.address.ip(), node.address.port());
+                let (ip, port) = (door.ip(), door.port());
                 let me = if is_own { "myself," } else { "" };
                 let bus = u32::from(port) + BUS_PORT_ABOVE;
                 let (role, of, slots) = match place {
@@ -175,7 +197,10 @@ impl Map {
     }
 
     fn info(&self) -> String {
-        let assigned: u32 = self.ranges().map(|(first, last, _)| u32::from(last - first) + 1).sum();
+        // Whether all is well depends on no client.
+        let has_nodes = |place: &usize| !self.groups[*place].nodes.is_empty();
+        let served = (0..self.groups.len()).filter(has_nodes);
+        let assigned: u32 = served.map(|place| self.spread.slots_of(place).len() as u32).sum();
         let state = if assigned == u32::from(SLOTS) { "ok" } else { "fail" };
         let nodes: usize = self.groups.iter().map(|group| group.nodes.len()).sum();
         let epoch = self.groups.iter().map(|group| group.term).max().unwrap_or(0);
@@ -200,16 +225,17 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn map() -> Map {
+        let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let node = |replica: u32, port: u16| NodeShown {
             replica,
-            address: (Ipv4Addr::LOCALHOST, port).into(),
+            doors: NodeDoors { plain: at(port), tls: Some(at(port + 100)) },
         };
         let group = |group, nodes| GroupShown { group, nodes, term: group + 5, log_position: 9 };
         let groups = vec![
             group(1, vec![node(1, 71), node(2, 72)]),
             group(2, vec![node(2, 82), node(1, 81)]),
         ];
-        Map { spread: Spread::new(2, 1).unwrap(), groups, replica: 1 }
+        Map { spread: Spread::new(2, 1).unwrap(), groups, replica: 1, is_tls: false }
     }
 
     fn encoded(reply: &Reply) -> String {
@@ -235,6 +261,37 @@ mod tests {
         assert_eq!(lines[3], expected);
         let shards = encoded(&map().shards());
         assert!(shards.starts_with("*2 *4 $5 slots *2 :0 :8191 $5 nodes *2 "), "{shards}");
+        let ports = format!("$40 {a} $4 port :71 $8 tls-port :171 $2 ip $9 127.0.0.1 ");
+        assert!(shards.contains(&ports), "{shards}");
+    }
+
+    #[test]
+    fn clients_that_use_tls_are_told_doors_with_tls_and_no_node_without_one() {
+        let mut map = Map { is_tls: true, ..map() };
+        let (a, b) = (node_id(1, 1), node_id(2, 1));
+        // The writer of the second group has none, and one of the other's is at another address.
+        map.groups[1].nodes[0].doors.tls = None;
+        map.groups[0].nodes[1].doors.tls = Some(([10, 0, 0, 2], 172).into());
+        let slots = encoded(&map.slots());
+        let first = format!("*2 *4 :0 :8191 *4 $9 127.0.0.1 :171 $40 {a} *0 *4 $8 10.0.0.2 :172 ");
+        assert!(slots.starts_with(&first), "{slots}");
+        let second = format!("*3 :8192 :16383 *4 $9 127.0.0.1 :181 $40 {b} *0 ");
+        assert!(slots.ends_with(&second), "{slots}");
+        let nodes = map.nodes();
+        let lines: Vec<&str> = nodes.lines().collect();
+        assert_eq!(lines.len(), 3, "{nodes}");
+        assert_eq!(lines[0], format!("{a} 127.0.0.1:171@10171 master - 0 0 6 connected 0-8191"));
+        let own = "127.0.0.1:181@10181 myself,master - 0 0 7 connected 8192-16383";
+        assert_eq!(lines[2], format!("{b} {own}"));
+        let shards = encoded(&map.shards());
+        let both = "$4 port :71 $8 tls-port :171 $2 ip $9 127.0.0.1 ";
+        assert!(shards.contains(both), "{shards}");
+        let elsewhere = format!("$40 {} $8 tls-port :172 $2 ip $8 10.0.0.2 ", node_id(1, 2));
+        assert!(shards.contains(&elsewhere), "{shards}");
+        assert!(!shards.contains(":82 "), "{shards}");
+        map.groups[1].nodes[1].doors.tls = None;
+        assert!(encoded(&map.slots()).starts_with("*1 *4 :0 :8191 "));
+        assert!(map.info().starts_with("cluster_state:ok\r\n"), "it is the same for all clients");
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Commands {
             Id::Time => time(host.system_time_us()),
             Id::Info => self.info(&args[1..], host),
             Id::ClusterMode => self.cluster_mode(),
-            Id::Cluster => self.cluster(args, host),
+            Id::Cluster => self.cluster(client, args, host),
             id if is_help && subcommands::is_container(id) => subcommands::help(id),
             Id::Client => self.client(client, args, host).unwrap_or_else(|error| error),
             Id::Config => self.config(args, host),

@@ -83,8 +83,12 @@ pub(crate) struct Client {
     pub(crate) is_muted: Cell<bool>,
     /// CLIENT KILL named it.
     pub(crate) is_killed: Cell<bool>,
-    /// Its socket's number, and bytes of replies that wait for it; the server's to tell.
+    // What follows is the server's to tell.
+    /// Its socket's number.
     pub(crate) descriptor: Cell<i32>,
+    /// It uses TLS.
+    pub(crate) is_tls: Cell<bool>,
+    /// Bytes of replies that wait for it.
     pub(crate) output_bytes: Cell<usize>,
 }
 
@@ -222,6 +226,16 @@ impl Session {
         self.client.descriptor.set(descriptor);
     }
 
+    /// The connection came through a door with TLS.
+    pub(crate) fn set_tls(&self) {
+        self.client.is_tls.set(true);
+    }
+
+    /// Whether it did.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.client.is_tls.get()
+    }
+
     /// Bytes of replies that wait for the client now, for CLIENT LIST.
     pub(crate) fn set_output(&self, bytes: usize) {
         self.client.output_bytes.set(bytes);
@@ -327,6 +341,7 @@ impl Commands {
             is_muted: Cell::default(),
             is_killed: Cell::default(),
             descriptor: Cell::new(-1),
+            is_tls: Cell::default(),
             output_bytes: Cell::default(),
         });
         self.clients.borrow_mut().insert(id, client.clone());

@@ -1,6 +1,10 @@
+use super::{NodeDoors, SpreadConfig};
 use crate::commands::slots::slot_of;
 use crate::commands::{Spread, Work};
 use crate::rig::{Client, Rig, text};
+use gabion_base::ReplicaId;
+use gabion_replication::Member;
+use std::net::SocketAddr;
 
 const KEYS: usize = 200;
 
@@ -34,6 +38,109 @@ fn scan(rig: &mut Rig, client: &mut Client) -> Vec<String> {
             return keys;
         }
     }
+}
+
+fn doors(text: &str) -> NodeDoors {
+    text.parse().unwrap()
+}
+
+#[test]
+fn doors_are_told_as_text_and_anything_else_is_refused() {
+    let at = |port| SocketAddr::from(([1, 2, 3, 4], port));
+    let plain = NodeDoors { plain: at(7000), tls: None };
+    let both = NodeDoors { plain: at(7000), tls: Some(at(7100)) };
+    let wide = "[::1]:7000,tls:[::1]:7100";
+    for (text, expected) in [("1.2.3.4:7000", plain), ("1.2.3.4:7000,tls:1.2.3.4:7100", both)] {
+        assert_eq!(doors(text), expected);
+        assert_eq!(expected.to_string(), text);
+    }
+    assert_eq!(doors(wide).to_string(), wide);
+    for text in [
+        "",
+        "1.2.3.4",
+        "a-name:7000",
+        "1.2.3.4:70000",
+        "1.2.3.4:7000 ",
+        "1.2.3.4:7000,",
+        "1.2.3.4:7000,tls:",
+        "1.2.3.4:7000,1.2.3.4:7100",
+        "1.2.3.4:7000,tls:a-name:7100",
+        ",tls:1.2.3.4:7100",
+        "1.2.3.4:7000,tls:1.2.3.4:7100,tls:1.2.3.4:7200",
+    ] {
+        let error = text.parse::<NodeDoors>().unwrap_err().to_string();
+        assert!(error.contains(&format!("doors {text:?}")), "{error}");
+    }
+}
+
+fn config(own: u32, listen: &str) -> SpreadConfig {
+    SpreadConfig {
+        spread: Spread::new(2, own).unwrap(),
+        listen: doors(listen),
+        doors: doors("10.0.0.1:7000"),
+        others: [2, 3].map(|it| (ReplicaId(it), doors("10.0.0.9:7000"))).into(),
+    }
+}
+
+#[test]
+fn the_view_says_where_nodes_are_before_the_settings_and_a_node_knows_its_own_doors() {
+    let config = config(0, "127.0.0.1:7000");
+    let of = |replica: u32, told: &str| {
+        let mut member = Member::new(ReplicaId(replica));
+        member.addresses.clients = told.to_owned();
+        config.doors_of(&member, ReplicaId(1)).map(|doors| doors.to_string())
+    };
+    let (told, known) = ("10.0.0.2:7000,tls:10.0.0.2:7100", "10.0.0.9:7000");
+    assert_eq!(of(2, told).as_deref(), Some(told));
+    assert_eq!(of(4, told).as_deref(), Some(told), "it came after the start");
+    assert_eq!(of(3, "").as_deref(), Some(known));
+    assert_eq!(of(3, "a-name:7000").as_deref(), Some(known), "names are not resolved");
+    assert_eq!(of(4, ""), None);
+    assert_eq!(of(1, told).as_deref(), Some("10.0.0.1:7000"));
+}
+
+#[test]
+fn doors_that_do_not_fit_the_groups_place_are_refused() {
+    let (plain, both) = ("127.0.0.1:70", "127.0.0.1:70,tls:127.0.0.1:71");
+    let [a, b, c] = [70, 71, 72].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let check = |own, listen, resp, tls| config(own, listen).check(resp, tls);
+    for (own, listen, resp, tls) in [
+        (0, plain, c, None),
+        (0, plain, a, None),
+        (0, plain, c, Some(b)),
+        (0, both, c, Some(c)),
+        (1, plain, a, None),
+        (1, both, a, Some(b)),
+    ] {
+        assert!(check(own, listen, resp, tls).is_ok(), "{own} {listen} {resp} {tls:?}");
+    }
+    for own in [0, 1] {
+        let error = check(own, both, a, None).unwrap_err().to_string();
+        assert!(error.contains("listen on 127.0.0.1:71 for clients that use TLS"), "{error}");
+        assert!(error.contains("has no certificate"), "{error}");
+    }
+    for (listen, resp, tls) in [(plain, c, None), (plain, a, Some(b)), (both, a, Some(c))] {
+        let error = check(1, listen, resp, tls).unwrap_err().to_string();
+        assert!(error.starts_with("group 2 of the cluster has but its own doors, "), "{error}");
+    }
+}
+
+#[test]
+fn clients_are_told_of_doors_other_than_those_that_listen() {
+    let mut rig = Rig::spread_with("spread-told", 2, |config| {
+        let spread = config.spread.as_mut().unwrap();
+        spread.doors.plain.set_ip([10, 0, 0, 7].into());
+    });
+    let mut client = rig.client(0);
+    assert_eq!(rig.insist(&mut client, &["FLUSHALL"]), "+OK\r\n");
+    let port = rig.service(1).spread.as_ref().unwrap().listen.plain.port();
+    let slots = rig.text(&mut client, &["CLUSTER", "SLOTS"]);
+    assert!(slots.contains(&format!("$8\r\n10.0.0.7\r\n:{port}\r\n")), "{slots}");
+    let there = key_of(1, 2);
+    let mut at_first = rig.client_of_group(0);
+    let moved = rig.text(&mut at_first, &["GET", &there]);
+    let slot = slot_of(there.as_bytes());
+    assert_eq!(moved, format!("-MOVED {slot} 10.0.0.7:{port}\r\n"));
 }
 
 #[test]
@@ -126,7 +233,7 @@ fn a_groups_door_is_a_node_of_a_cluster() {
     assert_eq!(rig.text(&mut client, &["CLUSTER", "KEYSLOT", &there]), format!(":{slot}\r\n"));
     assert_eq!(rig.text(&mut client, &["SET", &there, "1"]), "+OK\r\n");
     let [first, second] =
-        [0, 1].map(|place| rig.service(place).spread.as_ref().unwrap().door.port());
+        [0, 1].map(|place| rig.service(place).spread.as_ref().unwrap().doors.plain.port());
     let slots = rig.text(&mut client, &["CLUSTER", "SLOTS"]);
     assert!(slots.contains(&format!(":{first}\r\n")), "{slots}");
     assert!(slots.contains(&format!(":8192\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:{second}\r\n")));

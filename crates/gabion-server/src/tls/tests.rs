@@ -37,15 +37,18 @@ impl Certificates {
 
     fn rig(&self, name: &str, clients: ClientCertificates) -> Rig {
         Rig::with(name, group(1, 1, AckLevel::Replicated), |config: &mut ServerConfig| {
-            let files = ServerFiles {
-                certificate: self.node.certificate.clone(),
-                key: self.node.key.clone(),
-                authorities: Some(self.dir.join("ca.pem")),
-                clients,
-            };
-            let tls = TlsDoor { address: ([127, 0, 0, 1], 0).into(), files };
-            config.security = SecurityConfig { tls: Some(tls), ..SecurityConfig::default() };
+            config.security = self.security(([127, 0, 0, 1], 0).into(), clients);
         })
+    }
+
+    fn security(&self, address: SocketAddr, clients: ClientCertificates) -> SecurityConfig {
+        let files = ServerFiles {
+            certificate: self.node.certificate.clone(),
+            key: self.node.key.clone(),
+            authorities: Some(self.dir.join("ca.pem")),
+            clients,
+        };
+        SecurityConfig { tls: Some(TlsDoor { address, files }), ..SecurityConfig::default() }
     }
 }
 
@@ -69,13 +72,21 @@ fn address(rig: &mut Rig) -> SocketAddr {
 }
 
 fn connect(rig: &mut Rig) -> Socket {
-    let socket = Socket::connect(address(rig)).unwrap();
+    connect_to(address(rig))
+}
+
+fn connect_to(address: SocketAddr) -> Socket {
+    let socket = Socket::connect(address).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
 }
 
 impl TlsClient {
     fn new(rig: &mut Rig, trusted: &Path, shown: Option<&Made>) -> Self {
+        Self::at(address(rig), trusted, shown)
+    }
+
+    fn at(address: SocketAddr, trusted: &Path, shown: Option<&Made>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(trusted.join("ca.pem")).unwrap()).unwrap();
         let provider = crypto::ring::default_provider();
@@ -96,7 +107,7 @@ impl TlsClient {
         tls.set_buffer_limit(None);
         Self {
             tls,
-            socket: connect(rig),
+            socket: connect_to(address),
             parser: ReplyParser::new(),
             buffer: bytes::BytesMut::new(),
             is_over: false,
@@ -156,6 +167,8 @@ impl TlsClient {
         assert!(self.buffer.is_empty(), "{what}: {:?}", self.buffer);
     }
 }
+
+mod groups;
 
 #[test]
 fn pipelines_and_long_values_pass_and_a_half_closed_connection_gets_its_answers() {
