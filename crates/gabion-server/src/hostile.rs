@@ -110,7 +110,8 @@ fn seal_preamble(bytes: &mut [u8]) {
 /// docs/faults.md: E14
 #[test]
 fn nothing_that_members_say_beside_frames_panics_or_reserves_much() {
-    let preamble = Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1) };
+    let preamble =
+        Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1), is_guest: false };
     let formats = [
         Format::new("forwarded command", commands(), read_command),
         Format::new(

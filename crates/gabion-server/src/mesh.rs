@@ -2,20 +2,21 @@
 
 use crate::PeerAddress;
 use crate::control::is_controller;
-use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger};
+use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger, Tie};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
 use crate::service::Service;
 use crate::spread::NodeDoors;
 use crate::stream::Stream;
 use crate::trust::check_controller;
 use bytes::Bytes;
-use gabion_base::{ReplicaId, Result, ShardId};
+use gabion_base::{ConfigNumber, Error, ReplicaId, Result, ShardId};
 use gabion_replication::{Addresses, Frame, GroupView, Member, Message};
 use mio::Interest;
 use mio::event::Event;
 use mio::net::TcpStream;
 use std::fmt::Display;
 use std::io;
+use std::net::SocketAddr;
 
 /// How long somebody may take to say who he is, in ms.
 const STRANGER_MAX_MS: u64 = 2_000;
@@ -68,9 +69,20 @@ fn make_place<T>(strangers: &mut Vec<Option<T>>, since_ms: impl Fn(&T) -> u64) -
 }
 
 impl Service {
-    /// Whether this replica is a member in the view that runs. One that is not serves nobody.
+    /// Whether this replica is a member in the view that runs.
     pub(crate) fn is_member(&self) -> bool {
         self.replica.node.borrow().view().is_member()
+    }
+
+    /// Whether this replica is none, and knows who is: it has members run its clients' commands.
+    pub(crate) fn is_guest(&self) -> bool {
+        let node = self.replica.node.borrow();
+        !node.view().is_member() && node.view().group().config > ConfigNumber::ZERO
+    }
+
+    /// Whether it can run no command of a client, nor have one run.
+    pub(crate) fn knows_no_member(&self) -> bool {
+        !self.is_member() && !self.is_guest()
     }
 
     pub(crate) fn peer_place(&self, id: ReplicaId) -> Option<usize> {
@@ -81,12 +93,14 @@ impl Service {
 
     /// Makes the connections that are ours to make and are due.
     pub(crate) fn tick_peers(&mut self) {
+        let (is_here, is_guest) = (self.is_member(), self.is_guest());
         for place in 0..self.peers.len() {
             if self.peers[place].is_stuck(self.now_ms) {
                 self.give_up_connecting(place);
             }
             let peer = &self.peers[place];
-            let is_wanted = peer.is_member && peer.is_ours_to_make && peer.link.is_none();
+            let is_ours = is_here && peer.is_ours_to_make || is_guest;
+            let is_wanted = peer.is_member && is_ours && peer.link.is_none();
             if is_wanted && peer.retry_at_ms <= self.now_ms {
                 self.connect_peer(place);
             }
@@ -124,7 +138,8 @@ impl Service {
             },
         };
         let connection = self.number_connection();
-        self.peers[place].link = Some(Link::new(stream, connection, false, self.now_ms));
+        let tie = if self.is_member() { Tie::Members } else { Tie::ToMember };
+        self.peers[place].link = Some(Link::new(stream, tie, connection, false, self.now_ms));
     }
 
     fn fail_connecting(&mut self, place: usize, why: &str) {
@@ -196,13 +211,19 @@ impl Service {
                 link.is_up = true;
                 // Bytes that came with the handshake give no further event.
                 link.has_more = !link.is_heard;
-                let connection = link.connection;
-                link.queue(Bytes::from(Preamble { group, from: me, to: peer.id }.encode()));
+                let (connection, is_guest) = (link.connection, link.tie == Tie::ToMember);
+                let preamble = Preamble { group, from: me, to: peer.id, is_guest };
+                link.queue(Bytes::from(preamble.encode()));
+                // No message of the chain comes first from a guest.
+                link.has_greeted = is_guest;
                 if link.is_heard {
                     peer.made();
                 }
                 let id = peer.id;
-                self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
+                if !is_guest {
+                    let mut node = self.replica.node.borrow_mut();
+                    node.handle_connected(id, connection, self.now_ms);
+                }
                 true
             }
             // Still under way: a spurious event.
@@ -268,10 +289,17 @@ impl Service {
             let Some(link) = link.filter(|link| link.connection == connection) else {
                 return false;
             };
+            let tie = link.tie;
             match link.next_frame() {
-                Ok(Some(frame)) => {
+                Ok(Some(frame)) if tie == Tie::Members => {
                     let mut node = self.replica.node.borrow_mut();
                     node.handle_message(id, connection, frame, self.now_ms);
+                }
+                Ok(Some(frame)) => {
+                    if let Err(error) = self.take_frame_of_guest(id, tie, frame) {
+                        self.disconnect(id, Some(connection), &error.to_string());
+                        return false;
+                    }
                 }
                 Ok(None) => return true,
                 Err(error) => {
@@ -280,6 +308,27 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// A command of a guest, or a member's reply to one.
+    fn take_frame_of_guest(&mut self, id: ReplicaId, tie: Tie, frame: Frame) -> Result<()> {
+        let is_expected = match frame.message {
+            Message::Forward { .. } => tie == Tie::OfGuest,
+            Message::ForwardReply { .. } => tie == Tie::ToMember,
+            _ => false,
+        };
+        let is_ours = frame.group == self.group && frame.from == id && frame.to == self.me;
+        if !is_expected || !is_ours {
+            return Err(Error::invalid(format!(
+                "{} for {} from {} to {} came between a member and a guest",
+                frame.message.kind(),
+                frame.group,
+                frame.from,
+                frame.to
+            )));
+        }
+        self.take_message(id, frame.message);
+        Ok(())
     }
 
     /// Ends the connection with a member, the current one if none is named.
@@ -302,7 +351,10 @@ impl Service {
         let _ = self.registry.deregister(link.stream.socket_mut());
         if link.is_up {
             peer.down_since_ms = self.now_ms;
-            self.replica.node.borrow_mut().handle_disconnected(id, link.connection, self.now_ms);
+            if link.tie == Tie::Members {
+                let mut node = self.replica.node.borrow_mut();
+                node.handle_disconnected(id, link.connection, self.now_ms);
+            }
         }
         self.lose_forwarded(id, link.connection);
     }
@@ -369,9 +421,12 @@ impl Service {
         if is_controller {
             return self.welcome_controller(stranger.stream);
         }
+        if is_ours && preamble.is_guest {
+            return self.welcome_guest(preamble.from, stranger.stream);
+        }
         let member = self.peer_place(preamble.from).filter(|_| is_ours);
         let Some(peer) = member.filter(|&peer| !self.peers[peer].is_ours_to_make) else {
-            let Preamble { group, from, to } = preamble;
+            let Preamble { group, from, to, .. } = preamble;
             self.note_stranger(&format!("{from} of {group} connected for {to}: refused"));
             return;
         };
@@ -380,7 +435,24 @@ impl Service {
             return self
                 .complain(peer, "it connected, and is no member in the view that runs here");
         }
-        self.welcome(peer, stranger.stream);
+        self.welcome(peer, Tie::Members, stranger.stream);
+    }
+
+    /// A replica that is no member will have commands run here.
+    fn welcome_guest(&mut self, from: ReplicaId, stream: Stream) {
+        // Nobody connects to a guest.
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        let unknown = Peer::new(from, nowhere, nowhere, false, self.now_ms);
+        let known = self.peer_place(from);
+        let place = known.or_else(|| self.place_for(unknown)).filter(|_| from != self.me);
+        let Some(place) = place else {
+            return self.note_stranger(&format!("{from} connected as a guest: no place is free"));
+        };
+        if self.peers[place].is_member || !self.is_member() {
+            // It tries again and again until both know the view.
+            return self.complain(place, "it connected as a guest, and is none in the view here");
+        }
+        self.welcome(place, Tie::OfGuest, stream);
     }
 
     /// Refuses whoever speaks for a replica that another node holds, or falsely as a controller.
@@ -393,7 +465,7 @@ impl Service {
         }
     }
 
-    fn welcome(&mut self, place: usize, mut stream: Stream) {
+    fn welcome(&mut self, place: usize, tie: Tie, mut stream: Stream) {
         self.drop_link(place);
         let registry = &self.registry;
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -404,10 +476,15 @@ impl Service {
         let _ = stream.socket().set_nodelay(true);
         let connection = self.number_connection();
         let peer = &mut self.peers[place];
-        peer.link = Some(Link::new(stream, connection, true, self.now_ms));
+        let mut link = Link::new(stream, tie, connection, true, self.now_ms);
+        // No message of the chain comes first.
+        link.has_greeted = tie == Tie::OfGuest;
+        peer.link = Some(link);
         peer.made();
         let id = peer.id;
-        self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
+        if tie == Tie::Members {
+            self.replica.node.borrow_mut().handle_connected(id, connection, self.now_ms);
+        }
         // What came with the preamble gives no further event.
         self.read_peer(place);
     }
@@ -449,13 +526,18 @@ impl Service {
         follow_addresses(&mut self.peers, view);
         for place in 0..self.peers.len() {
             let (peer, now_ms) = (&mut self.peers[place], self.now_ms);
-            let is_member = is_here && view.place_of(peer.id).is_some();
+            let is_member = view.place_of(peer.id).is_some();
             if is_member && !peer.is_member {
                 (peer.down_since_ms, peer.retry_at_ms) = (now_ms, now_ms);
             }
             peer.is_member = is_member;
-            if !is_member && peer.link.is_some() {
-                self.complain(place, "is no member any more");
+            let stays = |link: &Link| match link.tie {
+                Tie::Members => is_here && is_member,
+                Tie::ToMember => !is_here && is_member,
+                Tie::OfGuest => is_here && !is_member,
+            };
+            if peer.link.as_ref().is_some_and(|link| !stays(link)) {
+                self.complain(place, "is not what it was in the view before");
                 self.drop_link(place);
             }
         }
@@ -474,17 +556,22 @@ impl Service {
         }
         let PeerAddress { replica, peer, target, .. } = found;
         let new = Peer::new(replica, peer, target, self.me > replica, self.now_ms);
+        if self.place_for(new).is_some() {
+            self.host.peers.push(found);
+        }
+    }
+
+    /// Takes a replica that was not known into the list, in the place of one that is no member if
+    /// it is full. Returns its place.
+    fn place_for(&mut self, new: Peer) -> Option<usize> {
         if self.peers.len() < STRANGERS - PEERS {
             self.peers.push(new);
-        } else if let Some(place) =
-            self.peers.iter().position(|peer| !peer.is_member && peer.link.is_none())
-        {
-            self.host.peers.retain(|peer| peer.replica != self.peers[place].id);
-            self.peers[place] = new;
-        } else {
-            return;
+            return Some(self.peers.len() - 1);
         }
-        self.host.peers.push(found);
+        let place = self.peers.iter().position(|peer| !peer.is_member && peer.link.is_none())?;
+        self.host.peers.retain(|peer| peer.replica != self.peers[place].id);
+        self.peers[place] = new;
+        Some(place)
     }
 
     /// Queues a message of our own, behind the chain's. Returns false when there is no connection.

@@ -1,10 +1,12 @@
-//! Connections with the other members: one each, made by the member with the higher number.
+//! Connections with the other members: one each, made by the member with the higher number. And
+//! those of *guests*, replicas that are no members: they connect to each member, and have it run
+//! the commands of their clients. The protocol of the group knows nothing of them.
 //!
 //! ```text
-//!  preamble, from who connects:   0 u32 "GBPH"   4 u16 version, 1   6 u16 0
+//!  preamble, from who connects:   0 u32 "GBPH"   4 u16 version, 1   6 u16 flags: 1 a guest
 //!                                 8 u64 group   16 u32 from        20 u32 to
 //!                                24 u32 CRC32C of the bytes before
-//!  then, both ways: frames (gabion_replication::frame)
+//!  then, both ways: frames (gabion_replication::frame); of a guest Forward and ForwardReply alone
 //! ```
 
 use crate::replies::Replies;
@@ -21,6 +23,8 @@ use std::net::SocketAddr;
 pub(crate) const PREAMBLE_LEN: usize = 28;
 const MAGIC: u32 = u32::from_le_bytes(*b"GBPH");
 const VERSION: u16 = 1;
+/// The flag of a guest. A build that knows none refuses it as no member.
+const GUEST: u16 = 1;
 /// Shortest and longest time between two attempts to connect, in ms.
 const BACKOFF_MS: (u64, u64) = (50, 500);
 /// How long a connection may be in the making, in ms. Between members a packet takes far less; without a limit the
@@ -37,12 +41,13 @@ pub(crate) struct Preamble {
     pub(crate) group: GroupId,
     pub(crate) from: ReplicaId,
     pub(crate) to: ReplicaId,
+    pub(crate) is_guest: bool,
 }
 
-/// The bytes with which `from` opens a connection to the door for members of `to`.
+/// The bytes with which `from`, a member, opens a connection to the door for members of `to`.
 #[must_use]
 pub fn preamble(group: GroupId, from: ReplicaId, to: ReplicaId) -> Vec<u8> {
-    Preamble { group, from, to }.encode()
+    Preamble { group, from, to, is_guest: false }.encode()
 }
 
 impl Preamble {
@@ -50,7 +55,7 @@ impl Preamble {
         let mut out = Vec::with_capacity(PREAMBLE_LEN);
         out.put_u32(MAGIC);
         out.put_u16(VERSION);
-        out.put_u16(0);
+        out.put_u16(if self.is_guest { GUEST } else { 0 });
         out.put_u64(self.group.get());
         out.put_u32(self.from.get());
         out.put_u32(self.to.get());
@@ -71,13 +76,24 @@ impl Preamble {
                 "a member speaks version {version}, this build speaks {VERSION}"
             )));
         }
-        let _ = r.u16()?;
+        let is_guest = r.u16()? & GUEST != 0;
         let (group, from, to) = (GroupId(r.u64()?), ReplicaId(r.u32()?), ReplicaId(r.u32()?));
         if r.u32()? != crc::crc32c(&bytes[..PREAMBLE_LEN - 4]) {
             return Err(Error::corruption("preamble of a member: bad checksum"));
         }
-        Ok(Self { group, from, to })
+        Ok(Self { group, from, to, is_guest })
     }
+}
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tie {
+    /// Members both, which follow the protocol of the group.
+    Members,
+    /// A member at the other end, and a guest here.
+    ToMember,
+    /// A guest at the other end, and a member here.
+    OfGuest,
 }
 
 /// What is known of reads at the other end of a connection.
@@ -101,6 +117,7 @@ struct Part {
 /// A connection with a member.
 pub(crate) struct Link {
     pub(crate) stream: Stream,
+    pub(crate) tie: Tie,
     /// Our number for it.
     pub(crate) connection: u64,
     /// When it was begun.
@@ -129,10 +146,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(stream: Stream, connection: u64, is_up: bool, now_ms: u64) -> Self {
+    pub(crate) fn new(stream: Stream, tie: Tie, connection: u64, is_up: bool, now_ms: u64) -> Self {
         let is_heard = is_up || matches!(stream, Stream::Plain(_));
         Self {
             stream,
+            tie,
             is_heard,
             connection,
             since_ms: now_ms,
@@ -286,7 +304,8 @@ impl Link {
 /// Another replica of the group, member or not.
 pub(crate) struct Peer {
     pub(crate) id: ReplicaId,
-    /// Whether the view that runs has it, and this replica as well: only then they connect.
+    /// Whether the view that runs has it. Members connect; so does this replica as a guest to each
+    /// member, where the view leaves it out.
     pub(crate) is_member: bool,
     pub(crate) address: SocketAddr,
     pub(crate) target: SocketAddr,
@@ -384,7 +403,8 @@ mod tests {
 
     #[test]
     fn a_preamble_survives_the_way_and_a_changed_one_is_refused() {
-        let preamble = Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1) };
+        let preamble =
+            Preamble { group: GroupId(9), from: ReplicaId(3), to: ReplicaId(1), is_guest: false };
         let bytes: [u8; PREAMBLE_LEN] = preamble.encode().try_into().unwrap();
         assert_eq!(Preamble::decode(&bytes).unwrap(), preamble);
         for at in 0..PREAMBLE_LEN {

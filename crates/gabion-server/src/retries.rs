@@ -164,7 +164,7 @@ impl Service {
         if self.retries.is_empty() {
             return 0;
         }
-        if !self.is_member() {
+        if self.knows_no_member() {
             return self.end_retries();
         }
         let late = self.now_ms.checked_sub(ASKED_MAX_MS).map(|at| self.retries.take_late(at));

@@ -344,7 +344,8 @@ impl Rig {
     pub(crate) fn controller(&self, place: usize) -> ControllerEnd {
         let service = &self.server.services[place];
         let mut stream = TcpStream::connect(service.peer_door.local_addr().unwrap()).unwrap();
-        let preamble = Preamble { group: service.group, from: CONTROLLER, to: service.me };
+        let preamble =
+            Preamble { group: service.group, from: CONTROLLER, to: service.me, is_guest: false };
         stream.write_all(&preamble.encode()).unwrap();
         stream.set_nonblocking(true).unwrap();
         ControllerEnd { stream, input: Vec::new(), last: None, count: 0, is_over: false }

@@ -244,7 +244,7 @@ impl Service {
         let mut count = 0;
         for is_read in [true, false] {
             let to = if is_read { self.reader() } else { self.writer() };
-            let is_elsewhere = self.is_member() && to != self.me;
+            let is_elsewhere = !self.knows_no_member() && to != self.me;
             if is_elsewhere && self.peer(to).and_then(Peer::greeted).is_none() {
                 continue;
             }

@@ -211,7 +211,7 @@ impl Service {
 
     /// Begins a command where the view says.
     pub(crate) fn begin_in_view(&mut self, item: Item) -> Begun {
-        if !self.is_member() {
+        if self.knows_no_member() {
             return Begun::Refused(LEFT_OUT);
         }
         if !item.is_read() && self.has_writes_before() {
@@ -488,7 +488,7 @@ impl Service {
     fn begin_anew(&mut self, item: Item) {
         let (origin, protocol, is_read) = (item.origin.clone(), item.protocol, item.is_read());
         let begun = match origin {
-            Origin::Client { .. } if !self.is_member() => self.refuse(item, LEFT_OUT),
+            Origin::Client { .. } if self.knows_no_member() => self.refuse(item, LEFT_OUT),
             // In its place before all that came later.
             Origin::Client { .. } if !is_read && self.writer() == self.me => self.gate(item),
             Origin::Client { .. } => self.begin_in_view(item),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::commands::{Call, Work};
 use crate::forward::{self, Origin, WriteId};
-use crate::peers::Link;
+use crate::peers::{Link, Tie};
 use crate::stream::Stream;
 use bytes::Bytes;
 use gabion_base::{ConfigNumber, Frontier, GroupId, ReplicaId, ShardId, Term};
@@ -18,7 +18,10 @@ fn link() -> (Link, std::net::TcpStream) {
     let other = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
     let stream = door.accept().unwrap().0;
     stream.set_nonblocking(true).unwrap();
-    (Link::new(Stream::Plain(mio::net::TcpStream::from_std(stream)), 1, true, 0), other)
+    (
+        Link::new(Stream::Plain(mio::net::TcpStream::from_std(stream)), Tie::Members, 1, true, 0),
+        other,
+    )
 }
 
 fn read(id: u64) -> Item {
@@ -83,7 +86,8 @@ fn replies_to_a_member_that_takes_none_are_bounded_and_all_come_in_order_once_it
     const READS: u64 = 64;
     let (mut link, other) = link();
     other.set_nonblocking(true).unwrap();
-    let mut other = Link::new(Stream::Plain(mio::net::TcpStream::from_std(other)), 1, true, 0);
+    let mut other =
+        Link::new(Stream::Plain(mio::net::TcpStream::from_std(other)), Tie::Members, 1, true, 0);
     let reply = vec![b'v'; VALUE_LEN_MAX];
     let bound = QUEUED_MAX + VALUE_LEN_MAX + 4096;
     for id in 0..READS {
