@@ -10,12 +10,14 @@
 //! - [`place`]: the directory: what lies where, whose it is, what is whole.
 //! - [`manifest`]: the description of one backup, written last.
 //! - [`look`]: `list`, `verify`, `prune`; [`restore`]: data made of a backup.
+//! - [`several`]: a directory for each of several groups over which keys are spread.
 
 mod fetch;
 mod look;
 mod manifest;
 mod place;
 pub(crate) mod restore;
+mod several;
 #[cfg(test)]
 mod tests;
 
@@ -38,8 +40,8 @@ pub(crate) struct BackupOptions {
 
 #[derive(Args, Debug)]
 pub(crate) struct MakeOptions {
-    /// Directory of backups of this group; made if it is not there. Only files that it lacks are
-    /// copied
+    /// Directory of backups of this group, or of all groups over which keys are spread; made if it
+    /// is not there. Only files that it lacks are copied
     #[arg(value_name = "DIR", required = true)]
     directory: Option<PathBuf>,
     #[command(flatten)]
@@ -103,10 +105,12 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 pub(crate) fn run(options: &BackupOptions) -> Result<u8> {
     match &options.command {
         None => fetch::run(&options.make),
-        Some(BackupCommand::List { directory, json }) => look::list(directory, *json),
+        Some(BackupCommand::List { directory, json }) => several::say(directory, *json, look::list),
         Some(BackupCommand::Verify { directory, number, json }) => {
-            look::verify(directory, *number, *json)
+            several::say(directory, *json, |dir| look::verify(dir, *number))
         }
-        Some(BackupCommand::Prune { directory, keep }) => look::prune(directory, *keep),
+        Some(BackupCommand::Prune { directory, keep }) => {
+            several::say(directory, false, |dir| look::prune(dir, *keep))
+        }
     }
 }

@@ -796,28 +796,6 @@ pub(crate) fn addresses_by_group(
     Ok(of_first.into_iter().map(|(number, at)| (None, number, at)).collect())
 }
 
-/// Checks that one group is meant, by its data or its port, where the data has several.
-///
-/// # Errors
-/// Invalid input that says how to name one.
-pub(crate) fn check_one_group(place: &WhereOptions) -> Result<()> {
-    if place.remote.controller.is_some() || place.port.is_some() {
-        return Ok(());
-    }
-    let data = data_dir(&place.data)?;
-    let Some(settings) = load(&data)?.filter(|known| known.groups > 1 && known.place == 0) else {
-        return Ok(());
-    };
-    Err(Error::invalid(format!(
-        "{} has {} groups, and this is about one of them: say `--port {}` for the first, \
-         `--data {}` for the second, and so on",
-        data.display(),
-        settings.groups,
-        settings.port,
-        group_dir(&data, 1).display()
-    )))
-}
-
 /// The data directory of a group that is named by its data or by its port. A port is looked up in
 /// the data, or else in the command line of the replica that answers there.
 ///

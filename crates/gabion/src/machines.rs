@@ -30,7 +30,7 @@ pub(crate) mod shown;
 mod trust;
 mod wire;
 
-pub(crate) use commands::ask;
+pub(crate) use commands::{Groups, ask, groups};
 pub(crate) use config::DoorAddresses;
 pub(crate) use trust::show;
 pub(crate) use wire::accepted;

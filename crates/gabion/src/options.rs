@@ -680,7 +680,7 @@ pub(crate) struct FailoverOptions {
     pub(crate) place: WhereOptions,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 pub(crate) struct VerifyOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,

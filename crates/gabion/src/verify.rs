@@ -13,6 +13,7 @@
 mod offline;
 mod online;
 
+use crate::machines;
 use crate::options::VerifyOptions;
 use crate::screen::{Progress, put};
 use crate::units::{count, size};
@@ -23,6 +24,29 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
+    let Some(groups) = machines::groups(&options.place)? else {
+        let (code, json, text) = verify(options)?;
+        put(&if options.json { format!("{json:#}\n") } else { text });
+        return Ok(code);
+    };
+    let (mut codes, mut each) = (Vec::new(), Vec::new());
+    for (number, place) in (1..).zip(groups.each) {
+        let (code, json, text) = verify(&VerifyOptions { place, ..options.clone() })?;
+        codes.push(code);
+        each.push(json);
+        if !options.json {
+            put(&format!("group {number}: {text}"));
+        }
+    }
+    if options.json {
+        put(&format!("{:#}\n", json!({ "groups": each })));
+    }
+    // A difference counts more than what could not be compared.
+    Ok(if codes.contains(&1) { 1 } else { codes.into_iter().max().unwrap_or(0) })
+}
+
+/// Verifies one group. Returns the exit code, and what there is to say for programs and people.
+fn verify(options: &VerifyOptions) -> Result<(u8, Value, String)> {
     let mut progress = Progress::new();
     let found = if options.offline {
         offline::look(options, &mut progress)?
@@ -31,16 +55,13 @@ pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
     };
     progress.clear();
     let verdict = compare(&found);
-    if options.json {
-        put(&format!("{:#}\n", to_json(&found, &verdict)));
-    } else {
-        put(&to_text(&found, &verdict));
-    }
-    match verdict {
-        Verdict { differences, .. } if !differences.is_empty() => Ok(1),
-        Verdict { not_compared: Some(_), .. } => Ok(2),
-        Verdict { .. } => Ok(0),
-    }
+    let (json, text) = (to_json(&found, &verdict), to_text(&found, &verdict));
+    let code = match verdict {
+        Verdict { differences, .. } if !differences.is_empty() => 1,
+        Verdict { not_compared: Some(_), .. } => 2,
+        Verdict { .. } => 0,
+    };
+    Ok((code, json, text))
 }
 
 /// A file as a replica's edits name it.

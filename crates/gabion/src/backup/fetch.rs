@@ -9,12 +9,16 @@
 //! Deep files first: they live longest, so that another moment has most of them too.
 
 use super::MakeOptions;
+use super::look::Seen;
 use super::manifest::{Manifest, Part, StoredFile};
 use super::place::{Place, join_pages};
+use super::several::{self, say_all};
 use crate::client::Client;
-use crate::cluster::{addresses, check_one_group};
+use crate::cluster::addresses;
 use crate::control::unix_ms;
-use crate::screen::{Progress, put};
+use crate::machines;
+use crate::options::WhereOptions;
+use crate::screen::Progress;
 use crate::status::STATUS_TIMEOUT;
 use crate::units::{count, size, span, utc};
 use bytes::Bytes;
@@ -38,17 +42,27 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 const CHUNK_TRIES: u32 = 10;
 
 pub(super) fn run(options: &MakeOptions) -> Result<u8> {
-    check_one_group(&options.place)?;
-    let mut progress = Progress::new();
     let no_name = || Error::invalid("no directory is named");
     let directory = options.directory.as_ref().ok_or_else(no_name)?;
+    let each = match machines::groups(&options.place)? {
+        Some(groups) => several::places(groups, directory)?,
+        None => vec![(options.place.clone(), directory.clone())],
+    };
+    let copied = each.iter().map(|(of, directory)| copy(options, of, directory));
+    say_all(&copied.collect::<Result<Vec<_>>>()?, options.json);
+    Ok(0)
+}
+
+/// Copies one group.
+fn copy(options: &MakeOptions, of: &WhereOptions, directory: &Path) -> Result<Seen> {
+    let mut progress = Progress::new();
     // A directory of something else is refused before anything is asked.
     if let Err(error) = Place::open(directory)
         && error.kind() != ErrorKind::NotFound
     {
         return Err(error);
     }
-    let mut backup = Backup::new(options, directory);
+    let mut backup = Backup::new(options, of, directory);
     let manifest = backup.make(&mut progress)?;
     progress.clear();
     let place = backup.place.as_ref().expect("it has been made");
@@ -59,11 +73,8 @@ pub(super) fn run(options: &MakeOptions) -> Result<u8> {
     }
     let is_fetched = |file: &&StoredFile| backup.whole.get(&file.name()).is_some_and(|n| *n > 0);
     let fetched = manifest.files.iter().filter(is_fetched).count() as u64;
-    match options.json {
-        true => put(&format!("{:#}\n", told(&manifest, fetched))),
-        false => put(&format!("{}\n", said(&manifest, fetched, directory))),
-    }
-    Ok(0)
+    let (json, text) = (told(&manifest, fetched), said(&manifest, fetched, directory));
+    Ok(Seen { code: 0, json, text })
 }
 
 fn told(manifest: &Manifest, fetched: u64) -> Value {
@@ -87,7 +98,7 @@ fn told(manifest: &Manifest, fetched: u64) -> Value {
 fn said(manifest: &Manifest, fetched: u64, dir: &Path) -> String {
     format!(
         "{}: backup {} of {}, from replica {}: {} with {}, of which {} with {} were fetched, and \
-         {} that had no file yet",
+         {} that had no file yet\n",
         dir.display(),
         manifest.number,
         utc(manifest.begun_ms),
@@ -103,6 +114,8 @@ fn said(manifest: &Manifest, fetched: u64, dir: &Path) -> String {
 /// A backup under way.
 struct Backup<'a> {
     options: &'a MakeOptions,
+    /// The group.
+    of: &'a WhereOptions,
     directory: &'a Path,
     place: Option<Place>,
     /// Files that are there, as far as this call has seen, with the bytes that it fetched of each.
@@ -124,11 +137,12 @@ struct Moment {
 }
 
 impl<'a> Backup<'a> {
-    fn new(options: &'a MakeOptions, directory: &'a Path) -> Self {
+    fn new(options: &'a MakeOptions, of: &'a WhereOptions, directory: &'a Path) -> Self {
         let now = Instant::now();
         let whole = BTreeMap::new();
         Self {
             options,
+            of,
             directory,
             place: None,
             whole,
@@ -220,7 +234,7 @@ impl<'a> Backup<'a> {
     /// Asks the replica that answers reads for a moment.
     fn begin(&mut self) -> Result<Moment> {
         let mut why = Error::unavailable("no replica answers");
-        for (number, address) in addresses(&self.options.place)? {
+        for (number, address) in addresses(self.of)? {
             let begun_ms = unix_ms();
             let begun = Client::connect_living(address, STATUS_TIMEOUT).and_then(|client| {
                 self.is_answered = true;

@@ -2,7 +2,7 @@
 
 use super::manifest::{Manifest, StoredFile};
 use super::place::{Place, split_pages};
-use crate::screen::{Progress, put};
+use crate::screen::Progress;
 use crate::units::{count, size, utc};
 use gabion_base::{Error, Result};
 use gabion_node::backup::BackupState;
@@ -38,7 +38,16 @@ pub(super) fn origin(place: &Place, manifest: &Manifest) -> Result<Origin> {
     }
 }
 
-pub(super) fn list(dir: &Path, json: bool) -> Result<u8> {
+/// What there is to say of the backups of one group.
+pub(super) struct Seen {
+    /// The exit code.
+    pub(super) code: u8,
+    pub(super) json: Value,
+    /// Whole lines.
+    pub(super) text: String,
+}
+
+pub(super) fn list(dir: &Path) -> Result<Seen> {
     let place = Place::open(dir)?;
     let (mut lines, mut values, mut is_whole) = (Vec::new(), Vec::new(), true);
     for number in place.numbers()? {
@@ -54,12 +63,11 @@ pub(super) fn list(dir: &Path, json: bool) -> Result<u8> {
             }
         }
     }
-    match (json, lines.is_empty()) {
-        (true, _) => put(&format!("{:#}\n", json!({ "backups": values }))),
-        (false, true) => put(&format!("{}: no backup yet\n", dir.display())),
-        (false, false) => put(&format!("{}\n", lines.join("\n"))),
-    }
-    Ok(u8::from(!is_whole))
+    let text = match lines.is_empty() {
+        true => format!("{}: no backup yet\n", dir.display()),
+        false => format!("{}\n", lines.join("\n")),
+    };
+    Ok(Seen { code: u8::from(!is_whole), json: json!({ "backups": values }), text })
 }
 
 fn line(manifest: &Manifest) -> String {
@@ -82,7 +90,7 @@ fn short(manifest: &Manifest) -> Value {
     value
 }
 
-pub(super) fn verify(dir: &Path, number: Option<u64>, json: bool) -> Result<u8> {
+pub(super) fn verify(dir: &Path, number: Option<u64>) -> Result<Seen> {
     let place = Place::open(dir)?;
     let mut numbers = place.numbers()?;
     if let Some(number) = number {
@@ -111,8 +119,7 @@ pub(super) fn verify(dir: &Path, number: Option<u64>, json: bool) -> Result<u8> 
         }
     }
     let bytes = check_files(&place, files, &mut damage);
-    tell(dir, &numbers, bytes, &damage, json);
-    Ok(u8::from(!damage.is_empty()))
+    Ok(told(dir, &numbers, bytes, &damage))
 }
 
 /// Compares each file once, and notes those that are damaged with the backups that have them.
@@ -136,19 +143,17 @@ fn check_files(
     total
 }
 
-fn tell(dir: &Path, numbers: &[u64], bytes: u64, damage: &[(Vec<u64>, String)], json: bool) {
-    if json {
-        let damage: Vec<Value> =
-            damage.iter().map(|(of, what)| json!({ "backups": of, "damage": what })).collect();
-        let value = json!({ "backups": numbers, "bytes": bytes, "damage": damage });
-        return put(&format!("{value:#}\n"));
-    }
+fn told(dir: &Path, numbers: &[u64], bytes: u64, damage: &[(Vec<u64>, String)]) -> Seen {
+    let each = damage.iter().map(|(of, what)| json!({ "backups": of, "damage": what }));
+    let each: Vec<Value> = each.collect();
+    let json = json!({ "backups": numbers, "bytes": bytes, "damage": each });
+    let mut text = String::new();
     for (of, what) in damage {
         let of: Vec<String> = of.iter().map(u64::to_string).collect();
-        put(&format!("DAMAGED (backup {}): {what}\n", of.join(", ")));
+        text.push_str(&format!("DAMAGED (backup {}): {what}\n", of.join(", ")));
     }
     let number = numbers.len() as u64;
-    put(&format!(
+    text.push_str(&format!(
         "{}: {} with {} of files: {}\n",
         dir.display(),
         count(number, "backup"),
@@ -158,9 +163,10 @@ fn tell(dir: &Path, numbers: &[u64], bytes: u64, damage: &[(Vec<u64>, String)], 
             n => format!("{} damaged", count(n as u64, "thing")),
         }
     ));
+    Seen { code: u8::from(!damage.is_empty()), json, text }
 }
 
-pub(super) fn prune(dir: &Path, keep: u64) -> Result<u8> {
+pub(super) fn prune(dir: &Path, keep: u64) -> Result<Seen> {
     let place = Place::take(dir, None)?;
     let numbers = place.numbers()?;
     let kept = usize::try_from(keep).unwrap_or(usize::MAX);
@@ -173,13 +179,13 @@ pub(super) fn prune(dir: &Path, keep: u64) -> Result<u8> {
         place.remove(*number)?;
     }
     let (files, bytes) = place.sweep()?;
-    put(&format!(
+    let text = format!(
         "{}: {} removed, with {} of {}; {} left\n",
         place.path().display(),
         count(old.len() as u64, "backup"),
         count(files, "file"),
         size(bytes),
         count(stay.len() as u64, "backup")
-    ));
-    Ok(0)
+    );
+    Ok(Seen { code: 0, json: Value::Null, text })
 }

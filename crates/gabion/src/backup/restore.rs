@@ -5,9 +5,9 @@
 //!   files, each compared ──────────────────┘   cluster.json makes them count, as of new data
 //! ```
 
-use super::look;
 use super::manifest::{Manifest, StoredFile};
 use super::place::Place;
+use super::{look, several};
 use crate::cluster::{self, Lock, Settings};
 use crate::options::{DataOption, PORT_DEFAULT, parse_port};
 use crate::screen::{Progress, put};
@@ -50,38 +50,77 @@ pub(crate) struct RestoreOptions {
     pool_size: Option<u64>,
 }
 
-pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
-    let place = Place::open(&options.directory)?;
-    let number = match options.backup {
-        Some(number) => number,
-        None => *place.numbers()?.last().ok_or_else(|| {
-            Error::not_found(format!("{}: no backup yet", options.directory.display()))
-        })?,
-    };
-    let manifest = place.manifest(number)?;
-    let origin = look::origin(&place, &manifest)?;
-    if let Some(file) = manifest.files.iter().find(|file| !place.has(file)) {
-        let path = place.file(file);
-        return Err(Error::corruption(format!("{}: is missing or short", path.display())));
+/// A backup of one group, as it is found.
+struct Found {
+    manifest: Manifest,
+    origin: Origin,
+    source: Source,
+}
+
+impl Found {
+    fn open(dir: &Path, number: Option<u64>) -> Result<Self> {
+        let place = Place::open(dir)?;
+        let number = match number {
+            Some(number) => number,
+            None => *place
+                .numbers()?
+                .last()
+                .ok_or_else(|| Error::not_found(format!("{}: no backup yet", dir.display())))?,
+        };
+        let manifest = place.manifest(number)?;
+        let origin = look::origin(&place, &manifest)?;
+        if let Some(file) = manifest.files.iter().find(|file| !place.has(file)) {
+            let path = place.file(file);
+            return Err(Error::corruption(format!("{}: is missing or short", path.display())));
+        }
+        let source = Source::of(&place, &manifest);
+        Ok(Self { manifest, origin, source })
     }
-    let settings = settings(options, &origin, &manifest)?;
+}
+
+pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
+    let dirs = several::directories(&options.directory)?;
+    let found = dirs.iter().map(|dir| Found::open(dir, options.backup));
+    let found = found.collect::<Result<Vec<_>>>()?;
+    check_order(&found, &options.directory)?;
+    let settings = settings(options, &found)?;
     let data = cluster::data_dir(&options.data)?;
-    let source = Source::of(&place, &manifest);
-    make(&data, &settings, &origin, &source, &manifest)?;
+    make(&data, &settings, &found)?;
+    let newest = found.iter().max_by_key(|found| found.manifest.begun_ms);
+    let Some(newest) = newest.map(|found| &found.manifest) else { return Ok(0) };
     put(&format!(
         "{}: {} of backup {} from {}; start them with `gabion up --data {}`. Users and passwords \
          are not part of a backup: anyone on this machine may connect until they are made again\n",
         data.display(),
-        count(u64::from(settings.replicas), "replica"),
-        manifest.number,
-        utc(manifest.begun_ms),
+        count(u64::from(settings.replicas * settings.groups), "replica"),
+        newest.number,
+        utc(newest.begun_ms),
         data.display()
     ));
     Ok(0)
 }
 
+/// Checks that backups of several groups are those of a cluster, in the order of its slots.
+fn check_order(found: &[Found], dir: &Path) -> Result<()> {
+    let Some(first) = several::first_of(dir)? else { return Ok(()) };
+    for (place, found) in (0..).zip(found) {
+        let expected = first.get() + place;
+        if found.manifest.group != expected {
+            return Err(Error::corruption(format!(
+                "{}: group-{} has backups of group {}, and those of group {expected} belong there",
+                dir.display(),
+                place + 1,
+                found.manifest.group
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The settings of the new data: those of the group, as far as nothing else is said.
-fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> Result<Settings> {
+fn settings(options: &RestoreOptions, found: &[Found]) -> Result<Settings> {
+    let first = found.first().ok_or_else(|| Error::invalid("no backup is named"))?;
+    let (origin, manifest) = (&first.origin, &first.manifest);
     let group = &origin.group;
     let founders = group.founders.len() as u32;
     let replicas = options.replicas.unwrap_or(founders);
@@ -101,7 +140,7 @@ fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> R
         )));
     }
     let settings = Settings {
-        groups: 1,
+        groups: found.len() as u32,
         place: 0,
         group: group.group,
         replicas,
@@ -127,13 +166,7 @@ fn settings(options: &RestoreOptions, origin: &Origin, manifest: &Manifest) -> R
     Ok(settings)
 }
 
-fn make(
-    data: &Path,
-    settings: &Settings,
-    origin: &Origin,
-    source: &Source,
-    manifest: &Manifest,
-) -> Result<()> {
+fn make(data: &Path, settings: &Settings, found: &[Found]) -> Result<()> {
     std::fs::create_dir_all(data).map_err(|e| cluster::failed(data, "cannot be made", e))?;
     let _lock = Lock::take(data)?;
     cluster::clear_leftovers(data)?;
@@ -147,12 +180,13 @@ fn make(
     if settings.reserved() > free {
         return Err(settings.no_room(data, free, ""));
     }
-    let group = settings.group();
-    let total = manifest.file_bytes() * u64::from(settings.replicas);
+    let bytes: u64 = found.iter().map(|found| found.manifest.file_bytes()).sum();
+    let total = bytes * u64::from(settings.replicas);
     let (mut progress, mut done) = (Progress::new(), 0);
-    cluster::create_by(data, settings, |dir, _, number| {
+    cluster::create_by(data, settings, |dir, group, number| {
+        let Found { origin, source, .. } = &found[group.place as usize];
         let member =
-            origin.founder(group.clone(), settings.members_min as u8, ReplicaId(number))?;
+            origin.founder(group.group(), settings.members_min as u8, ReplicaId(number))?;
         let dir = cluster::replica_dir(dir, number);
         let mut step = |bytes| {
             done += bytes;

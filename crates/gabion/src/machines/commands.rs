@@ -3,13 +3,15 @@
 
 use super::wire::Asker;
 use super::{node, trust};
+use crate::cluster;
 use crate::control::ask::{self as asking, Source};
 use crate::options::{
-    CreateOptions, GroupCommand, GroupOptions, NodeCommand, NodeCommandOptions, WhereOptions,
+    CreateOptions, DataOption, GroupCommand, GroupOptions, NodeCommand, NodeCommandOptions,
+    WhereOptions,
 };
 use crate::screen::put;
 use crate::units::{exact_size, size};
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, ErrorKind, GroupId, Result};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -65,8 +67,10 @@ pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
 /// the first one's doors are for all.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
     trust::show(place.remote.identity.as_ref());
-    let source = match (place.remote.controller, &place.remote.group) {
-        (Some(address), None) => Source::Controller { address, group: first_part(address)? },
+    let source = match (place.remote.controller, parts(place)?) {
+        (Some(address), Some(parts)) => {
+            Source::Controller { address, group: parts.names.into_iter().next() }
+        }
         _ => Source::of(place)?,
     };
     let group = source.status()?;
@@ -80,16 +84,66 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     found.ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))
 }
 
-/// The first of the groups over which keys are spread, if all that there are are of those.
-fn first_part(controller: SocketAddr) -> Result<Option<String>> {
-    let answer = ask(controller, &json!({ "do": "groups" }))?;
-    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
-    let of = |group: &Value| group["part"]["of"].as_str().map(str::to_owned);
-    let Some(first) = groups.iter().find(|group| group["part"]["place"] == 0) else {
+/// Groups over which keys are spread.
+pub(crate) struct Groups {
+    /// The number of the first one.
+    pub(crate) first: GroupId,
+    /// How each is named, in their order.
+    pub(crate) each: Vec<WhereOptions>,
+}
+
+/// All groups that are meant, where they are several: those of a controller, or of the data of
+/// `up`. None where one is named, or there is one.
+///
+/// # Errors
+/// Of the controller; of the settings.
+pub(crate) fn groups(place: &WhereOptions) -> Result<Option<Groups>> {
+    if let Some(parts) = parts(place)? {
+        let named = |name: String| {
+            let mut place = place.clone();
+            place.remote.group = Some(name);
+            place
+        };
+        let each = parts.names.into_iter().map(named).collect();
+        return Ok(Some(Groups { first: parts.first, each }));
+    }
+    if place.remote.controller.is_some() || place.port.is_some() {
+        return Ok(None);
+    }
+    let data = cluster::data_dir(&place.data)?;
+    let known = cluster::load(&data)?.filter(|known| known.groups > 1 && known.place == 0);
+    let Some(settings) = known else { return Ok(None) };
+    let of = |(dir, _)| {
+        let mut place = place.clone();
+        place.data = DataOption { data: Some(dir) };
+        place
+    };
+    let each = settings.by_group(&data).into_iter().map(of).collect();
+    Ok(Some(Groups { first: settings.group, each }))
+}
+
+struct Parts {
+    names: Vec<String>,
+    first: GroupId,
+}
+
+/// The groups of a controller where none is named, if keys are spread over all that there are.
+fn parts(place: &WhereOptions) -> Result<Option<Parts>> {
+    let (Some(controller), None) = (place.remote.controller, &place.remote.group) else {
         return Ok(None);
     };
-    let is_all = groups.iter().all(|group| of(group).is_some() && of(group) == of(first));
-    Ok(first["name"].as_str().filter(|_| is_all).map(str::to_owned))
+    trust::show(place.remote.identity.as_ref());
+    let answer = ask(controller, &json!({ "do": "groups" }))?;
+    let mut groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    groups.sort_by_key(|group| group["part"]["place"].as_u64());
+    let Some(first) = groups.first().filter(|group| group["part"]["of"].is_string()) else {
+        return Ok(None);
+    };
+    let is_whole = groups.iter().all(|group| group["part"]["of"] == first["part"]["of"])
+        && first["part"]["groups"] == groups.len();
+    let names = groups.iter().filter_map(|group| group["name"].as_str().map(str::to_owned));
+    let number = first["group"].as_u64().filter(|_| is_whole);
+    Ok(number.map(|number| Parts { names: names.collect(), first: GroupId(number) }))
 }
 
 /// `gabion group create`: returns when the group takes writes.

@@ -11,7 +11,7 @@
 
 use super::{Damage, Found, LiveFile, place};
 use crate::client::Client;
-use crate::cluster::{addresses, check_one_group};
+use crate::cluster::addresses;
 use crate::control::ask::full_of;
 use crate::options::VerifyOptions;
 use crate::screen::Progress;
@@ -37,7 +37,6 @@ const LEAD_FIRST: Duration = Duration::from_millis(250);
 const LEAD_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn look(options: &VerifyOptions, progress: &mut Progress) -> Result<Vec<Found>> {
-    check_one_group(&options.place)?;
     let addresses = full_of(&options.place, addresses(&options.place)?);
     progress.say("asking every replica for its status");
     let status = ask_all(&addresses, "STATUS")?;

@@ -2,6 +2,7 @@
 
 use super::{PATIENCE, Place, kill, said};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -53,18 +54,59 @@ fn has_all(place: &Place, door: u16) {
     insist(place, door, "DBSIZE", &format!(":{KEYS}\r\n"));
 }
 
-/// Commands that would say that all is well, or that all is saved, and look at one group alone.
-fn one_group_is_to_be_named(place: &Place) {
-    let backups = place.data.with_extension("backups").display().to_string();
-    for command in [&["verify"][..], &["backup", &backups]] {
-        let refused = place.run(command);
-        let text = said(&refused);
-        assert!(!refused.status.success() && text.contains("has 3 groups"), "{text}");
-    }
+/// Commands about all groups, or about one that is named.
+fn all_groups_are_meant(place: &Place) {
+    let verified = place.run(&["verify"]);
+    let text = said(&verified);
+    assert!(verified.status.success() && text.contains("group 3: "), "{text}");
     let second = place.data.join("group-2").display().to_string();
     let program = super::GABION;
     let verified = Command::new(program).args(["verify", "--data", &second]).output().unwrap();
     assert!(verified.status.success(), "{}", said(&verified));
+    assert!(!said(&verified).contains("group 3"), "{}", said(&verified));
+}
+
+/// All groups in one directory, from which as many are made again.
+/// docs/faults.md: P9
+#[test]
+fn a_backup_of_several_groups_is_made_and_restored_as_one() {
+    let from = place("groups-backup");
+    let up = from.up(&["--groups", "3"]);
+    (0..KEYS).for_each(|n| assert_eq!(from.resp(0, &format!("SET key-{n} {n}")), "+OK\r\n"));
+    let dir = from.data.with_extension("backups").display().to_string();
+    let backup = |of: &Place, words: &[&str]| {
+        let made = of.run(&[&["backup", &dir[..]], words].concat());
+        (made.status.code(), said(&made))
+    };
+    let looked = |words: &[&str]| Command::new(super::GABION).args(words).output().unwrap();
+    for number in ["backup 1 of", "backup 2 of"] {
+        let (code, told) = backup(&from, &[]);
+        assert_eq!((code, told.matches(number).count()), (Some(0), 3), "{told}");
+    }
+    // One of one group has its own.
+    let second = from.data.join("group-2").display().to_string();
+    let refused = looked(&["backup", &dir, "--data", &second]);
+    assert!(said(&refused).contains("is no directory of backups"), "{}", said(&refused));
+    let verified = looked(&["backup", "verify", &dir]);
+    assert_eq!(said(&verified).matches("all as it was written").count(), 3, "{}", said(&verified));
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+
+    let to = place("groups-restored");
+    let restored = to.run(&["restore", &dir, "--port", &to.port.to_string()]);
+    assert!(said(&restored).contains("9 replicas of backup 2"), "{}", said(&restored));
+    let up = to.up(&[]);
+    (0..3).for_each(|door| has_all(&to, door));
+    up.signal("-TERM");
+    assert_eq!(up.wait(), 0);
+
+    // Backups of another group in the place of one of them.
+    let [first, second] = ["group-1", "group-2"].map(|it| Path::new(&dir).join(it));
+    std::fs::remove_dir_all(&first).unwrap();
+    std::fs::rename(&second, &first).unwrap();
+    let refused = to.run(&["restore", &dir, "--port", &to.port.to_string()]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -107,7 +149,7 @@ fn keys_are_spread_over_groups_which_go_on_one_by_one_when_a_process_is_killed()
     let status = place.run(&["status"]);
     assert!(said(&status).contains("group 3\n"), "{}", said(&status));
     assert_eq!(place.status().len(), 9);
-    one_group_is_to_be_named(&place);
+    all_groups_are_meant(&place);
     insist(&place, 2, "FLUSHALL", "+OK\r\n");
     insist(&place, 1, "DBSIZE", ":0\r\n");
     assert_eq!(place.resp(0, "SET kept yes"), "+OK\r\n");
