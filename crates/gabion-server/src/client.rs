@@ -82,6 +82,17 @@ impl Kind {
     }
 }
 
+/// A command that is held back, as earlier ones of its connection have yet to end or too much waits
+/// where it goes. The groups that answer it are chosen already.
+pub(crate) struct HeldWork {
+    pub(crate) work: Work,
+    pub(crate) protocol: Protocol,
+    /// The reply is made of those of several groups.
+    pub(crate) gather: Option<Gather>,
+    /// The other group to which it is handed.
+    pub(crate) group: Option<usize>,
+}
+
 /// A request's place among the replies.
 struct Slot {
     kind: Kind,
@@ -239,9 +250,8 @@ pub(crate) struct Client {
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first_slot: u64,
-    /// A command that may not begin before earlier ones of this connection have ended.
-    /// The groups that answer it are chosen already.
-    pub(crate) held: Option<(Work, Protocol, Option<Gather>)>,
+    /// A command that may not begin yet.
+    pub(crate) held: Option<HeldWork>,
     /// Reads of this connection must show at least the log up to here.
     pub(crate) frontier: Frontier,
     /// What became of its last write whose reply was sent is not known.

@@ -5,7 +5,7 @@
 //! made.
 
 use crate::admin::{self, Question, Scrub};
-use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
+use crate::client::{AHEAD_MAX_MS, Client, HeldWork, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::gather::{Gather, PARTS_IN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
@@ -467,8 +467,7 @@ impl Service {
     ) {
         let is_read = work.route() == Route::Read;
         if !self.may_begin(client, is_read) {
-            client.held = Some((work, protocol, gather));
-            return self.held.push(token);
+            return self.hold(token, client, HeldWork { work, protocol, gather, group: None });
         }
         if is_read && client.write_turn != 0 {
             client.frontier = client.frontier.join(self.replica.turns.last_end);
@@ -499,6 +498,11 @@ impl Service {
             client.write_turn = client.write_turn.max(turn);
         }
         self.await_turn(token, client, turn);
+    }
+
+    pub(crate) fn hold(&mut self, token: usize, client: &mut Client, held: HeldWork) {
+        client.held = Some(held);
+        self.held.push(token);
     }
 
     fn may_begin(&self, client: &Client, is_read: bool) -> bool {
@@ -533,15 +537,19 @@ impl Service {
     /// Begins what was held back, where that is possible now. Returns how many.
     pub(crate) fn retry_held(&mut self) -> usize {
         let mut count = 0;
+        self.awaited = 0;
         for token in std::mem::take(&mut self.held) {
             let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else {
                 continue;
             };
-            if let Some((work, protocol, gather)) = client.held.take() {
+            if let Some(held) = client.held.take() {
                 self.commands.begin_batch(&self.host);
-                self.offer_here(token, &mut client, work, protocol, gather);
+                self.offer_held(token, &mut client, held);
             }
             let begun = client.held.is_none();
+            if let Some(within) = client.within.as_mut().filter(|_| begun) {
+                within.end_hold();
+            }
             count += usize::from(begun);
             let is_alive = !begun || self.serve(token, &mut client);
             self.put_back(token, client, is_alive);

@@ -287,6 +287,7 @@ fn open_service(
         ahead: VecDeque::new(),
         lingering: VecDeque::new(),
         held: Vec::new(),
+        awaited: 0,
         waiting_clients: VecDeque::new(),
         marks: BTreeMap::new(),
         backups: Moments::default(),

@@ -1,10 +1,17 @@
-use super::{NodeDoors, SpreadConfig};
+use super::{BACKLOG_MAX, NodeDoors, SpreadConfig};
+use crate::commands::locks::KeySet;
 use crate::commands::slots::slot_of;
 use crate::commands::{Spread, Work};
 use crate::rig::{Client, Rig, text};
+use bytes::Bytes;
 use gabion_base::ReplicaId;
 use gabion_replication::Member;
+use gabion_resp::encode_request;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 const KEYS: usize = 200;
 
@@ -272,7 +279,7 @@ fn a_step_of_scan_that_is_held_back_goes_on_where_its_cursor_is() {
     let cursor = |rig: &mut Rig| {
         let clients = rig.service(0).clients.iter().flatten();
         let mut held = clients.filter_map(|client| client.held.as_ref());
-        held.next().map(|(work, ..)| match work {
+        held.next().map(|held| match &held.work {
             Work::Call(call) => call.args()[1].clone(),
             _ => panic!("no call is held back"),
         })
@@ -310,4 +317,79 @@ fn users_are_those_of_all_groups() {
     assert_eq!(rig.text(&mut at_second, &["AUTH", "alice", "secret"]), "+OK\r\n");
     assert_eq!(rig.text(&mut client, &["ACL", "DELUSER", "alice"]), ":1\r\n");
     rig.until("its connection ends", |rig| rig.service(1).commands.clients_count() == 0);
+}
+
+/// The lock of a key, which a task holds until it is told.
+#[derive(Default)]
+struct Lock {
+    is_over: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Lock {
+    fn of(rig: &mut Rig, group: usize, key: &str) -> Rc<Self> {
+        let lock = Rc::new(Self::default());
+        let service = rig.service(group);
+        let (commands, key, held) =
+            (service.commands.clone(), Bytes::from(key.to_owned()), lock.clone());
+        service.replica.executor.spawn(async move {
+            let end = poll_fn(|cx| {
+                held.waker.replace(Some(cx.waker().clone()));
+                if held.is_over.get() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            commands.locks.hold(|| KeySet::of([&key].into_iter()), end).await;
+        });
+        rig.turn();
+        lock
+    }
+
+    fn end(&self) {
+        self.is_over.set(true);
+        self.waker.take().unwrap().wake();
+    }
+}
+
+#[test]
+fn a_group_that_stands_has_little_waiting_for_it_and_stops_nobody_else() {
+    let (mut rig, mut other) = rig("spread-full", 2);
+    let [here, there] = [0, 1].map(|group| key_of(group, 2));
+    let lock = Lock::of(&mut rig, 1, &there);
+    let value = "v".repeat(2 << 20);
+    let mut requests = Vec::new();
+    // A read waits for the write before it, and that one for the lock.
+    encode_request(&["APPEND", &there, "1"], &mut requests);
+    encode_request(&["GET", &there], &mut requests);
+    const BEHIND: usize = 10;
+    (0..BEHIND).for_each(|_| encode_request(&["SETNX", &there, &value], &mut requests));
+    let mut senders: Vec<_> = (0..6).map(|_| (rig.client(0), requests.clone())).collect();
+    let waiting = |rig: &mut Rig| rig.service(0).exchange.backlogs[1].bytes.get();
+    let mut most = 0;
+    for _ in 0..200 {
+        senders.iter_mut().for_each(|(client, rest)| client.send_some(rest));
+        rig.turn();
+        most = most.max(waiting(&mut rig));
+    }
+    assert!(most > BACKLOG_MAX && most < BACKLOG_MAX + (3 << 20), "{most} bytes waited");
+    assert!(senders.iter().any(|(_, rest)| !rest.is_empty()), "some were read to the end");
+    assert_eq!(rig.text(&mut other, &["SET", &here, "1"]), "+OK\r\n");
+    let mut late = rig.client(0);
+    late.send(&["DBSIZE"]);
+    (0..20).for_each(|_| rig.turn());
+    assert!(late.poll().is_none(), "it is for all groups, one of which takes no more");
+    // One that goes meanwhile leaves nothing behind.
+    senders.truncate(5);
+    lock.end();
+    assert_eq!(text(&rig.receive(&mut late)), ":2\r\n");
+    for (client, rest) in &mut senders {
+        let mut replies = 0;
+        rig.until("all is answered", |rig| {
+            client.send_some(rest);
+            while client.poll().is_some() {
+                replies += 1;
+            }
+            let _ = rig;
+            replies == BEHIND + 2
+        });
+    }
+    rig.until("nothing waits", |rig| waiting(rig) == 0);
 }
