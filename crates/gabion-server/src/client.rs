@@ -14,6 +14,7 @@
 
 use crate::commands::gather::Gather;
 use crate::commands::{Route, Session, Work, held_by_nobody};
+use crate::connections::Seat;
 use crate::spread::Within;
 use crate::stream::ClientEnd;
 use bytes::BytesMut;
@@ -295,6 +296,8 @@ pub(crate) struct Client {
     pub(crate) groups: u32,
     /// It stands for a connection at another service.
     pub(crate) within: Option<Box<Within>>,
+    /// Counts it among those of the process; one within has none.
+    pub(crate) seat: Option<Seat>,
 }
 
 impl Client {
@@ -336,6 +339,7 @@ impl Client {
             is_of_group: false,
             groups: 0,
             within: None,
+            seat: None,
         }
     }
 

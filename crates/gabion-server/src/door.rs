@@ -180,18 +180,13 @@ impl Service {
             return;
         }
         self.full_noted_ms = Some(self.now_ms);
-        let connected = self.connected();
+        let connected = self.host.seats.taken();
         note!("door for clients: {connected} are connected and no more are accepted: {why}");
     }
 
-    /// Clients that are connected, those within aside.
-    pub(crate) fn connected(&self) -> usize {
-        self.clients.len() - self.free_clients.len() - self.within.len()
-    }
-
     fn admit(&mut self, door: Door, mut socket: TcpStream, address: SocketAddr) {
-        let most = self.host.door.get().clients_max;
-        if self.connected() >= most {
+        let most = self.host.seats.most();
+        if self.host.seats.taken() >= most {
             refuse(door, socket);
             return self.count_rejected(&format!("maxclients is {most}"));
         }
@@ -237,6 +232,7 @@ impl Service {
         }
         let mut client = Client::new(ClientEnd::Stream(stream), session, serial, &self.sums);
         // Of another group than the first, this is the only door.
+        client.seat = Some(self.host.seats.take());
         client.is_of_group =
             door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0);
         self.clients[token] = Some(Box::new(client));

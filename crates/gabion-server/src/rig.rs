@@ -119,7 +119,7 @@ impl Rig {
     }
 
     fn of(dir: PathBuf, configs: Vec<ServerConfig>) -> Self {
-        let descriptors = Descriptors::take(&configs[0]).unwrap();
+        let descriptors = Descriptors::take(&configs).unwrap();
         let server = prepare(configs, descriptors).unwrap();
         Self { dir, server, events: Events::with_capacity(64) }
     }

@@ -3,6 +3,7 @@
 use crate::backup::Moments;
 use crate::client::Sums;
 use crate::commands::{Commands, Users};
+use crate::connections::Seats;
 use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::failover::AskedList;
@@ -61,9 +62,11 @@ pub fn run(config: ServerConfig) -> Result<ExitReason> {
 /// As [`run`]; invalid input for none.
 pub fn run_all(configs: Vec<ServerConfig>) -> Result<ExitReason> {
     configs.iter().try_for_each(ServerConfig::check)?;
-    let first = configs.first().ok_or_else(|| Error::invalid("no replica is to run"))?;
+    if configs.is_empty() {
+        return Err(Error::invalid("no replica is to run"));
+    }
     gabion_proc::keep_freed_memory();
-    let descriptors = Descriptors::take(first)?;
+    let descriptors = Descriptors::take(&configs)?;
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", 0, move || {
         let _ = sender.send(prepare(configs, descriptors).and_then(Server::run));
@@ -132,6 +135,7 @@ pub(crate) fn prepare(
         u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
     );
     let mut users = None;
+    let seats = Seats::new(descriptors.clients_max());
     for config in configs {
         let place = server.services.len();
         if place == SERVICES_MAX {
@@ -144,7 +148,13 @@ pub(crate) fn prepare(
             None => Rc::new(config.security.users()?),
         };
         users = Some(shared.clone());
-        let process = Process { descriptors, registry: &registry, waker: &waker, users: shared };
+        let process = Process {
+            descriptors,
+            registry: &registry,
+            waker: &waker,
+            users: shared,
+            seats: seats.clone(),
+        };
         let service = open_service(place, config, process, exchange.clone())?;
         server.services.push(service);
     }
@@ -180,6 +190,7 @@ struct Process<'a> {
     registry: &'a Rc<Registry>,
     waker: &'a Arc<Waker>,
     users: Rc<Users>,
+    seats: Rc<Seats>,
 }
 
 /// Opens a replica and its doors.
@@ -190,7 +201,7 @@ fn open_service(
     process: Process<'_>,
     exchange: Rc<Exchange>,
 ) -> Result<Service> {
-    let Process { descriptors, registry, waker, users } = process;
+    let Process { descriptors, registry, waker, users, seats } = process;
     let clock = Arc::new(Clock::start());
     let check = |group: &GroupConfig, me| check_owner(&config, group, me);
     let (held, mut contents) = Held::lock(&config, &clock, waker, check)?;
@@ -224,6 +235,7 @@ fn open_service(
         clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
         door: Cell::new(DoorSettings::new(descriptors.clients_max())),
+        seats,
         exchange: exchange.clone(),
         began: Instant::now(),
         now_us: Cell::new(clock.now_us()),

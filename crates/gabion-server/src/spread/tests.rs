@@ -305,7 +305,7 @@ fn users_who_go_at_two_groups_in_one_turn_lose_their_connections_at_both() {
     second.send(&["ACL", "DELUSER", "bob"]);
     assert_eq!(text(&rig.receive(&mut first)), ":1\r\n");
     assert_eq!(text(&rig.receive(&mut second)), ":1\r\n");
-    rig.until("both are gone", |rig| rig.service(1).connected() == 1);
+    rig.until("both are gone", |rig| rig.service(1).commands.clients_count() == 1);
 }
 
 #[test]
@@ -392,4 +392,27 @@ fn a_group_that_stands_has_little_waiting_for_it_and_stops_nobody_else() {
         });
     }
     rig.until("nothing waits", |rig| waiting(rig) == 0);
+}
+
+#[test]
+fn connections_at_all_doors_of_the_process_are_counted_together() {
+    let (mut rig, mut client) = rig("spread-many", 2);
+    let mut second = rig.client_of_group(1);
+    assert_eq!(rig.text(&mut second, &["PING"]), "+PONG\r\n");
+    assert_eq!(rig.text(&mut second, &["CONFIG", "SET", "maxclients", "3"]), "+OK\r\n");
+    let most = rig.text(&mut client, &["CONFIG", "GET", "maxclients"]);
+    assert_eq!(most, "*2\r\n$10\r\nmaxclients\r\n$1\r\n3\r\n");
+    let mut third = rig.client_of_group(0);
+    assert_eq!(rig.text(&mut third, &["PING"]), "+PONG\r\n");
+    let refused = "-ERR max number of clients reached\r\n";
+    let doors = [rig.client(0), rig.client_of_group(0), rig.client_of_group(1)];
+    for mut client in doors {
+        assert_eq!(text(&rig.receive(&mut client)), refused);
+    }
+    // Clients within take no place, and one that goes makes room at all doors.
+    assert!(!rig.service(1).within.is_empty());
+    drop(second);
+    rig.until("it is gone", |rig| rig.service(0).host.seats.taken() == 2);
+    let mut fourth = rig.client(0);
+    assert_eq!(rig.text(&mut fourth, &["PING"]), "+PONG\r\n");
 }
