@@ -290,8 +290,6 @@ pub(crate) struct Client {
     pub(crate) is_waiting: bool,
     /// The turn for which it is in the list of those who wait.
     pub(crate) waits_for: u64,
-    /// It came through the door of this group, where keys are spread over several.
-    pub(crate) is_of_group: bool,
     /// Other groups that it has had work done in, by their bits.
     pub(crate) groups: u32,
     /// It stands for a connection at another service.
@@ -336,7 +334,6 @@ impl Client {
             is_listed: false,
             is_waiting: false,
             waits_for: 0,
-            is_of_group: false,
             groups: 0,
             within: None,
             seat: None,

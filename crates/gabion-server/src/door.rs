@@ -222,6 +222,10 @@ impl Service {
         let Some(stream) = stream else { return self.free_clients.push(token) };
         let session = self.commands.connect(address.to_string(), local.to_string(), &self.host);
         session.set_descriptor(descriptor);
+        // Of another group than the first, this is the only door.
+        if door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0) {
+            session.set_of_group();
+        }
         // By its number SLOWLOG finds the connection again.
         let serial = session.id();
         let traffic = &self.host.traffic;
@@ -231,10 +235,7 @@ impl Service {
             tls.expect(self.now_ms, token, serial);
         }
         let mut client = Client::new(ClientEnd::Stream(stream), session, serial, &self.sums);
-        // Of another group than the first, this is the only door.
         client.seat = Some(self.host.seats.take());
-        client.is_of_group =
-            door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0);
         self.clients[token] = Some(Box::new(client));
     }
 

@@ -232,6 +232,7 @@ impl Host for ServerHost {
         let head = head.map_or(String::new(), |at| format!("{} {}", at.ip(), at.port()));
         let options = [
             ("bind", self.resp.ip().to_string()),
+            ("cluster-enabled", if self.exchange.is_of_several() { "yes" } else { "no" }.into()),
             ("client-query-buffer-limit", REQUEST_LEN_MAX.to_string()),
             ("proto-max-bulk-len", VALUE_LEN_MAX.to_string()),
             (settings::CLIENTS_MAX, settings.door.clients_max.to_string()),

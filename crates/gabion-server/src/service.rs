@@ -297,6 +297,7 @@ impl Service {
             || !self.eager.is_empty()
             || !self.listed.is_empty()
             || self.door_has_more
+            || self.commands.has_killed()
             || self.exchange.has_for(self.place)
             || self.exchange.has_room_again(self.awaited)
             || self.replica.turns.is_used

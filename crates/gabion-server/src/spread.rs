@@ -229,6 +229,11 @@ impl Exchange {
         })
     }
 
+    /// Whether keys are spread over several groups.
+    pub(crate) fn is_of_several(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// Whether anything waits for a service.
     #[inline]
     pub(crate) fn has_for(&self, service: usize) -> bool {
@@ -351,7 +356,7 @@ impl Service {
         match Slots::of(&work) {
             Slots::None => Way::Here(work, None),
             Slots::Several => Way::Refused(work, errors::CROSS_SLOT),
-            Slots::All if client.is_of_group => Way::Here(work, None),
+            Slots::All if client.session.is_of_group() => Way::Here(work, None),
             Slots::All => match gather::spread(work.clone(), spread, self.exchange.next_chance()) {
                 Spreading::Every(work, gather) => Way::Here(work, Some(gather)),
                 Spreading::Step(group, work, gather) if group == spread.own() => {
@@ -366,7 +371,11 @@ impl Service {
                     return Way::Here(work, None);
                 }
                 let is_tls = client.session.is_tls();
-                match self.exchange.writer_of(group, is_tls).filter(|_| client.is_of_group) {
+                match self
+                    .exchange
+                    .writer_of(group, is_tls)
+                    .filter(|_| client.session.is_of_group())
+                {
                     Some(at) => Way::Refused(work, Reply::error_from(format!("MOVED {slot} {at}"))),
                     None => Way::There(group, work, None),
                 }

@@ -5,6 +5,7 @@ use crate::commands::{Spread, Work};
 use crate::rig::{Client, Rig, text};
 use bytes::Bytes;
 use gabion_base::ReplicaId;
+use gabion_control::users::{Edit, UserRecord};
 use gabion_replication::Member;
 use gabion_resp::encode_request;
 use std::cell::{Cell, RefCell};
@@ -415,4 +416,58 @@ fn connections_at_all_doors_of_the_process_are_counted_together() {
     rig.until("it is gone", |rig| rig.service(0).host.seats.taken() == 2);
     let mut fourth = rig.client(0);
     assert_eq!(rig.text(&mut fourth, &["PING"]), "+PONG\r\n");
+}
+
+#[test]
+fn a_common_door_knows_the_connections_of_all_groups_and_a_groups_door_its_own() {
+    let (mut rig, mut client) = rig("spread-clients", 2);
+    let mut second = rig.client_of_group(1);
+    let mut ids = Vec::new();
+    for (client, name) in [(&mut client, "first"), (&mut second, "second")] {
+        assert_eq!(rig.text(client, &["CLIENT", "SETNAME", name]), "+OK\r\n");
+        ids.push(rig.text(client, &["CLIENT", "ID"])[1..].trim().to_owned());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let names = |list: &str| {
+        let names = list.split(' ').filter_map(|word| word.strip_prefix("name="));
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&rig.text(&mut client, &["CLIENT", "LIST"])), ["first", "second"]);
+    assert_eq!(names(&rig.text(&mut client, &["CLIENT", "LIST", "ID", &ids[1]])), ["second"]);
+    assert_eq!(names(&rig.text(&mut second, &["CLIENT", "LIST"])), ["second"]);
+    assert_eq!(rig.text(&mut second, &["CLIENT", "KILL", "ID", &ids[0]]), ":0\r\n");
+    assert_eq!(rig.text(&mut client, &["CLIENT", "KILL", "ID", &ids[1]]), ":1\r\n");
+    rig.until("it is closed", |rig| rig.service(1).commands.clients_count() == 0);
+    let _third = rig.client_of_group(1);
+    rig.until("it is there", |rig| rig.service(1).commands.clients_count() == 1);
+    let list = rig.text(&mut client, &["CLIENT", "LIST"]);
+    let address = |word: &'_ str| word.strip_prefix("addr=").map(str::to_owned);
+    let address = list.split(' ').filter_map(address).next_back().unwrap();
+    assert_eq!(rig.text(&mut client, &["CLIENT", "KILL", &address]), "+OK\r\n");
+    rig.until("it is closed", |rig| rig.service(1).commands.clients_count() == 0);
+    assert_eq!(rig.text(&mut client, &["PING"]), "+PONG\r\n");
+    let said = rig.text(&mut client, &["CONFIG", "GET", "cluster-enabled"]);
+    assert_eq!(said, "*2\r\n$15\r\ncluster-enabled\r\n$3\r\nyes\r\n");
+}
+
+#[test]
+fn users_that_a_controller_tells_one_group_are_those_of_all_and_are_kept_in_the_first_ones_file() {
+    let mut rig = Rig::spread_with("spread-told-users", 2, |config| {
+        config.security.users_kept = Some(config.data.join("users"));
+    });
+    let rules = b"on nopass ~* &* +@all".to_vec();
+    let edit = |expected, rules| [Edit { name: b"alice".to_vec(), expected, rules }];
+    let with = UserRecord::default().changed(&edit(None, Some(rules.clone()))).unwrap().unwrap();
+    let without = with.changed(&edit(Some(rules), None)).unwrap().unwrap();
+    rig.service(1).take_users(0, with);
+    let mut client = rig.client(0);
+    assert_eq!(rig.text(&mut client, &["AUTH", "alice", "any"]), "+OK\r\n");
+    rig.service(1).take_users(0, without.clone());
+    rig.until("its connection ends", |rig| rig.service(0).commands.clients_count() == 0);
+    // The other group hears the same, which changes nothing.
+    rig.service(0).take_users(0, without.clone());
+    let files = [1, 2].map(|group| rig.dir.join(format!("{group}-1/users")));
+    let kept = |at: usize| crate::users::read(&files[at]).unwrap();
+    rig.until("they are kept", |_| kept(0).as_ref() == Some(&without));
+    assert_eq!(kept(1), None);
 }
