@@ -14,6 +14,7 @@
 
 use crate::commands::gather::Gather;
 use crate::commands::{Route, Session, Work, held_by_nobody};
+use crate::connections::Seat;
 use crate::spread::Within;
 use crate::stream::ClientEnd;
 use bytes::BytesMut;
@@ -80,6 +81,17 @@ impl Kind {
             _ => Self::Write,
         }
     }
+}
+
+/// A command that is held back, as earlier ones of its connection have yet to end or too much waits
+/// where it goes. The groups that answer it are chosen already.
+pub(crate) struct HeldWork {
+    pub(crate) work: Work,
+    pub(crate) protocol: Protocol,
+    /// The reply is made of those of several groups.
+    pub(crate) gather: Option<Gather>,
+    /// The other group to which it is handed.
+    pub(crate) group: Option<usize>,
 }
 
 /// A request's place among the replies.
@@ -239,9 +251,8 @@ pub(crate) struct Client {
     slots: VecDeque<Slot>,
     /// Number of the first slot.
     first_slot: u64,
-    /// A command that may not begin before earlier ones of this connection have ended.
-    /// The groups that answer it are chosen already.
-    pub(crate) held: Option<(Work, Protocol, Option<Gather>)>,
+    /// A command that may not begin yet.
+    pub(crate) held: Option<HeldWork>,
     /// Reads of this connection must show at least the log up to here.
     pub(crate) frontier: Frontier,
     /// What became of its last write whose reply was sent is not known.
@@ -279,12 +290,12 @@ pub(crate) struct Client {
     pub(crate) is_waiting: bool,
     /// The turn for which it is in the list of those who wait.
     pub(crate) waits_for: u64,
-    /// It came through the door of this group, where keys are spread over several.
-    pub(crate) is_of_group: bool,
     /// Other groups that it has had work done in, by their bits.
     pub(crate) groups: u32,
     /// It stands for a connection at another service.
     pub(crate) within: Option<Box<Within>>,
+    /// Counts it among those of the process; one within has none.
+    pub(crate) seat: Option<Seat>,
 }
 
 impl Client {
@@ -323,9 +334,9 @@ impl Client {
             is_listed: false,
             is_waiting: false,
             waits_for: 0,
-            is_of_group: false,
             groups: 0,
             within: None,
+            seat: None,
         }
     }
 

@@ -95,7 +95,7 @@ pub struct SecurityConfig {
     pub aclfile: Option<PathBuf>,
     /// File in which this replica keeps the users that the controller tells; nothing of `aclfile`
     /// then. It is read at the start, so that a replica without a controller knows its users.
-    /// None: no controller keeps users.
+    /// None: no controller keeps users. With several groups that of the first one counts.
     pub users_kept: Option<PathBuf>,
     /// File with the password of the user `default`, a last line feed aside. None: that of
     /// `aclfile`, or none is wanted.

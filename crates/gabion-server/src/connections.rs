@@ -1,10 +1,13 @@
-//! What is done to connections without their asking: CLIENT KILL, the option `timeout`, keepalive.
+//! How many connections there may be, and what is done to them without their asking: CLIENT KILL,
+//! the option `timeout`, keepalive.
 
 use crate::client::Client;
 use crate::service::Service;
 use mio::net::TcpStream;
 use rustix::net::sockopt;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Probes without an answer after which a connection is over.
@@ -21,6 +24,45 @@ pub(crate) fn keep_alive(stream: &TcpStream, seconds: u64) {
     let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(seconds));
     let _ = sockopt::set_tcp_keepintvl(stream, between);
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
+}
+
+/// The connections of clients at all doors of the process, and how many there may be: `maxclients`.
+pub(crate) struct Seats {
+    taken: Cell<usize>,
+    most: Cell<usize>,
+}
+
+impl Seats {
+    pub(crate) fn new(most: usize) -> Rc<Self> {
+        Rc::new(Self { taken: Cell::new(0), most: Cell::new(most) })
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.get()
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most.get()
+    }
+
+    /// Those that are there stay.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.set(most);
+    }
+
+    pub(crate) fn take(self: &Rc<Self>) -> Seat {
+        self.taken.set(self.taken.get() + 1);
+        Seat(self.clone())
+    }
+}
+
+/// A connection's, free again when it is dropped.
+pub(crate) struct Seat(Rc<Seats>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.taken.set(self.0.taken.get() - 1);
+    }
 }
 
 impl Service {

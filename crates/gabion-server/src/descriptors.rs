@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   limit = open at the start + files, threads, listeners + members + short-lived ones + clients
+//!                               └─────────────── of each replica ────────────────────┘
 //! ```
 //!
 //! Each connection takes a descriptor. With fewer than they need, a file that cannot be opened
@@ -33,11 +34,20 @@ const PER_MEMBER: usize = 5;
 const SHORT_LIVED: usize = 12;
 /// Of the door for metrics: its listener, queue and connections.
 const METRICS: usize = 12;
-/// With as many or more, there are some for whatever may come as well.
+/// With as many or more for each replica, there are some for whatever may come as well.
 const PLENTY: usize = 1_024;
 /// That is: those who have not said who they are, at the doors for members and for NVMe/TCP, at
 /// most.
 const STRANGERS: usize = 128;
+
+/// What tells how many descriptors a replica needs.
+#[derive(Clone, Copy)]
+struct Needs {
+    /// Compactions at once.
+    compactions: usize,
+    /// Other members.
+    members: usize,
+}
 
 /// What the descriptors of a process are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +63,21 @@ impl Descriptors {
     ///
     /// # Errors
     /// Limit exceeded, where there are too few for the process itself.
-    pub(crate) fn take(config: &ServerConfig) -> Result<Self> {
+    pub(crate) fn take(configs: &[ServerConfig]) -> Result<Self> {
         let open = std::fs::read_dir("/proc/self/fd").map_or(8, Iterator::count);
-        let open = open + if config.metrics.is_some() { METRICS } else { 0 };
-        let (compactions, members) = (config.node.compactions_max, config.peers.len());
-        let wanted = CLIENTS_MAX + own(PLENTY, open, compactions, members);
-        Self::share_out(raise(wanted as u64), open, compactions, members).check()
+        let scraped = configs.iter().filter(|config| config.metrics.is_some()).count();
+        let open = open + scraped * METRICS;
+        let needs = |config: &ServerConfig| Needs {
+            compactions: config.node.compactions_max,
+            members: config.peers.len(),
+        };
+        let replicas: Vec<Needs> = configs.iter().map(needs).collect();
+        let wanted = CLIENTS_MAX + own(PLENTY * replicas.len(), open, &replicas);
+        Self::share_out(raise(wanted as u64), open, &replicas).check()
     }
 
-    const fn share_out(limit: usize, open: usize, compactions: usize, members: usize) -> Self {
-        Self { limit, own: own(limit, open, compactions, members) }
+    fn share_out(limit: usize, open: usize, replicas: &[Needs]) -> Self {
+        Self { limit, own: own(limit, open, replicas) }
     }
 
     fn check(self) -> Result<Self> {
@@ -96,12 +111,16 @@ impl Descriptors {
 }
 
 /// What the process needs for itself where it may have `limit` and has `open`.
-const fn own(limit: usize, open: usize, compactions: usize, members: usize) -> usize {
-    // CONFIG SET may ask for more threads.
-    let (compactions, strangers) =
-        if limit < PLENTY { (compactions, 0) } else { (RunOptions::COMPACTIONS_MAX, STRANGERS) };
-    let threads = compactions.saturating_sub(1) * PER_COMPACTION;
-    open + OWN + threads + members * PER_MEMBER + SHORT_LIVED + strangers
+fn own(limit: usize, open: usize, replicas: &[Needs]) -> usize {
+    let has_plenty = limit >= PLENTY * replicas.len();
+    let of_replica = |&Needs { compactions, members }: &Needs| {
+        // CONFIG SET may ask for more threads.
+        let (compactions, strangers) =
+            if has_plenty { (RunOptions::COMPACTIONS_MAX, STRANGERS) } else { (compactions, 0) };
+        let threads = compactions.saturating_sub(1) * PER_COMPACTION;
+        OWN + threads + members * PER_MEMBER + SHORT_LIVED + strangers
+    };
+    open + replicas.iter().map(of_replica).sum::<usize>()
 }
 
 /// Raises the limit to `wanted` at least, where it is lower and the process may. Returns what it is
@@ -157,7 +176,8 @@ mod tests {
 
     #[test]
     fn what_the_process_does_not_need_is_for_clients_and_too_little_is_told() {
-        let with = |limit| Descriptors::share_out(limit, 4, 1, 2).check();
+        let one = Needs { compactions: 1, members: 2 };
+        let with = |limit| Descriptors::share_out(limit, 4, &[one]).check();
         let clients = |limit| with(limit).map(Descriptors::clients_max).unwrap();
         assert_eq!([60, 64, 1_023, 1_024].map(clients), [4, 8, 967, 714]);
         assert_eq!([20_000, 20_310, usize::MAX].map(clients), [19_690, 20_000, 20_000]);
@@ -170,8 +190,20 @@ mod tests {
         let said = "the process may have 59 descriptors (ulimit -n), and needs 60: 56 for its own \
                     files and connections, 4 for clients";
         assert_eq!(error, said);
-        let threads = |compactions| own(64, 4, compactions, 2);
+        let threads = |compactions| own(64, 4, &[Needs { compactions, members: 2 }]);
         assert_eq!((threads(1), threads(64)), (56, 56 + 126));
+    }
+
+    #[test]
+    fn each_replica_of_the_process_has_what_it_needs_before_clients_have_any() {
+        let replicas = [Needs { compactions: 1, members: 2 }; 4];
+        let clients = |limit| {
+            Descriptors::share_out(limit, 4, &replicas).check().map(Descriptors::clients_max)
+        };
+        assert!(clients(4 + 4 * 52 + 3).is_err());
+        assert_eq!(clients(4 + 4 * 52 + 4).unwrap(), 4);
+        assert_eq!(clients(4_095).unwrap(), 4_095 - 4 - 4 * 52);
+        assert_eq!(clients(4_096).unwrap(), 4_096 - 4 - 4 * 306);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! made.
 
 use crate::admin::{self, Question, Scrub};
-use crate::client::{AHEAD_MAX_MS, Client, INPUT_MAX, Kind, READ_LEN};
+use crate::client::{AHEAD_MAX_MS, Client, HeldWork, INPUT_MAX, Kind, READ_LEN};
 use crate::commands::gather::{Gather, PARTS_IN};
 use crate::commands::{Route, Step, Work, errors};
 use crate::connections;
@@ -180,18 +180,13 @@ impl Service {
             return;
         }
         self.full_noted_ms = Some(self.now_ms);
-        let connected = self.connected();
+        let connected = self.host.seats.taken();
         note!("door for clients: {connected} are connected and no more are accepted: {why}");
     }
 
-    /// Clients that are connected, those within aside.
-    pub(crate) fn connected(&self) -> usize {
-        self.clients.len() - self.free_clients.len() - self.within.len()
-    }
-
     fn admit(&mut self, door: Door, mut socket: TcpStream, address: SocketAddr) {
-        let most = self.host.door.get().clients_max;
-        if self.connected() >= most {
+        let most = self.host.seats.most();
+        if self.host.seats.taken() >= most {
             refuse(door, socket);
             return self.count_rejected(&format!("maxclients is {most}"));
         }
@@ -227,6 +222,10 @@ impl Service {
         let Some(stream) = stream else { return self.free_clients.push(token) };
         let session = self.commands.connect(address.to_string(), local.to_string(), &self.host);
         session.set_descriptor(descriptor);
+        // Of another group than the first, this is the only door.
+        if door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0) {
+            session.set_of_group();
+        }
         // By its number SLOWLOG finds the connection again.
         let serial = session.id();
         let traffic = &self.host.traffic;
@@ -236,9 +235,7 @@ impl Service {
             tls.expect(self.now_ms, token, serial);
         }
         let mut client = Client::new(ClientEnd::Stream(stream), session, serial, &self.sums);
-        // Of another group than the first, this is the only door.
-        client.is_of_group =
-            door.is_of_group() || self.spread().is_some_and(|spread| spread.own() > 0);
+        client.seat = Some(self.host.seats.take());
         self.clients[token] = Some(Box::new(client));
     }
 
@@ -467,8 +464,7 @@ impl Service {
     ) {
         let is_read = work.route() == Route::Read;
         if !self.may_begin(client, is_read) {
-            client.held = Some((work, protocol, gather));
-            return self.held.push(token);
+            return self.hold(token, client, HeldWork { work, protocol, gather, group: None });
         }
         if is_read && client.write_turn != 0 {
             client.frontier = client.frontier.join(self.replica.turns.last_end);
@@ -499,6 +495,11 @@ impl Service {
             client.write_turn = client.write_turn.max(turn);
         }
         self.await_turn(token, client, turn);
+    }
+
+    pub(crate) fn hold(&mut self, token: usize, client: &mut Client, held: HeldWork) {
+        client.held = Some(held);
+        self.held.push(token);
     }
 
     fn may_begin(&self, client: &Client, is_read: bool) -> bool {
@@ -533,15 +534,19 @@ impl Service {
     /// Begins what was held back, where that is possible now. Returns how many.
     pub(crate) fn retry_held(&mut self) -> usize {
         let mut count = 0;
+        self.awaited = 0;
         for token in std::mem::take(&mut self.held) {
             let Some(mut client) = self.clients.get_mut(token).and_then(Option::take) else {
                 continue;
             };
-            if let Some((work, protocol, gather)) = client.held.take() {
+            if let Some(held) = client.held.take() {
                 self.commands.begin_batch(&self.host);
-                self.offer_here(token, &mut client, work, protocol, gather);
+                self.offer_held(token, &mut client, held);
             }
             let begun = client.held.is_none();
+            if let Some(within) = client.within.as_mut().filter(|_| begun) {
+                within.end_hold();
+            }
             count += usize::from(begun);
             let is_alive = !begun || self.serve(token, &mut client);
             self.put_back(token, client, is_alive);

@@ -3,6 +3,7 @@
 use crate::PeerAddress;
 use crate::admin::place;
 use crate::commands::{GroupShown, Host, MemberInfo, NotSet, ServerInfo, SlowlogLimits};
+use crate::connections::Seats;
 use crate::process;
 use crate::replica::WhileOpen;
 use crate::settings::{self, DoorSettings, Settings};
@@ -92,8 +93,10 @@ pub(crate) struct ServerHost {
     pub(crate) clients_max: usize,
     /// Steps by which jobs stand back.
     pub(crate) jobs_nice: u8,
-    /// What CONFIG SET changes of the door.
+    /// What CONFIG SET changes of the door, `maxclients` aside.
     pub(crate) door: Cell<DoorSettings>,
+    /// Connections at all doors of the process.
+    pub(crate) seats: Rc<Seats>,
     /// From when on the time of commands is counted.
     pub(crate) began: Instant,
     pub(crate) now_us: Cell<u64>,
@@ -105,6 +108,11 @@ pub(crate) struct ServerHost {
 impl ServerHost {
     pub(crate) fn set_now(&self, now_us: u64) {
         self.now_us.set(now_us);
+    }
+
+    /// What CONFIG SET changes of the door.
+    pub(crate) fn door_settings(&self) -> DoorSettings {
+        DoorSettings { clients_max: self.seats.most(), ..self.door.get() }
     }
 
     pub(crate) fn uptime_ms(&self) -> u64 {
@@ -216,7 +224,7 @@ impl Host for ServerHost {
     fn options(&self) -> Vec<(String, String)> {
         let node = self.replica.node.borrow();
         let config = node.config();
-        let settings = Settings::of(&node, &self.replica.cache, self.door.get());
+        let settings = Settings::of(&node, &self.replica.cache, self.door_settings());
         let Codecs { upper, bottom } = settings.codecs;
         let limits = settings.limits;
         let bottom = bottom.map_or(settings::SAME.to_owned(), |codec| codec.to_string());
@@ -224,6 +232,7 @@ impl Host for ServerHost {
         let head = head.map_or(String::new(), |at| format!("{} {}", at.ip(), at.port()));
         let options = [
             ("bind", self.resp.ip().to_string()),
+            ("cluster-enabled", if self.exchange.is_of_several() { "yes" } else { "no" }.into()),
             ("client-query-buffer-limit", REQUEST_LEN_MAX.to_string()),
             ("proto-max-bulk-len", VALUE_LEN_MAX.to_string()),
             (settings::CLIENTS_MAX, settings.door.clients_max.to_string()),
@@ -265,7 +274,7 @@ impl Host for ServerHost {
 
     fn set_options(&self, options: &[(Bytes, Bytes)]) -> Result<(), NotSet> {
         let before =
-            Settings::of(&self.replica.node.borrow(), &self.replica.cache, self.door.get());
+            Settings::of(&self.replica.node.borrow(), &self.replica.cache, self.door_settings());
         let all = self.options();
         let value = |name: &str| {
             let found = all.iter().find(|(other, _)| other == name);
@@ -283,6 +292,7 @@ impl Host for ServerHost {
             grow,
         )?;
         self.door.set(settings.door);
+        self.seats.set_most(settings.door.clients_max);
         Ok(())
     }
 
@@ -312,7 +322,7 @@ impl Host for ServerHost {
             process_id: std::process::id(),
             tcp_port: self.resp.port(),
             uptime_s,
-            maxclients: self.door.get().clients_max as u64,
+            maxclients: self.seats.most() as u64,
             memory_resident: gabion_proc::memory_bytes(),
             memory_used: memory.bytes(),
             memory_max: 0,

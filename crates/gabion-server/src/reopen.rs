@@ -44,7 +44,7 @@ impl Service {
         self.give_up_what_waits();
         let settings = {
             let node = self.replica.node.borrow();
-            Settings::of(&node, &self.replica.cache, self.host.door.get())
+            Settings::of(&node, &self.replica.cache, self.host.door_settings())
         };
         // It holds the node, as the replica does.
         drop(self.host.replica.close());

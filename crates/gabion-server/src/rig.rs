@@ -119,7 +119,7 @@ impl Rig {
     }
 
     fn of(dir: PathBuf, configs: Vec<ServerConfig>) -> Self {
-        let descriptors = Descriptors::take(&configs[0]).unwrap();
+        let descriptors = Descriptors::take(&configs).unwrap();
         let server = prepare(configs, descriptors).unwrap();
         Self { dir, server, events: Events::with_capacity(64) }
     }
@@ -273,6 +273,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Sends as much as the socket takes now, and leaves the rest.
+    pub(crate) fn send_some(&mut self, bytes: &mut Vec<u8>) {
+        match self.stream.write(bytes) {
+            Ok(count) => drop(bytes.drain(..count)),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+
     pub(crate) fn send(&mut self, words: &[&str]) {
         let mut out = Vec::new();
         encode_request(words, &mut out);

@@ -168,6 +168,8 @@ pub(crate) struct Service {
     pub(crate) lingering: VecDeque<(u64, usize, u64)>,
     /// Connections with a command that is held back.
     pub(crate) held: Vec<usize>,
+    /// Other groups for which some of these are, as too much waits there; by their bits.
+    pub(crate) awaited: u32,
     /// Connections that wait for a turn to be acknowledged, in the order of turns.
     pub(crate) waiting_clients: VecDeque<(u64, usize)>,
     /// Connections that wait for the log to pass a frontier.
@@ -295,7 +297,9 @@ impl Service {
             || !self.eager.is_empty()
             || !self.listed.is_empty()
             || self.door_has_more
+            || self.commands.has_killed()
             || self.exchange.has_for(self.place)
+            || self.exchange.has_room_again(self.awaited)
             || self.replica.turns.is_used
             || self.control.is_busy()
             || self.peers.iter().filter_map(|peer| peer.link.as_ref()).any(Link::is_busy)

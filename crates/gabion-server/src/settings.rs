@@ -32,11 +32,10 @@ pub(crate) const TCP_KEEPALIVE: &str = "tcp-keepalive";
 pub(crate) const TIMEOUT: &str = "timeout";
 
 /// Options of Redis that clients ask for, with the value that is true here. They cannot change.
-pub(crate) const FIXED: [(&str, &str); 34] = [
+pub(crate) const FIXED: [(&str, &str); 33] = [
     ("activedefrag", "no"),
     ("appendfsync", "everysec"),
     ("appendonly", "yes"),
-    ("cluster-enabled", "no"),
     ("daemonize", "no"),
     ("databases", "1"),
     ("enable-debug-command", "no"),

@@ -11,12 +11,16 @@
 //! replies go back one by one once they may be shown. What a connection does in different groups
 //! is not ordered beyond the order of its replies.
 //!
+//! What waits for a group is limited: above [`BACKLOG_MAX`] connections of other services that have
+//! more for it are held back, until half is gone. Replies and the ends of connections are never
+//! held back, so a group that stands stops nobody but those who want something of it.
+//!
 //! There are two kinds of doors. The *common* one, of the first group's service, takes any command
 //! and answers for all groups. The *group's* own one behaves as a node of Redis Cluster: commands
 //! about all keys are answered for its group, and keys of others are answered with MOVED. Either
 //! kind may have a second door where all is encrypted, and clients are told of doors like theirs.
 
-use crate::client::{Client, Kind};
+use crate::client::{Client, HeldWork, Kind};
 use crate::commands::gather::{self, Gather, Spreading};
 use crate::commands::slots::Slots;
 use crate::commands::{GroupShown, NodeShown, Route, Spread, Work, errors};
@@ -129,11 +133,49 @@ impl SpreadConfig {
     }
 }
 
+/// Bytes that wait for a group above which nothing more is handed to it.
+const BACKLOG_MAX: usize = 32 << 20;
+
+/// The bytes that were handed to a service: those of works that have not begun there, and of
+/// replies that were not taken.
+#[derive(Default)]
+struct Backlog {
+    bytes: Cell<usize>,
+    /// More were there than may be, and more than half of that still are.
+    is_full: Cell<bool>,
+}
+
+impl Backlog {
+    fn count(self: &Rc<Self>, bytes: usize) -> Load {
+        let bytes = bytes + size_of::<Handed>();
+        self.bytes.set(self.bytes.get() + bytes);
+        self.is_full.set(self.is_full.get() || self.bytes.get() > BACKLOG_MAX);
+        Load { backlog: self.clone(), bytes }
+    }
+}
+
+/// A part of a backlog, until it is dropped.
+struct Load {
+    backlog: Rc<Backlog>,
+    bytes: usize,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let Backlog { bytes, is_full } = &*self.backlog;
+        assert!(self.bytes <= bytes.get(), "{} bytes of {} go", self.bytes, bytes.get());
+        bytes.set(bytes.get() - self.bytes);
+        is_full.set(is_full.get() && bytes.get() > BACKLOG_MAX / 2);
+    }
+}
+
 /// Works and replies that services of a process hand to each other.
 #[derive(Default)]
 pub(crate) struct Exchange {
     /// For each service, by its place.
     queues: Vec<RefCell<VecDeque<Handed>>>,
+    /// What waits for each service.
+    backlogs: Vec<Rc<Backlog>>,
     /// Each service's knowledge of its own group.
     shown: RefCell<Vec<Option<GroupShown>>>,
     /// For choices by chance.
@@ -151,9 +193,9 @@ pub(crate) struct Far {
 /// A work or a reply that one service hands to another.
 enum Handed {
     /// A connection's work, and the place of its reply.
-    Work { of: Far, slot: u64, work: Work, protocol: Protocol },
+    Work { of: Far, slot: u64, work: Work, protocol: Protocol, load: Load },
     /// The reply.
-    Reply { token: usize, serial: u64, slot: u64, reply: Reply, is_in_doubt: bool },
+    Reply { token: usize, serial: u64, slot: u64, reply: Reply, is_in_doubt: bool, _load: Load },
     /// The connection is gone.
     Gone { of: Far },
 }
@@ -162,9 +204,18 @@ enum Handed {
 pub(crate) struct Within {
     of: Far,
     /// Works that have not begun.
-    waiting: VecDeque<(u64, Work, Protocol)>,
+    waiting: VecDeque<(u64, Work, Protocol, Load)>,
+    /// Of the work that is held back.
+    held: Option<Load>,
     /// The places of replies at the door, of all that has begun and the one that is held back.
     slots: VecDeque<u64>,
+}
+
+impl Within {
+    /// What was held back has begun.
+    pub(crate) fn end_hold(&mut self) {
+        self.held = None;
+    }
 }
 
 impl Exchange {
@@ -172,15 +223,38 @@ impl Exchange {
     pub(crate) fn new(services: usize, chance: u64) -> Rc<Self> {
         Rc::new(Self {
             queues: (0..services).map(|_| RefCell::default()).collect(),
+            backlogs: (0..services).map(|_| Rc::default()).collect(),
             shown: RefCell::new(vec![None; services]),
             chance: Cell::new(chance),
         })
+    }
+
+    /// Whether keys are spread over several groups.
+    pub(crate) fn is_of_several(&self) -> bool {
+        !self.queues.is_empty()
     }
 
     /// Whether anything waits for a service.
     #[inline]
     pub(crate) fn has_for(&self, service: usize) -> bool {
         self.queues.get(service).is_some_and(|queue| !queue.borrow().is_empty())
+    }
+
+    /// Those of some services, by their bits, for which too much waits.
+    fn full(&self, services: u32) -> u32 {
+        let backlogs = self.backlogs.iter().enumerate();
+        let full = backlogs.filter(|(_, backlog)| backlog.is_full.get());
+        full.fold(0, |full, (place, _)| full | 1 << place) & services
+    }
+
+    /// Whether one of these services was full and is no longer.
+    #[inline]
+    pub(crate) fn has_room_again(&self, services: u32) -> bool {
+        services != 0 && self.full(services) != services
+    }
+
+    fn load(&self, service: usize, bytes: usize) -> Load {
+        self.backlogs[service].count(bytes)
     }
 
     fn hand(&self, service: usize, handed: Handed) {
@@ -236,23 +310,45 @@ impl Service {
         protocol: Protocol,
         spread: Spread,
     ) {
-        match self.way_of(client, work, spread) {
-            Way::Here(work, gather) => self.offer_here(token, client, work, protocol, gather),
-            Way::There(group, work, gather) => {
-                let memory = work.memory();
-                let may_be_long = work.route() != Route::Write;
-                let slot = client.reserve(protocol, Kind::of(&work), may_be_long, memory);
-                let inner = if gather.is_some() { gather::PARTS_IN } else { protocol };
-                if let Some(gather) = gather {
-                    client.gather(slot, gather);
-                }
-                self.hand_work(token, client, group, slot, work, inner);
-            }
+        let (work, gather, group) = match self.way_of(client, work, spread) {
+            Way::Here(work, gather) => (work, gather, None),
+            Way::There(group, work, gather) => (work, gather, Some(group)),
             Way::Refused(work, reply) => {
                 let slot = client.reserve(protocol, Kind::of(&work), false, 0);
                 client.fill(slot, reply, 0);
-                self.mark(token, client);
+                return self.mark(token, client);
             }
+        };
+        self.offer_held(token, client, HeldWork { work, protocol, gather, group });
+    }
+
+    /// Begins a work that goes here or to another group, or holds it back while too much waits
+    /// where it goes.
+    pub(crate) fn offer_held(&mut self, token: usize, client: &mut Client, held: HeldWork) {
+        let full = self.exchange.full(self.targets_of(&held));
+        if full != 0 {
+            self.awaited |= full;
+            return self.hold(token, client, held);
+        }
+        let HeldWork { work, protocol, gather, group } = held;
+        let Some(group) = group else {
+            return self.offer_here(token, client, work, protocol, gather);
+        };
+        let may_be_long = work.route() != Route::Write;
+        let slot = client.reserve(protocol, Kind::of(&work), may_be_long, work.memory());
+        let inner = if gather.is_some() { gather::PARTS_IN } else { protocol };
+        if let Some(gather) = gather {
+            client.gather(slot, gather);
+        }
+        self.hand_work(token, client, group, slot, work, inner);
+    }
+
+    /// The other groups to which a work goes, by their bits.
+    fn targets_of(&self, held: &HeldWork) -> u32 {
+        match (held.group, &held.gather) {
+            (Some(group), _) => 1 << group,
+            (None, Some(gather)) if gather.is_of_all() => !(1 << self.place),
+            _ => 0,
         }
     }
 
@@ -260,7 +356,7 @@ impl Service {
         match Slots::of(&work) {
             Slots::None => Way::Here(work, None),
             Slots::Several => Way::Refused(work, errors::CROSS_SLOT),
-            Slots::All if client.is_of_group => Way::Here(work, None),
+            Slots::All if client.session.is_of_group() => Way::Here(work, None),
             Slots::All => match gather::spread(work.clone(), spread, self.exchange.next_chance()) {
                 Spreading::Every(work, gather) => Way::Here(work, Some(gather)),
                 Spreading::Step(group, work, gather) if group == spread.own() => {
@@ -275,7 +371,11 @@ impl Service {
                     return Way::Here(work, None);
                 }
                 let is_tls = client.session.is_tls();
-                match self.exchange.writer_of(group, is_tls).filter(|_| client.is_of_group) {
+                match self
+                    .exchange
+                    .writer_of(group, is_tls)
+                    .filter(|_| client.session.is_of_group())
+                {
                     Some(at) => Way::Refused(work, Reply::error_from(format!("MOVED {slot} {at}"))),
                     None => Way::There(group, work, None),
                 }
@@ -314,7 +414,8 @@ impl Service {
     ) {
         client.groups |= 1 << group;
         let of = Far { service: self.place, token, serial: client.serial };
-        self.exchange.hand(group, Handed::Work { of, slot, work, protocol });
+        let load = self.exchange.load(group, work.memory());
+        self.exchange.hand(group, Handed::Work { of, slot, work, protocol, load });
     }
 
     /// A connection that had work done elsewhere is gone.
@@ -344,15 +445,15 @@ impl Service {
         }
         for handed in handed {
             match handed {
-                Handed::Work { of, slot, work, protocol } => {
+                Handed::Work { of, slot, work, protocol, load } => {
                     let token = self.client_within(of);
                     let client = self.clients[token].as_mut();
                     if let Some(within) = client.and_then(|client| client.within.as_mut()) {
-                        within.waiting.push_back((slot, work, protocol));
+                        within.waiting.push_back((slot, work, protocol, load));
                         to_begin.push(token);
                     }
                 }
-                Handed::Reply { token, serial, slot, reply, is_in_doubt } => {
+                Handed::Reply { token, serial, slot, reply, is_in_doubt, _load } => {
                     if let Some(Some(client)) = self.clients.get_mut(token)
                         && client.serial == serial
                     {
@@ -381,7 +482,8 @@ impl Service {
         let serial = session.id();
         // Its door counts what it holds.
         let mut client = Client::new(ClientEnd::Within, session, serial, &Default::default());
-        let within = Within { of, waiting: VecDeque::new(), slots: VecDeque::new() };
+        let (waiting, slots) = (VecDeque::new(), VecDeque::new());
+        let within = Within { of, waiting, held: None, slots };
         (client.within, client.can_read) = (Some(Box::new(within)), false);
         let token = self.free_clients.pop().unwrap_or_else(|| {
             self.clients.push(None);
@@ -397,9 +499,12 @@ impl Service {
         self.commands.begin_batch(&self.host);
         while client.held.is_none() {
             let Some(within) = &mut client.within else { return };
-            let Some((slot, work, protocol)) = within.waiting.pop_front() else { return };
+            let Some((slot, work, protocol, load)) = within.waiting.pop_front() else { return };
             within.slots.push_back(slot);
             self.offer_here(token, client, work, protocol, None);
+            if let Some(within) = client.within.as_mut().filter(|_| client.held.is_some()) {
+                within.held = Some(load);
+            }
         }
     }
 
@@ -410,7 +515,9 @@ impl Service {
             let Some(within) = &mut client.within else { return };
             let Some(slot) = within.slots.pop_front() else { return };
             let Far { service, token, serial } = within.of;
-            self.exchange.hand(service, Handed::Reply { token, serial, slot, reply, is_in_doubt });
+            let _load = self.exchange.load(service, reply.memory());
+            let handed = Handed::Reply { token, serial, slot, reply, is_in_doubt, _load };
+            self.exchange.hand(service, handed);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use crate::backup::Moments;
 use crate::client::Sums;
-use crate::commands::{Commands, Users};
+use crate::commands::{Commands, Everywhere, Users};
+use crate::connections::Seats;
 use crate::control::Control;
 use crate::descriptors::{Descriptors, Spare};
 use crate::failover::AskedList;
@@ -25,8 +26,8 @@ use crate::service::{Service, scratch};
 use crate::settings::DoorSettings;
 use crate::spread::Exchange;
 use crate::tls::Tls;
-use crate::users::UserChanges;
-use crate::{ExitReason, PeerAddress, ServerConfig};
+use crate::users::{Keeper, UserChanges};
+use crate::{ExitReason, PeerAddress, SecurityConfig, ServerConfig};
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, ReplicaId, Result};
 use gabion_host::cache::SharedCache;
@@ -61,9 +62,11 @@ pub fn run(config: ServerConfig) -> Result<ExitReason> {
 /// As [`run`]; invalid input for none.
 pub fn run_all(configs: Vec<ServerConfig>) -> Result<ExitReason> {
     configs.iter().try_for_each(ServerConfig::check)?;
-    let first = configs.first().ok_or_else(|| Error::invalid("no replica is to run"))?;
+    if configs.is_empty() {
+        return Err(Error::invalid("no replica is to run"));
+    }
     gabion_proc::keep_freed_memory();
-    let descriptors = Descriptors::take(first)?;
+    let descriptors = Descriptors::take(&configs)?;
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", 0, move || {
         let _ = sender.send(prepare(configs, descriptors).and_then(Server::run));
@@ -131,20 +134,26 @@ pub(crate) fn prepare(
         if is_spread { configs.len() } else { 0 },
         u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
     );
-    let mut users = None;
+    let mut shared = None;
+    let seats = Seats::new(descriptors.clients_max());
     for config in configs {
         let place = server.services.len();
         if place == SERVICES_MAX {
             let message = format!("more than {SERVICES_MAX} replicas in one process");
             return Err(Error::limit(message));
         }
-        // Groups of one cluster have the same users; others have theirs.
-        let shared = match users.take().filter(|_| is_spread) {
-            Some(users) => users,
-            None => Rc::new(config.security.users()?),
+        let of_cluster = match shared.take().filter(|_| is_spread) {
+            Some(of_cluster) => of_cluster,
+            None => OfCluster::new(&config.security)?,
         };
-        users = Some(shared.clone());
-        let process = Process { descriptors, registry: &registry, waker: &waker, users: shared };
+        shared = Some(of_cluster.clone());
+        let process = Process {
+            descriptors,
+            registry: &registry,
+            waker: &waker,
+            of_cluster,
+            seats: seats.clone(),
+        };
         let service = open_service(place, config, process, exchange.clone())?;
         server.services.push(service);
     }
@@ -179,7 +188,25 @@ struct Process<'a> {
     descriptors: Descriptors,
     registry: &'a Rc<Registry>,
     waker: &'a Arc<Waker>,
+    of_cluster: OfCluster,
+    seats: Rc<Seats>,
+}
+
+/// What groups of one cluster share in a process; others have theirs.
+#[derive(Clone)]
+struct OfCluster {
     users: Rc<Users>,
+    /// The thread that keeps those.
+    keeper: Option<Keeper>,
+    everywhere: Rc<Everywhere>,
+}
+
+impl OfCluster {
+    fn new(security: &SecurityConfig) -> Result<Self> {
+        let users = Rc::new(security.users()?);
+        let keeper = security.users_kept.as_deref().map(Keeper::start).transpose()?;
+        Ok(Self { users, keeper, everywhere: Rc::default() })
+    }
 }
 
 /// Opens a replica and its doors.
@@ -190,14 +217,15 @@ fn open_service(
     process: Process<'_>,
     exchange: Rc<Exchange>,
 ) -> Result<Service> {
-    let Process { descriptors, registry, waker, users } = process;
+    let Process { descriptors, registry, waker, of_cluster, seats } = process;
+    let OfCluster { users, keeper, everywhere } = of_cluster;
     let clock = Arc::new(Clock::start());
     let check = |group: &GroupConfig, me| check_owner(&config, group, me);
     let (held, mut contents) = Held::lock(&config, &clock, waker, check)?;
     check_members(&config, contents.view())?;
     contents.remark(descriptors.remark());
     config.security.check_doors(config.resp, &users)?;
-    let user_changes = UserChanges::start(config.security.users_kept.as_deref())?;
+    let user_changes = UserChanges::new(keeper)?;
     let resp = listen_to_clients(config.resp)?;
     let group_doors = group_doors(&config, &users)?;
     let group_door = group_doors.plain.map(GroupDoor::open).transpose()?;
@@ -224,6 +252,7 @@ fn open_service(
         clients_max: descriptors.clients_max(),
         jobs_nice: config.jobs_nice,
         door: Cell::new(DoorSettings::new(descriptors.clients_max())),
+        seats,
         exchange: exchange.clone(),
         began: Instant::now(),
         now_us: Cell::new(clock.now_us()),
@@ -251,10 +280,11 @@ fn open_service(
         to_reopen: None,
         reopening: None,
         finished: Rc::default(),
-        commands: Rc::new(Commands::with_users(
+        commands: Rc::new(Commands::of_group(
             u64::from_le_bytes(*seed.first_chunk().unwrap_or(&[0; 8])),
             users,
             config.spread.as_ref().map(|it| it.spread),
+            everywhere,
         )),
         host,
         strangers: Vec::with_capacity(STRANGERS_MAX),
@@ -287,6 +317,7 @@ fn open_service(
         ahead: VecDeque::new(),
         lingering: VecDeque::new(),
         held: Vec::new(),
+        awaited: 0,
         waiting_clients: VecDeque::new(),
         marks: BTreeMap::new(),
         backups: Moments::default(),

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! One change of a replica is under way at a time, so those of one connection keep their order.
+//! Replicas of one process have the users in common, and keep them in the file of the first.
 
 use crate::forward::Origin;
 use crate::service::Service;
@@ -72,7 +73,8 @@ pub(crate) struct UserChanges {
 }
 
 /// The thread that writes the file.
-struct Keeper {
+#[derive(Clone)]
+pub(crate) struct Keeper {
     records: Sender<UserRecord>,
     /// The newest that was sent.
     sent: Stamp,
@@ -80,12 +82,11 @@ struct Keeper {
 }
 
 impl UserChanges {
-    /// Starts the thread that keeps the users in this file, if there is one.
+    /// None yet, of users whom `keeper` keeps.
     ///
     /// # Errors
     /// I/O.
-    pub(crate) fn start(path: Option<&Path>) -> Result<Self> {
-        let keeper = path.map(Keeper::start).transpose()?;
+    pub(crate) fn new(keeper: Option<Keeper>) -> Result<Self> {
         // A number of an earlier life is none of this one's.
         let next_number = u64::from_le_bytes(gabion_tls::random()?) >> 1;
         Ok(Self { waiting: VecDeque::new(), next_number, known_due_ms: 0, keeper })
@@ -93,7 +94,11 @@ impl UserChanges {
 }
 
 impl Keeper {
-    fn start(path: &Path) -> Result<Self> {
+    /// Starts the thread that keeps the users in this file.
+    ///
+    /// # Errors
+    /// I/O.
+    pub(crate) fn start(path: &Path) -> Result<Self> {
         let known = read(path)?.map_or_else(Stamp::default, |record| record.stamp());
         let (records, waiting) = channel();
         let kept = Arc::new(Mutex::new(known));

@@ -291,7 +291,7 @@ impl Commands {
             return NO_REMOVAL;
         }
         let gone: Vec<_> = names.iter().filter_map(|name| self.users.remove(name)).collect();
-        self.end_connections_of(&gone, Some(client));
+        self.end_connections_of(&gone, &[client.id]);
         Reply::Integer(gone.len() as i64)
     }
 
@@ -351,14 +351,7 @@ impl Commands {
     /// `askers` after their replies.
     pub(crate) fn adopt_users(&self, record: UserRecord, askers: &[u64]) {
         let gone = self.users.adopt(record);
-        let clients = self.clients.borrow();
-        let is_theirs =
-            |client: &&Rc<Client>| gone.iter().any(|user| Rc::ptr_eq(user, &client.user.borrow()));
-        for client in clients.values().filter(is_theirs) {
-            client.is_killed.set(true);
-            let after_replies = askers.contains(&client.id);
-            self.killed.borrow_mut().push(super::clients::Killed { id: client.id, after_replies });
-        }
+        self.end_connections_of(&gone, askers);
     }
 
     /// Reads the file of users again, and closes the connections of those that are gone or changed.
@@ -367,7 +360,7 @@ impl Commands {
     /// The file cannot be read or has an error; nothing has changed.
     pub(crate) fn load_users(&self, asker: Option<&Client>) -> gabion_base::Result<()> {
         let changed = self.users.load()?;
-        self.end_connections_of(&changed, asker);
+        self.end_connections_of(&changed, asker.map(|asker| asker.id).as_slice());
         Ok(())
     }
 
@@ -386,10 +379,10 @@ impl Commands {
     }
 
     /// Those of this group, and then those of the others of the process.
-    fn end_connections_of(&self, users: &[Rc<User>], asker: Option<&Client>) {
+    fn end_connections_of(&self, users: &[Rc<User>], askers: &[u64]) {
         // Another group may have told of others since.
         self.close_revoked();
-        self.close_connections_of(users, asker);
+        self.close_connections_of(users, askers);
         self.users.revoke(users);
         self.revoked.take();
     }
@@ -397,18 +390,18 @@ impl Commands {
     /// Closes the connections of users who were taken away at another group of the process.
     pub(crate) fn close_revoked(&self) {
         if !self.revoked.borrow().is_empty() {
-            self.close_connections_of(&self.revoked.take(), None);
+            self.close_connections_of(&self.revoked.take(), &[]);
         }
     }
 
-    fn close_connections_of(&self, users: &[Rc<User>], asker: Option<&Client>) {
+    fn close_connections_of(&self, users: &[Rc<User>], askers: &[u64]) {
         let clients = self.clients.borrow();
         let is_theirs =
             |client: &&Rc<Client>| users.iter().any(|user| Rc::ptr_eq(user, &client.user.borrow()));
         let mut killed = self.killed.borrow_mut();
         for client in clients.values().filter(is_theirs) {
             client.is_killed.set(true);
-            let after_replies = asker.is_some_and(|asker| asker.id == client.id);
+            let after_replies = askers.contains(&client.id);
             killed.push(super::clients::Killed { id: client.id, after_replies });
         }
     }

@@ -1,9 +1,10 @@
 //! CLIENT: what is known of connections, and what is set or done to them.
 
 use super::session::{Client, ReplyMode};
-use super::{Commands, Host, errors, subcommands};
+use super::{Commands, Host, KilledList, errors, subcommands};
 use bytes::Bytes;
 use core::fmt::Write;
+use core::slice;
 use gabion_base::number::{parse_i64, parse_u64};
 use gabion_resp::{Protocol, Reply};
 use std::rc::Rc;
@@ -26,7 +27,13 @@ pub(crate) struct Killed {
 }
 
 impl Commands {
-    /// Connections that CLIENT KILL named since the last call.
+    /// Whether connections are to be closed.
+    #[inline]
+    pub(crate) fn has_killed(&self) -> bool {
+        !self.killed.borrow().is_empty()
+    }
+
+    /// Connections that CLIENT KILL named since the last call, here or at another group's door.
     pub(crate) fn take_killed(&self) -> Vec<Killed> {
         self.close_revoked();
         self.killed.take()
@@ -112,14 +119,33 @@ impl Commands {
             _ => return Err(errors::SYNTAX),
         }
         let mut text = String::new();
-        let clients = self.clients.borrow();
-        for client in clients.values().filter(|client| !client.is_killed.get()) {
-            if wanted.as_ref().is_none_or(|wanted| wanted.contains(&client.id)) {
+        for (client, _) in self.seen_by(me) {
+            if !client.is_killed.get()
+                && wanted.as_ref().is_none_or(|wanted| wanted.contains(&client.id))
+            {
                 let running = (client.id == me.id).then_some(args);
                 client.describe(now, running, &mut text);
             }
         }
         Ok(Reply::Verbatim(*b"txt", Bytes::from(text)))
+    }
+
+    /// The connections that one at a door is told of, in the order of ids, and where those are
+    /// named that are to be closed. A group's own door tells of those of its group, as nodes of a
+    /// cluster do, and a common door of all.
+    fn seen_by(&self, me: &Client) -> Vec<(Rc<Client>, KilledList)> {
+        let groups = self.everywhere.groups.borrow();
+        let own = (self.clients.clone(), self.killed.clone());
+        let groups = match me.is_of_group.get() || groups.is_empty() {
+            true => slice::from_ref(&own),
+            false => &groups[..],
+        };
+        let mut seen = Vec::new();
+        for (clients, killed) in groups {
+            seen.extend(clients.borrow().values().map(|client| (client.clone(), killed.clone())));
+        }
+        seen.sort_unstable_by_key(|(client, _)| client.id);
+        seen
     }
 
     /// The old form: one connection by its address, which may be the client's own.
@@ -133,15 +159,16 @@ impl Commands {
     }
 
     fn kill(&self, me: &Client, filter: &KillFilter<'_>, now: u64) -> Result<Reply, Reply> {
-        let clients = self.clients.borrow();
-        let is_meant = |client: &&Rc<Client>| filter.means(client, me, now);
-        let ids: Vec<u64> = clients.values().filter(is_meant).map(|client| client.id).collect();
-        for id in &ids {
-            clients[id].is_killed.set(true);
+        let mut count = 0;
+        for (client, killed) in self.seen_by(me) {
+            if filter.means(&client, me, now) {
+                client.is_killed.set(true);
+                let after_replies = client.id == me.id;
+                killed.borrow_mut().push(Killed { id: client.id, after_replies });
+                count += 1;
+            }
         }
-        let killed = ids.iter().map(|&id| Killed { id, after_replies: id == me.id });
-        self.killed.borrow_mut().extend(killed);
-        Ok(Reply::Integer(ids.len() as i64))
+        Ok(Reply::Integer(count))
     }
 }
 

@@ -171,12 +171,26 @@ pub struct Commands {
     revoked: acl::users::Revoked,
     acl_log: acl::log::Log,
     clients: Clients,
-    next_client_id: Cell<u64>,
-    killed: RefCell<Vec<Killed>>,
+    killed: KilledList,
+    everywhere: Rc<Everywhere>,
 }
 
 /// The connections of a node, by id.
 type Clients = Rc<RefCell<BTreeMap<u64, Rc<Client>>>>;
+/// Those of them that are to be closed.
+type KilledList = Rc<RefCell<Vec<Killed>>>;
+
+/// The connections at the doors of all groups of a process, whose ids are in one order.
+pub(crate) struct Everywhere {
+    next_id: Cell<u64>,
+    groups: RefCell<Vec<(Clients, KilledList)>>,
+}
+
+impl Default for Everywhere {
+    fn default() -> Self {
+        Self { next_id: Cell::new(1), groups: RefCell::default() }
+    }
+}
 
 impl Commands {
     /// Nothing yet. `seed` tells the cursors of this start of this node and what it watches from all others: a random
@@ -186,10 +200,18 @@ impl Commands {
         Self::with_scripts(seed, Scripts::new())
     }
 
-    /// The same, with these users, of a group that has these slots.
-    pub(crate) fn with_users(seed: u64, users: Rc<Users>, spread: Option<Spread>) -> Self {
-        let commands = Self { users, spread, ..Self::new(seed) };
+    /// The same, with these users, of a group that has these slots. Those of a cluster have
+    /// `everywhere` in common.
+    pub(crate) fn of_group(
+        seed: u64,
+        users: Rc<Users>,
+        spread: Option<Spread>,
+        everywhere: Rc<Everywhere>,
+    ) -> Self {
+        let commands = Self { users, spread, everywhere, ..Self::new(seed) };
         commands.users.tell(&commands.revoked);
+        let own = (commands.clients.clone(), commands.killed.clone());
+        commands.everywhere.groups.borrow_mut().push(own);
         commands
     }
 
@@ -213,8 +235,8 @@ impl Commands {
             revoked: acl::users::Revoked::default(),
             acl_log: acl::log::Log::default(),
             clients: Clients::default(),
-            next_client_id: Cell::new(1),
-            killed: RefCell::default(),
+            killed: KilledList::default(),
+            everywhere: Rc::default(),
         }
     }
 

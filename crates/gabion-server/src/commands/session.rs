@@ -88,6 +88,8 @@ pub(crate) struct Client {
     pub(crate) descriptor: Cell<i32>,
     /// It uses TLS.
     pub(crate) is_tls: Cell<bool>,
+    /// It came through a door of a group alone.
+    pub(crate) is_of_group: Cell<bool>,
     /// Bytes of replies that wait for it.
     pub(crate) output_bytes: Cell<usize>,
 }
@@ -226,6 +228,16 @@ impl Session {
         self.client.descriptor.set(descriptor);
     }
 
+    /// The connection came through a door of a group alone.
+    pub(crate) fn set_of_group(&self) {
+        self.client.is_of_group.set(true);
+    }
+
+    /// Whether it did.
+    pub(crate) fn is_of_group(&self) -> bool {
+        self.client.is_of_group.get()
+    }
+
     /// The connection came through a door with TLS.
     pub(crate) fn set_tls(&self) {
         self.client.is_tls.set(true);
@@ -318,7 +330,8 @@ impl Commands {
 
     /// A new connection between these two addresses (for CLIENT LIST).
     pub fn connect(&self, address: String, local_address: String, host: &impl Host) -> Session {
-        let id = self.next_client_id.replace(self.next_client_id.get() + 1);
+        let next_id = &self.everywhere.next_id;
+        let id = next_id.replace(next_id.get() + 1);
         let now = host.unix_time_us();
         let client = Rc::new(Client {
             id,
@@ -342,6 +355,7 @@ impl Commands {
             is_killed: Cell::default(),
             descriptor: Cell::new(-1),
             is_tls: Cell::default(),
+            is_of_group: Cell::default(),
             output_bytes: Cell::default(),
         });
         self.clients.borrow_mut().insert(id, client.clone());

@@ -75,7 +75,7 @@ fn connections(service: &Service, page: &mut Page) {
     let traffic = &service.host.traffic;
     let clients = service.commands.clients_count();
     page.gauge("gabion_clients", "Connections of clients.", clients);
-    let most = service.host.door.get().clients_max;
+    let most = service.host.seats.most();
     page.gauge("gabion_clients_max", "Connections of clients that are accepted at most.", most);
     let help = "Connections of clients since the start, by what became of them.";
     let mut family = page.family("gabion_connections_total", COUNTER, help);

@@ -1,10 +1,18 @@
-use super::{NodeDoors, SpreadConfig};
+use super::{BACKLOG_MAX, NodeDoors, SpreadConfig};
+use crate::commands::locks::KeySet;
 use crate::commands::slots::slot_of;
 use crate::commands::{Spread, Work};
 use crate::rig::{Client, Rig, text};
+use bytes::Bytes;
 use gabion_base::ReplicaId;
+use gabion_control::users::{Edit, UserRecord};
 use gabion_replication::Member;
+use gabion_resp::encode_request;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 const KEYS: usize = 200;
 
@@ -272,7 +280,7 @@ fn a_step_of_scan_that_is_held_back_goes_on_where_its_cursor_is() {
     let cursor = |rig: &mut Rig| {
         let clients = rig.service(0).clients.iter().flatten();
         let mut held = clients.filter_map(|client| client.held.as_ref());
-        held.next().map(|(work, ..)| match work {
+        held.next().map(|held| match &held.work {
             Work::Call(call) => call.args()[1].clone(),
             _ => panic!("no call is held back"),
         })
@@ -298,7 +306,7 @@ fn users_who_go_at_two_groups_in_one_turn_lose_their_connections_at_both() {
     second.send(&["ACL", "DELUSER", "bob"]);
     assert_eq!(text(&rig.receive(&mut first)), ":1\r\n");
     assert_eq!(text(&rig.receive(&mut second)), ":1\r\n");
-    rig.until("both are gone", |rig| rig.service(1).connected() == 1);
+    rig.until("both are gone", |rig| rig.service(1).commands.clients_count() == 1);
 }
 
 #[test]
@@ -310,4 +318,156 @@ fn users_are_those_of_all_groups() {
     assert_eq!(rig.text(&mut at_second, &["AUTH", "alice", "secret"]), "+OK\r\n");
     assert_eq!(rig.text(&mut client, &["ACL", "DELUSER", "alice"]), ":1\r\n");
     rig.until("its connection ends", |rig| rig.service(1).commands.clients_count() == 0);
+}
+
+/// The lock of a key, which a task holds until it is told.
+#[derive(Default)]
+struct Lock {
+    is_over: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Lock {
+    fn of(rig: &mut Rig, group: usize, key: &str) -> Rc<Self> {
+        let lock = Rc::new(Self::default());
+        let service = rig.service(group);
+        let (commands, key, held) =
+            (service.commands.clone(), Bytes::from(key.to_owned()), lock.clone());
+        service.replica.executor.spawn(async move {
+            let end = poll_fn(|cx| {
+                held.waker.replace(Some(cx.waker().clone()));
+                if held.is_over.get() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            commands.locks.hold(|| KeySet::of([&key].into_iter()), end).await;
+        });
+        rig.turn();
+        lock
+    }
+
+    fn end(&self) {
+        self.is_over.set(true);
+        self.waker.take().unwrap().wake();
+    }
+}
+
+#[test]
+fn a_group_that_stands_has_little_waiting_for_it_and_stops_nobody_else() {
+    let (mut rig, mut other) = rig("spread-full", 2);
+    let [here, there] = [0, 1].map(|group| key_of(group, 2));
+    let lock = Lock::of(&mut rig, 1, &there);
+    let value = "v".repeat(2 << 20);
+    let mut requests = Vec::new();
+    // A read waits for the write before it, and that one for the lock.
+    encode_request(&["APPEND", &there, "1"], &mut requests);
+    encode_request(&["GET", &there], &mut requests);
+    const BEHIND: usize = 10;
+    (0..BEHIND).for_each(|_| encode_request(&["SETNX", &there, &value], &mut requests));
+    let mut senders: Vec<_> = (0..6).map(|_| (rig.client(0), requests.clone())).collect();
+    let waiting = |rig: &mut Rig| rig.service(0).exchange.backlogs[1].bytes.get();
+    let mut most = 0;
+    for _ in 0..200 {
+        senders.iter_mut().for_each(|(client, rest)| client.send_some(rest));
+        rig.turn();
+        most = most.max(waiting(&mut rig));
+    }
+    assert!(most > BACKLOG_MAX && most < BACKLOG_MAX + (3 << 20), "{most} bytes waited");
+    assert!(senders.iter().any(|(_, rest)| !rest.is_empty()), "some were read to the end");
+    assert_eq!(rig.text(&mut other, &["SET", &here, "1"]), "+OK\r\n");
+    let mut late = rig.client(0);
+    late.send(&["DBSIZE"]);
+    (0..20).for_each(|_| rig.turn());
+    assert!(late.poll().is_none(), "it is for all groups, one of which takes no more");
+    // One that goes meanwhile leaves nothing behind.
+    senders.truncate(5);
+    lock.end();
+    assert_eq!(text(&rig.receive(&mut late)), ":2\r\n");
+    for (client, rest) in &mut senders {
+        let mut replies = 0;
+        rig.until("all is answered", |rig| {
+            client.send_some(rest);
+            while client.poll().is_some() {
+                replies += 1;
+            }
+            let _ = rig;
+            replies == BEHIND + 2
+        });
+    }
+    rig.until("nothing waits", |rig| waiting(rig) == 0);
+}
+
+#[test]
+fn connections_at_all_doors_of_the_process_are_counted_together() {
+    let (mut rig, mut client) = rig("spread-many", 2);
+    let mut second = rig.client_of_group(1);
+    assert_eq!(rig.text(&mut second, &["PING"]), "+PONG\r\n");
+    assert_eq!(rig.text(&mut second, &["CONFIG", "SET", "maxclients", "3"]), "+OK\r\n");
+    let most = rig.text(&mut client, &["CONFIG", "GET", "maxclients"]);
+    assert_eq!(most, "*2\r\n$10\r\nmaxclients\r\n$1\r\n3\r\n");
+    let mut third = rig.client_of_group(0);
+    assert_eq!(rig.text(&mut third, &["PING"]), "+PONG\r\n");
+    let refused = "-ERR max number of clients reached\r\n";
+    let doors = [rig.client(0), rig.client_of_group(0), rig.client_of_group(1)];
+    for mut client in doors {
+        assert_eq!(text(&rig.receive(&mut client)), refused);
+    }
+    // Clients within take no place, and one that goes makes room at all doors.
+    assert!(!rig.service(1).within.is_empty());
+    drop(second);
+    rig.until("it is gone", |rig| rig.service(0).host.seats.taken() == 2);
+    let mut fourth = rig.client(0);
+    assert_eq!(rig.text(&mut fourth, &["PING"]), "+PONG\r\n");
+}
+
+#[test]
+fn a_common_door_knows_the_connections_of_all_groups_and_a_groups_door_its_own() {
+    let (mut rig, mut client) = rig("spread-clients", 2);
+    let mut second = rig.client_of_group(1);
+    let mut ids = Vec::new();
+    for (client, name) in [(&mut client, "first"), (&mut second, "second")] {
+        assert_eq!(rig.text(client, &["CLIENT", "SETNAME", name]), "+OK\r\n");
+        ids.push(rig.text(client, &["CLIENT", "ID"])[1..].trim().to_owned());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let names = |list: &str| {
+        let names = list.split(' ').filter_map(|word| word.strip_prefix("name="));
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&rig.text(&mut client, &["CLIENT", "LIST"])), ["first", "second"]);
+    assert_eq!(names(&rig.text(&mut client, &["CLIENT", "LIST", "ID", &ids[1]])), ["second"]);
+    assert_eq!(names(&rig.text(&mut second, &["CLIENT", "LIST"])), ["second"]);
+    assert_eq!(rig.text(&mut second, &["CLIENT", "KILL", "ID", &ids[0]]), ":0\r\n");
+    assert_eq!(rig.text(&mut client, &["CLIENT", "KILL", "ID", &ids[1]]), ":1\r\n");
+    rig.until("it is closed", |rig| rig.service(1).commands.clients_count() == 0);
+    let _third = rig.client_of_group(1);
+    rig.until("it is there", |rig| rig.service(1).commands.clients_count() == 1);
+    let list = rig.text(&mut client, &["CLIENT", "LIST"]);
+    let address = |word: &'_ str| word.strip_prefix("addr=").map(str::to_owned);
+    let address = list.split(' ').filter_map(address).next_back().unwrap();
+    assert_eq!(rig.text(&mut client, &["CLIENT", "KILL", &address]), "+OK\r\n");
+    rig.until("it is closed", |rig| rig.service(1).commands.clients_count() == 0);
+    assert_eq!(rig.text(&mut client, &["PING"]), "+PONG\r\n");
+    let said = rig.text(&mut client, &["CONFIG", "GET", "cluster-enabled"]);
+    assert_eq!(said, "*2\r\n$15\r\ncluster-enabled\r\n$3\r\nyes\r\n");
+}
+
+#[test]
+fn users_that_a_controller_tells_one_group_are_those_of_all_and_are_kept_in_the_first_ones_file() {
+    let mut rig = Rig::spread_with("spread-told-users", 2, |config| {
+        config.security.users_kept = Some(config.data.join("users"));
+    });
+    let rules = b"on nopass ~* &* +@all".to_vec();
+    let edit = |expected, rules| [Edit { name: b"alice".to_vec(), expected, rules }];
+    let with = UserRecord::default().changed(&edit(None, Some(rules.clone()))).unwrap().unwrap();
+    let without = with.changed(&edit(Some(rules), None)).unwrap().unwrap();
+    rig.service(1).take_users(0, with);
+    let mut client = rig.client(0);
+    assert_eq!(rig.text(&mut client, &["AUTH", "alice", "any"]), "+OK\r\n");
+    rig.service(1).take_users(0, without.clone());
+    rig.until("its connection ends", |rig| rig.service(0).commands.clients_count() == 0);
+    // The other group hears the same, which changes nothing.
+    rig.service(0).take_users(0, without.clone());
+    let files = [1, 2].map(|group| rig.dir.join(format!("{group}-1/users")));
+    let kept = |at: usize| crate::users::read(&files[at]).unwrap();
+    rig.until("they are kept", |_| kept(0).as_ref() == Some(&without));
+    assert_eq!(kept(1), None);
 }
