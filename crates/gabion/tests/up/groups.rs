@@ -4,6 +4,7 @@ use super::{PATIENCE, Place, kill, said};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 const KEYS: usize = 60;
@@ -14,7 +15,9 @@ const KEYS: usize = 60;
 fn place(name: &str) -> Place {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut place = Place::new(name);
-    let first = (std::process::id() % 250) as u16;
+    // Tests beside each other look for ports far apart, as none holds those that it has found.
+    static PLACES: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 250) as u16 + 60 * PLACES.fetch_add(1, Ordering::SeqCst);
     let firsts = (0..250).map(|step| 30_600 + (first + step) % 250 * 4);
     for port in firsts {
         place.port = port;
