@@ -109,6 +109,48 @@ fn the_containers_command_is_one_of_the_program() {
     assert!(text.contains(":nonroot\n"), "it does not run as root");
 }
 
+/// The text of a file in a manifest's map of configuration.
+fn configuration(manifest: &str, name: &str) -> String {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != format!("{name}: |"));
+    lines.next().expect("the file is in the manifest");
+    let lines = lines.take_while(|line| line.starts_with("    "));
+    lines.map(|line| format!("{}\n", line.trim_start())).collect()
+}
+
+#[test]
+fn manifests_run_commands_that_the_program_knows_with_options_that_it_takes() {
+    let place = Temporary::new("kubernetes");
+    let at = |name: &str| place.0.join(name).to_str().unwrap().to_owned();
+    let succeeds = |words: &[String]| {
+        let output = run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}");
+    };
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    succeeds(&[words("ca init"), vec![at("ca")]].concat());
+    std::fs::write(place.0.join("password"), "secret\n").unwrap();
+    for (file, role) in [("nodes.yaml", "node"), ("controllers.yaml", "controller")] {
+        let text = std::fs::read_to_string(deploy().join("kubernetes").join(file)).unwrap();
+        let name = format!("gabion-{role}-0");
+        let issue = format!("--name {name} --role {role}");
+        succeeds(&[words("ca issue"), vec![at("ca")], words(&issue)].concat());
+        let options = configuration(&text, &format!("{role}.toml"));
+        let options = options
+            .replace("@NAME@", &name)
+            .replace("@IP@", "10.0.0.3")
+            .replace("/etc/gabion/certificates", &at("ca"))
+            .replace("/etc/gabion/secret", place.0.to_str().unwrap())
+            .replace("\"/var/lib/gabion", &format!("\"{}/data", place.0.display()))
+            .replace("16GiB", "256MiB");
+        let config = at(&format!("{role}.toml"));
+        std::fs::write(&config, options).unwrap();
+        let args = text.lines().find_map(|line| line.trim().strip_prefix("args: ")).unwrap();
+        let args: Vec<String> = serde_json::from_str(args).unwrap();
+        assert_eq!(args, [role, "--config", &format!("/options/{role}.toml")]);
+        succeeds(&[role.to_owned(), "--config".to_owned(), config, "--check".to_owned()]);
+    }
+}
+
 /// Only where systemd is installed.
 #[test]
 fn systemd_takes_the_units() {
