@@ -40,7 +40,7 @@ const PLENTY: usize = 1_024;
 /// most.
 const STRANGERS: usize = 128;
 
-/// What tells how many descriptors a replica needs.
+/// A replica's settings that tell how many descriptors it needs.
 #[derive(Clone, Copy)]
 struct Needs {
     /// Compactions at once.

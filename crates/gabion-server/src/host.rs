@@ -93,7 +93,7 @@ pub(crate) struct ServerHost {
     pub(crate) clients_max: usize,
     /// Steps by which jobs stand back.
     pub(crate) jobs_nice: u8,
-    /// What CONFIG SET changes of the door, `maxclients` aside.
+    /// Options of the door that CONFIG SET changes, `maxclients` aside.
     pub(crate) door: Cell<DoorSettings>,
     /// Connections at all doors of the process.
     pub(crate) seats: Rc<Seats>,
@@ -110,7 +110,7 @@ impl ServerHost {
         self.now_us.set(now_us);
     }
 
-    /// What CONFIG SET changes of the door.
+    /// Options of the door that CONFIG SET changes.
     pub(crate) fn door_settings(&self) -> DoorSettings {
         DoorSettings { clients_max: self.seats.most(), ..self.door.get() }
     }

@@ -11,7 +11,7 @@
 //! replies go back one by one once they may be shown. What a connection does in different groups
 //! is not ordered beyond the order of its replies.
 //!
-//! What waits for a group is limited: above [`BACKLOG_MAX`] connections of other services that have
+//! The backlog of a group is limited: above [`BACKLOG_MAX`] connections of other services that have
 //! more for it are held back, until half is gone. Replies and the ends of connections are never
 //! held back, so a group that stands stops nobody but those who want something of it.
 //!
@@ -87,8 +87,8 @@ impl FromStr for NodeDoors {
 pub struct SpreadConfig {
     /// The slots of the group. The replica must be the process's of that number.
     pub spread: Spread,
-    /// Where the doors of this replica's group listen. A door with TLS takes the certificates of
-    /// [`crate::SecurityConfig::tls`].
+    /// Addresses at which the doors of this replica's group listen. A door with TLS takes the
+    /// certificates of [`crate::SecurityConfig::tls`].
     pub listen: NodeDoors,
     /// The same, as clients are told.
     pub doors: NodeDoors,
@@ -174,7 +174,7 @@ impl Drop for Load {
 pub(crate) struct Exchange {
     /// For each service, by its place.
     queues: Vec<RefCell<VecDeque<Handed>>>,
-    /// What waits for each service.
+    /// Bytes that wait for each service.
     backlogs: Vec<Rc<Backlog>>,
     /// Each service's knowledge of its own group.
     shown: RefCell<Vec<Option<GroupShown>>>,
@@ -212,7 +212,7 @@ pub(crate) struct Within {
 }
 
 impl Within {
-    /// What was held back has begun.
+    /// The work that was held back has begun.
     pub(crate) fn end_hold(&mut self) {
         self.held = None;
     }

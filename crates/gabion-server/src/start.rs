@@ -192,7 +192,7 @@ struct Process<'a> {
     seats: Rc<Seats>,
 }
 
-/// What groups of one cluster share in a process; others have theirs.
+/// Things that groups of one cluster share in a process; others have theirs.
 #[derive(Clone)]
 struct OfCluster {
     users: Rc<Users>,
@@ -395,7 +395,7 @@ fn watch_doors(service: &mut Service) -> Result<()> {
     Ok(())
 }
 
-/// Where a group listens besides its replica's doors.
+/// Addresses at which a group listens besides its replica's doors.
 #[derive(Default)]
 struct GroupDoors {
     plain: Option<SocketAddr>,

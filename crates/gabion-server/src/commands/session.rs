@@ -83,7 +83,7 @@ pub(crate) struct Client {
     pub(crate) is_muted: Cell<bool>,
     /// CLIENT KILL named it.
     pub(crate) is_killed: Cell<bool>,
-    // What follows is the server's to tell.
+    // The server tells the rest.
     /// Its socket's number.
     pub(crate) descriptor: Cell<i32>,
     /// It uses TLS.
