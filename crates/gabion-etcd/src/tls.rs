@@ -1,7 +1,7 @@
 //! TLS below HTTP: each connection begins with the files of that moment.
 //!
 //! ```text
-//!   ureq: call ─► TcpConnector ─► TlsConnector: handshake, name and authority checked ─► TlsTransport
+//!   ureq: call ─► TcpConnector ─► TlsConnector: handshake, authority, name ─► TlsTransport
 //! ```
 //!
 //! `ureq` has a TLS of its own, which reads certificates once and panics for a key of another one.

@@ -175,7 +175,7 @@ fn note_of(error: &Error, address: SocketAddr) -> String {
     if is_refused(error) {
         return format!("does not run: nothing listens on port {}", address.port());
     }
-    // Its answer in place of the status, such as that it has too many clients, or who is not let in.
+    // Its answer in place of the status, such as that it has too many clients, or lets nobody in.
     if matches!(error.kind(), ErrorKind::Io | ErrorKind::InvalidInput) {
         return format!("does not say how it is: {}", error.message());
     }
