@@ -28,7 +28,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("gabion-resp", &["gabion-base"]),
-    ("gabion-etcd", &["gabion-base", "gabion-control"]),
+    ("gabion-etcd", &["gabion-base", "gabion-control", "gabion-tls"]),
     ("gabion-ncl", &["gabion-base", "gabion-media", "gabion-control"]),
     // The kernel's data on a process, on Gabion's and on those that it is measured beside, and
     // orders to the kernel.

@@ -1,11 +1,16 @@
 //! A call: its deadline, the endpoints in turn, and what is known after a failure.
 
+use crate::tls::{NotLetIn, TlsConnector};
+use crate::url::EtcdUrl;
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_tls::ClientTls;
 use serde_json::Value;
 use std::io::{self, BufReader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector, TcpConnector};
 
 /// How long a call of the store may take: as long as etcd takes to elect a leader, and more.
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(5);
@@ -65,19 +70,32 @@ pub(crate) struct Answer {
 /// Connections to the endpoints. One that answered is asked first the next time.
 pub(crate) struct Client {
     agent: ureq::Agent,
+    scheme: &'static str,
     endpoints: Vec<String>,
     at: AtomicUsize,
 }
 
 impl Client {
-    pub(crate) fn new(endpoints: Vec<String>) -> Arc<Self> {
+    /// Connections that are encrypted if there is `tls`.
+    pub(crate) fn new(url: &EtcdUrl, tls: Option<&Arc<ClientTls>>) -> Arc<Self> {
+        let endpoints = url.endpoints.clone();
         assert!(!endpoints.is_empty(), "an etcd has an endpoint");
         let config = ureq::Agent::config_builder()
             .proxy(None)
             .max_redirects(0)
             .http_status_as_error(false)
-            .user_agent(concat!("gabion/", env!("CARGO_PKG_VERSION")));
-        Arc::new(Self { agent: config.build().into(), endpoints, at: AtomicUsize::new(0) })
+            .user_agent(concat!("gabion/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let (scheme, agent) = match tls {
+            None => ("http", config.into()),
+            Some(tls) => {
+                let tcp = TcpConnector::default();
+                let connector = Connector::<()>::chain(tcp, TlsConnector(tls.clone()));
+                let resolver = DefaultResolver::default();
+                ("https", ureq::Agent::with_parts(config, connector, resolver))
+            }
+        };
+        Arc::new(Self { agent, scheme, endpoints, at: AtomicUsize::new(0) })
     }
 
     /// Makes a call that may be made more than once, until an endpoint answers or refuses.
@@ -90,6 +108,7 @@ impl Client {
         let body = body.to_string();
         let begun = Instant::now();
         let (mut is_unsure, mut attempts) = (false, 0);
+        let mut before: Option<Failure> = None;
         loop {
             let left = patience.saturating_sub(begun.elapsed());
             let (place, endpoint) = self.endpoint();
@@ -101,10 +120,14 @@ impl Client {
                 Err(failure) => failure,
             };
             is_unsure |= failure.reason == Reason::Unsure;
+            // An attempt of a moment fails for want of time: the one before it says more.
+            let is_short = share < PAUSE && !failure.reason.is_final();
+            let failure = before.take().filter(|_| is_short).unwrap_or(failure);
             let is_late = begun.elapsed() + PAUSE >= patience;
             if failure.reason.is_final() || is_late {
                 return Err(given_up(failure, operation, is_unsure, begun.elapsed()));
             }
+            before = Some(failure);
             self.pass_on(place);
             attempts += 1;
             if attempts % self.endpoints.len() == 0 {
@@ -125,6 +148,10 @@ impl Client {
         let _ = self.at.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    fn address(&self, endpoint: &str, operation: Operation<'_>) -> String {
+        format!("{}://{endpoint}{}", self.scheme, operation.path)
+    }
+
     fn attempt(
         &self,
         endpoint: &str,
@@ -134,7 +161,7 @@ impl Client {
     ) -> std::result::Result<Value, Failure> {
         // Zero would be no limit.
         let patience = patience.max(Duration::from_millis(1));
-        let request = self.agent.post(format!("http://{endpoint}{}", operation.path));
+        let request = self.agent.post(self.address(endpoint, operation));
         let request = request.config().timeout_global(Some(patience)).build();
         let request = request.content_type("application/json");
         let mut response =
@@ -159,7 +186,7 @@ impl Client {
         body: &Value,
         patience: Duration,
     ) -> Result<BufReader<impl io::Read + use<>>> {
-        let request = self.agent.post(format!("http://{endpoint}{}", operation.path));
+        let request = self.agent.post(self.address(endpoint, operation));
         let config = request.config();
         let config = config.timeout_connect(Some(ATTEMPT_MAX));
         let config = config.timeout_recv_response(Some(ATTEMPT_MAX));
@@ -193,7 +220,10 @@ fn given_up(last: Failure, operation: Operation<'_>, is_unsure: bool, after: Dur
 
 fn io_error(endpoint: &str, operation: Operation<'_>, error: ureq::Error) -> Error {
     let message = format!("etcd at {endpoint}: {}", operation.name);
-    Error::with_source(ErrorKind::Io, message, error)
+    match NotLetIn::within(&error) {
+        Some(why) => Error::io(format!("{message}: {why}")),
+        None => Error::with_source(ErrorKind::Io, message, error),
+    }
 }
 
 /// No answer came.

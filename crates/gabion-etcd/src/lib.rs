@@ -3,7 +3,7 @@
 //! ```text
 //!   thread of the store ─► EtcdStore: get, list, swap ──┐
 //!                             │ swaps need the lead     ├─► Client ─► endpoints in turn
-//!   gabion-lease ─► confirms it; Leadership: is it lost? ┤     JSON over HTTP
+//!   gabion-lease ─► confirms it; Leadership: is it lost? ┤     JSON over HTTP, or over HTTPS
 //!   gabion-watch ─► reads, then follows; Watch: changes ─┘
 //! ```
 //!
@@ -16,6 +16,7 @@
 //! ```
 //!
 //! - `url`: how a store is named. `client`: a call, its deadline, and the endpoints in turn.
+//!   `tls`: connections that are encrypted.
 //! - `wire`: messages of the gateway. `store`: the store. `lease`: who leads. `watch`: changes,
 //!   without a gap.
 #![allow(
@@ -29,6 +30,7 @@ mod lease;
 mod store;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod url;
 mod watch;
 mod wire;

@@ -11,6 +11,7 @@ use crate::url::EtcdUrl;
 use crate::wire::{self, Pair};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::store::{Store, Swapped, Version, Versioned};
+use gabion_tls::ClientTls;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -47,15 +48,22 @@ pub(crate) struct Listed {
 }
 
 impl EtcdStore {
-    /// Opens the store of an etcd that answers.
+    /// Opens the store of an etcd that answers. `tls` is for `etcd+tls://`, and for nothing else.
     ///
     /// # Errors
-    /// Unavailable when no endpoint answers; of the system's random numbers.
-    pub fn open(url: &EtcdUrl) -> Result<Self> {
+    /// Unavailable when no endpoint answers, or none is let in; invalid input where the URL and
+    /// `tls` do not agree; of the system's random numbers.
+    pub fn open(url: &EtcdUrl, tls: Option<&Arc<ClientTls>>) -> Result<Self> {
+        if url.is_tls() != tls.is_some() {
+            return Err(Error::invalid(match tls {
+                None => format!("store {url}: TLS needs the file of an authority"),
+                Some(_) => format!("store {url}: certificates are for etcd+tls:// alone"),
+            }));
+        }
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| Error::with_source(ErrorKind::Io, "no random number is to be had", e))?;
-        let (url, client) = (url.clone(), Client::new(url.endpoints.clone()));
+        let (url, client) = (url.clone(), Client::new(url, tls));
         let handle = u64::from_le_bytes(random);
         let store = Self { client, url, handle, count: 0, held: None };
         store.leader()?;

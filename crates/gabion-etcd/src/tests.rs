@@ -79,7 +79,7 @@ impl Fake {
 
     fn open(&self) -> EtcdStore {
         let url = EtcdUrl::parse(&format!("etcd://127.0.0.1:{}/t", self.port)).unwrap();
-        EtcdStore::open(&url).unwrap()
+        EtcdStore::open(&url, None).unwrap()
     }
 
     fn count(&self, path: &str) -> usize {
@@ -89,6 +89,10 @@ impl Fake {
     fn last(&self) -> Value {
         self.asked.lock().unwrap().last().unwrap().1.clone()
     }
+}
+
+fn client_of(port: u16) -> Arc<Client> {
+    Client::new(&EtcdUrl::parse(&format!("etcd://127.0.0.1:{port}")).unwrap(), None)
 }
 
 fn read_request(stream: &TcpStream) -> Option<(String, Value)> {
@@ -197,7 +201,7 @@ fn endpoints_are_asked_in_turn_and_the_one_that_answered_first_the_next_time() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let hosts = [closed, stopped.port, fake.port].map(|port| format!("127.0.0.1:{port}"));
     let url = EtcdUrl::parse(&format!("etcd://{}/t", hosts.join(","))).unwrap();
-    let mut store = EtcdStore::open(&url).unwrap();
+    let mut store = EtcdStore::open(&url, None).unwrap();
     let begun = Instant::now();
     assert_eq!(store.get("a").unwrap(), None);
     assert!(begun.elapsed() < Duration::from_secs(1), "the one that answers is known");
@@ -210,7 +214,7 @@ fn a_write_without_an_answer_is_unknown_and_one_that_was_not_sent_is_not() {
     let operation = |is_write| Operation { path: "/v3/kv/txn", name: "swap a", is_write };
     let patience = Duration::from_millis(500);
     let call = |port: u16, is_write| {
-        let client = Client::new(vec![format!("127.0.0.1:{port}")]);
+        let client = client_of(port);
         let begun = Instant::now();
         let failure = client.call(operation(is_write), &json!({}), patience).err().unwrap();
         assert!(begun.elapsed() < 2 * patience, "{:?}", begun.elapsed());
@@ -253,7 +257,7 @@ fn answers_that_are_not_etcds_are_errors() {
         assert_eq!(error.kind(), kind, "{error}");
     }
     let html = Fake::start(|_, _| Reply::Say(200, "<html>".to_owned()));
-    let client = Client::new(vec![format!("127.0.0.1:{}", html.port)]);
+    let client = client_of(html.port);
     let operation = Operation { path: "/v3/kv/range", name: "get a", is_write: false };
     let failure = client.call(operation, &json!({}), Duration::from_millis(300)).err().unwrap();
     assert!(failure.error.to_string().contains("not an answer of etcd"), "{}", failure.error);

@@ -1,11 +1,10 @@
-//! How a store is named: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+//! How a store is named: `etcd://HOST:PORT,HOST:PORT/PREFIX`, or `etcd+tls://` likewise.
 
-use gabion_base::{Error, ErrorKind, Result};
+use gabion_base::{Error, Result};
 use std::fmt;
 
 const SCHEME: &str = "etcd://";
-/// TLS and its options are to come under it: an authority, a certificate and a key beside the URL,
-/// and `ureq` with rustls.
+/// Connections are encrypted. The files of certificates are named beside the URL.
 const TLS_SCHEME: &str = "etcd+tls://";
 /// Clusters of etcd have 7 members at most in practice.
 const ENDPOINTS_MAX: usize = 16;
@@ -15,6 +14,7 @@ const PREFIX_DEFAULT: &str = "gabion";
 /// The endpoints of one etcd, and the prefix of all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUrl {
+    is_tls: bool,
     pub(crate) endpoints: Vec<String>,
     pub(crate) prefix: String,
 }
@@ -26,19 +26,16 @@ impl EtcdUrl {
         text.starts_with("etcd:") || text.starts_with("etcd+")
     }
 
-    /// Reads `etcd://HOST:PORT,…/PREFIX`. Without a prefix it is `gabion`.
+    /// Reads `etcd://HOST:PORT,…/PREFIX` or `etcd+tls://…`. Without a prefix it is `gabion`.
     ///
     /// # Errors
-    /// Invalid input that names the part; unsupported for `etcd+tls`.
+    /// Invalid input that names the part.
     pub fn parse(text: &str) -> Result<Self> {
-        if text.starts_with(TLS_SCHEME) {
-            let why =
-                format!("store {text}: TLS to etcd is not built: use etcd:// in a safe network");
-            return Err(Error::new(ErrorKind::Unsupported, why));
-        }
         let wrong = |why: String| Error::invalid(format!("store {text}: {why}"));
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| {
-            wrong("a store in etcd is etcd://HOST:PORT,HOST:PORT/PREFIX".to_owned())
+        let of_tls = text.strip_prefix(TLS_SCHEME);
+        let is_tls = of_tls.is_some();
+        let rest = of_tls.or_else(|| text.strip_prefix(SCHEME)).ok_or_else(|| {
+            wrong("a store in etcd is etcd://HOST:PORT,HOST:PORT/PREFIX, or etcd+tls://".to_owned())
         })?;
         let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let endpoints: Vec<String> = hosts.split(',').map(str::to_owned).collect();
@@ -56,7 +53,13 @@ impl EtcdUrl {
         let prefix = prefix.trim_end_matches('/');
         let prefix = if prefix.is_empty() { PREFIX_DEFAULT } else { prefix };
         check_prefix(prefix).map_err(|why| wrong(format!("prefix {prefix:?}: {why}")))?;
-        Ok(Self { endpoints, prefix: prefix.to_owned() })
+        Ok(Self { is_tls, endpoints, prefix: prefix.to_owned() })
+    }
+
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// The key under which the values lie, and the beginning of their keys.
@@ -72,7 +75,8 @@ impl EtcdUrl {
 
 impl fmt::Display for EtcdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}/{}", self.endpoints.join(","), self.prefix)
+        let scheme = if self.is_tls { TLS_SCHEME } else { SCHEME };
+        write!(f, "{scheme}{}/{}", self.endpoints.join(","), self.prefix)
     }
 }
 
@@ -119,6 +123,9 @@ mod tests {
         assert_eq!(url.endpoints, ["a.b:2379", "[::1]:1", "10.0.0.1:65535"]);
         assert_eq!((&*url.values(), &*url.leader()), ("x/y/values/", "x/y/leader"));
         assert_eq!(EtcdUrl::parse(&url.to_string()).unwrap(), url);
+        let tls = EtcdUrl::parse("etcd+tls://a.b:2379,[::1]:1/x").unwrap();
+        assert_eq!((url.is_tls(), tls.is_tls()), (false, true));
+        assert_eq!(tls.to_string(), "etcd+tls://a.b:2379,[::1]:1/x");
         assert_eq!(EtcdUrl::parse("etcd://a:1").unwrap().prefix, "gabion");
     }
 
@@ -143,7 +150,8 @@ mod tests {
             ("etcd://a:1/x y", "letters, digits"),
             (&*many, "17 endpoints, and 16"),
             (&*long, "129 bytes, and 128"),
-            ("etcd+tls://a:1", "TLS to etcd is not built"),
+            ("etcd+tls://a", "HOST:PORT is needed"),
+            ("etcd+ssl://a:1", "or etcd+tls://"),
         ] {
             let error = EtcdUrl::parse(text).expect_err(text);
             assert!(error.message().contains(part), "{text}: {error}");

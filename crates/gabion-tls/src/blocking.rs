@@ -37,11 +37,23 @@ impl BlockingStream {
     /// The socket's; `InvalidData` for what is no TLS, or not let in, which the other end is told;
     /// timed out.
     pub fn handshake(socket: TcpStream, tls: impl Into<Connection>) -> io::Result<Self> {
+        Self::handshake_within(socket, tls, HANDSHAKE_MAX)
+    }
+
+    /// The same, within another time.
+    ///
+    /// # Errors
+    /// As [`Self::handshake`].
+    pub fn handshake_within(
+        socket: TcpStream,
+        tls: impl Into<Connection>,
+        limit: Duration,
+    ) -> io::Result<Self> {
         let begun = Instant::now();
         let mut tls = tls.into();
         let mut came = 0;
         while tls.is_handshaking() || tls.wants_write() {
-            let left = HANDSHAKE_MAX.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+            let left = limit.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
             let left = Some(left.ok_or(io::ErrorKind::TimedOut)?);
             socket.set_read_timeout(left)?;
             socket.set_write_timeout(left)?;
@@ -84,6 +96,19 @@ impl BlockingStream {
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.0.tls.is_some()
+    }
+
+    /// Takes bytes, which `flush` sends; it may take fewer than all. Where the socket's time is over,
+    /// `flush` is called again, and sends the rest. A `write` that was cut off cannot be repeated:
+    /// nobody knows which of its bytes are sent.
+    ///
+    /// # Errors
+    /// The socket's, where nothing is encrypted: it takes them at once.
+    pub fn put(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.tls() {
+            Some(mut tls) => tls.writer().write(bytes),
+            None => self.socket().write(bytes),
+        }
     }
 
     /// Ends the connection, for reads and writes under way too.
@@ -156,7 +181,7 @@ impl Write for &BlockingStream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.tls().map_or(Ok(()), |mut tls| send(&mut tls, &mut self.socket()))
     }
 }
 
@@ -172,7 +197,7 @@ impl Write for BlockingStream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        (&*self).flush()
     }
 }
 

@@ -11,6 +11,7 @@
 //!   socket ◄──► stream: TlsStream ◄──► bytes of the client, its identity
 //!                  ▲ one for each connection, of either end
 //!   mutual: MutualTls (files ─► both ends between Gabion's own processes)
+//!   client: ClientTls (files ─► the end that connects, to a name or an address)
 //!                  ▼ one for each connection
 //!   socket ◄──► blocking: BlockingStream ◄──► bytes, the other end's identity
 //! ```
@@ -21,6 +22,7 @@
 
 mod blocking;
 pub mod ca;
+mod client;
 mod files;
 mod identity;
 mod mutual;
@@ -29,6 +31,7 @@ mod stream;
 mod validity;
 
 pub use blocking::BlockingStream;
+pub use client::{ClientFiles, ClientTls};
 pub use identity::{Identity, NAME_LEN_MAX, Role};
 pub use mutual::{Expected, MutualFiles, MutualTls};
 pub use rustls;

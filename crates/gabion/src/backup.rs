@@ -21,6 +21,7 @@ mod several;
 #[cfg(test)]
 mod tests;
 
+use crate::door::DoorOptions;
 use crate::options::WhereOptions;
 use clap::{Args, Subcommand};
 use gabion_base::Result;
@@ -46,6 +47,8 @@ pub(crate) struct MakeOptions {
     directory: Option<PathBuf>,
     #[command(flatten)]
     place: WhereOptions,
+    #[command(flatten)]
+    door: DoorOptions,
     /// Bytes a second that are fetched at most, 1MiB or more [default: as fast as it goes]
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     rate: Option<u64>,

@@ -1,9 +1,10 @@
 //! A connection to a replica's RESP door that waits for each reply.
 
-use crate::security;
+use crate::{door, security};
 use bytes::BytesMut;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_resp::{Reply, ReplyParser, encode_request};
+use gabion_tls::BlockingStream;
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ const MISSES_MAX: u32 = 3;
 
 pub(crate) struct Client {
     address: SocketAddr,
-    stream: TcpStream,
+    stream: BlockingStream,
     parser: ReplyParser,
     buffer: BytesMut,
     /// Time to wait before another action.
@@ -29,22 +30,24 @@ impl Client {
     /// Connects. A reply may take `limit`.
     ///
     /// # Errors
-    /// Unavailable, naming the address.
+    /// Unavailable, naming the address; invalid input where it does not let this command in.
     pub(crate) fn connect(address: SocketAddr, limit: Duration) -> Result<Self> {
-        let connect = || {
-            let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(limit))?;
-            stream.set_write_timeout(Some(limit))?;
-            Ok(stream)
-        };
-        let stream = connect().map_err(|error: io::Error| {
+        let unreached = |error: io::Error| {
             Error::with_source(
                 ErrorKind::Unavailable,
                 format!("no replica answers on {address}"),
                 error,
             )
-        })?;
+        };
+        let connect = || {
+            let socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+            socket.set_nodelay(true)?;
+            Ok(socket)
+        };
+        let stream = door::begin(connect().map_err(unreached)?, address, limit)?;
+        let socket = stream.socket();
+        socket.set_read_timeout(Some(limit)).map_err(unreached)?;
+        socket.set_write_timeout(Some(limit)).map_err(unreached)?;
         let mut client = Self {
             address,
             stream,
@@ -103,8 +106,9 @@ impl Client {
 
     fn send(&mut self, mut request: &[u8]) -> Result<()> {
         while !request.is_empty() {
-            let sent = self.patiently(|stream| stream.write(request))?;
-            request = &request[sent..];
+            let taken = self.patiently(|stream| stream.put(request))?;
+            request = &request[taken..];
+            self.patiently(|stream| stream.flush().map(|()| 0))?;
         }
         Ok(())
     }
@@ -113,7 +117,7 @@ impl Client {
     /// alive.
     fn patiently(
         &mut self,
-        mut step: impl FnMut(&mut TcpStream) -> io::Result<usize>,
+        mut step: impl FnMut(&mut BlockingStream) -> io::Result<usize>,
     ) -> Result<usize> {
         loop {
             match step(&mut self.stream) {
@@ -170,6 +174,13 @@ impl Client {
     }
 
     fn lost(&self, error: io::Error) -> Error {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        // A door that does not take a certificate says so and closes, and that is still to be read.
+        let is_cut_off = matches!(error.kind(), BrokenPipe | ConnectionReset);
+        let said = is_cut_off.then(|| (&self.stream).read(&mut [0]).err()).flatten();
+        if let Some(error) = door::refusal(self.address, said.as_ref().unwrap_or(&error)) {
+            return error;
+        }
         if is_timeout(&error) {
             return Error::unavailable(format!("{} does not answer", self.address));
         }

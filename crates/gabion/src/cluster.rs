@@ -14,6 +14,7 @@
 //! next `up` removes marked ones, as far as they are Gabion's by [`crate::owned`].
 
 use crate::control;
+use crate::door;
 use crate::options::{DataOption, FixedOptions, WhereOptions};
 use crate::owned::{self, Owner};
 use crate::units::{count, exact_size, size};
@@ -30,7 +31,7 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -759,6 +760,9 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     if place.remote.controller.is_some() {
         return crate::machines::commands::addresses(place);
     }
+    if let (Some(host), Some(port)) = (door::host(), place.port) {
+        return ask_for_address(host, port);
+    }
     let data = data_dir(&place.data);
     let settings = match place.port {
         None => load_existing(&data?)?,
@@ -822,9 +826,31 @@ pub(crate) fn data_of(place: &WhereOptions) -> Result<PathBuf> {
 /// The hint in errors that find no replica.
 pub(crate) const IS_UP_RUNNING: &str = "is `gabion up` running?";
 
+/// Asks the replica behind the door of a host for its number.
+fn ask_for_address(host: &str, port: u16) -> Result<Vec<(u32, SocketAddr)>> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let found = (bare, port).to_socket_addrs().map_err(|error| {
+        Error::with_source(ErrorKind::Unavailable, format!("--host {host}: no address"), error)
+    })?;
+    let mut why = Error::unavailable(format!("--host {host}: no address"));
+    for address in found {
+        match crate::status::ask(address) {
+            Ok(status) => {
+                let number = status["replica"].as_u64().and_then(|it| u32::try_from(it).ok());
+                return Ok(vec![(number.unwrap_or(1), address)]);
+            }
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
 /// Asks the replica behind a port how many there are: they have adjacent ports.
 fn ask_for_addresses(port: u16) -> Result<Vec<(u32, SocketAddr)>> {
-    let status = crate::status::ask(loopback(port)).map_err(|error| error.within(IS_UP_RUNNING))?;
+    let status = crate::status::ask(loopback(port)).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => error,
+        _ => error.within(IS_UP_RUNNING),
+    })?;
     let me = status["replica"].as_u64().unwrap_or(1).clamp(1, 16) as u16;
     let count = status["members"].as_array().map_or(1, Vec::len).clamp(1, 16) as u16;
     let first = port.saturating_sub(me - 1);

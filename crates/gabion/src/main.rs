@@ -21,7 +21,7 @@
 //!   [`screen`]: the drawing.
 //! - [`judgement`]: what is wrong with a group; [`quantile`]: quantiles of times.
 //! - [`top`]: `gabion top`; [`doctor`]: `gabion doctor`.
-//! - [`client`], [`status`]: talking to replicas; [`repl`]: `gabion cli`; [`verify`]: `gabion
+//! - [`client`], [`door`], [`status`]: talking to replicas, also with TLS; [`repl`]: `gabion cli`; [`verify`]: `gabion
 //!   verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
@@ -50,6 +50,7 @@ mod control;
 mod db;
 mod destroy;
 mod doctor;
+mod door;
 mod engine;
 mod filling;
 mod judgement;

@@ -2,6 +2,7 @@
 
 use crate::backup::BackupOptions;
 use crate::backup::restore::RestoreOptions;
+use crate::door::DoorOptions;
 use crate::security::SecurityOptions;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -406,7 +407,8 @@ pub(crate) struct WhereOptions {
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct RemoteOptions {
     /// Address of the controller of a group on nodes, instead of a group of `gabion up`
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "port"], global = true)]
+    // With --port where `DoorOptions` are, too.
+    #[arg(long, value_name = "ADDR", conflicts_with = "data", global = true)]
     pub(crate) controller: Option<SocketAddr>,
     /// Group of that controller [default: the only one]
     #[arg(long, value_name = "NAME", requires = "controller", global = true)]
@@ -488,6 +490,8 @@ pub(crate) enum NodeCommand {
 pub(crate) struct CliOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,
+    #[command(flatten)]
+    pub(crate) door: DoorOptions,
     /// The command, as in `gabion cli set key value`; a prompt without it
     // No hyphen before its first word: an option of another name would be sent as a command.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -498,6 +502,8 @@ pub(crate) struct CliOptions {
 pub(crate) struct StatusOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,
+    #[command(flatten)]
+    pub(crate) door: DoorOptions,
     /// Redraw every second until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub(crate) watch: bool,
@@ -510,6 +516,8 @@ pub(crate) struct StatusOptions {
 pub(crate) struct TopOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,
+    #[command(flatten)]
+    pub(crate) door: DoorOptions,
     /// Once, with rates since each process began
     #[arg(long)]
     pub(crate) once: bool,
@@ -684,8 +692,10 @@ pub(crate) struct FailoverOptions {
 pub(crate) struct VerifyOptions {
     #[command(flatten)]
     pub(crate) place: WhereOptions,
+    #[command(flatten)]
+    pub(crate) door: DoorOptions,
     /// Read the pools themselves; the replicas must not be running
-    #[arg(long, conflicts_with = "port")]
+    #[arg(long, conflicts_with_all = ["port", "tls"])]
     pub(crate) offline: bool,
     /// The result as JSON
     #[arg(long)]

@@ -7,7 +7,7 @@ use crate::lines::Lines;
 use crate::options::CliOptions;
 use crate::screen::put;
 use crate::status::STATUS_TIMEOUT;
-use gabion_base::Result;
+use gabion_base::{ErrorKind, Result};
 use gabion_resp::Reply;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) fn run(options: &CliOptions) -> Result<u8> {
+    options.door.take(&options.place)?;
     // A spare runs, and answers no commands.
     let addresses = full_of(&options.place, addresses(&options.place)?);
     let mut session = Session { addresses, client: None, for_people: io::stdout().is_terminal() };
@@ -55,6 +56,7 @@ impl Session {
             }
         }
         Err(match first {
+            Some(error) if error.kind() == ErrorKind::InvalidInput => error,
             Some(error) => error.within(IS_UP_RUNNING),
             None => gabion_base::Error::invalid("no replica is known"),
         })

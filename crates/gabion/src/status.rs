@@ -126,6 +126,7 @@ pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
 
 /// `gabion status`.
 pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
+    options.door.take(&options.place)?;
     let by_group = addresses_by_group(&options.place)?;
     let addresses: Vec<_> = by_group.iter().map(|(_, number, at)| (*number, *at)).collect();
     let mut screen = Screen::new();
@@ -174,8 +175,8 @@ fn note_of(error: &Error, address: SocketAddr) -> String {
     if is_refused(error) {
         return format!("does not run: nothing listens on port {}", address.port());
     }
-    // Its answer in place of the status, such as that it has too many clients.
-    if error.kind() == ErrorKind::Io {
+    // Its answer in place of the status, such as that it has too many clients, or lets nobody in.
+    if matches!(error.kind(), ErrorKind::Io | ErrorKind::InvalidInput) {
         return format!("does not say how it is: {}", error.message());
     }
     "does not answer".to_owned()

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 /// `gabion top`.
 pub(crate) fn run(options: &TopOptions) -> Result<u8> {
+    options.door.take(&options.place)?;
     let addresses = addresses(&options.place)?;
     let mut screen = Screen::new();
     let interval = Duration::from_millis(options.interval);

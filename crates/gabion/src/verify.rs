@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 pub(crate) fn run(options: &VerifyOptions) -> Result<u8> {
+    options.door.take(&options.place)?;
     let Some(groups) = machines::groups(&options.place)? else {
         let (code, json, text) = verify(options)?;
         put(&if options.json { format!("{json:#}\n") } else { text });

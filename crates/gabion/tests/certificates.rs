@@ -47,7 +47,11 @@ fn said(output: &Output) -> String {
 }
 
 fn issue(authority: &Authority, role: Role, name: &str) -> Made {
-    authority.issue(&Identity::new(role, name).unwrap(), &[], DAYS).unwrap()
+    issue_at(authority, role, name, &[])
+}
+
+fn issue_at(authority: &Authority, role: Role, name: &str, addresses: &[String]) -> Made {
+    authority.issue(&Identity::new(role, name).unwrap(), addresses, DAYS).unwrap()
 }
 
 fn authority(dir: &Path) -> Authority {
@@ -74,7 +78,8 @@ impl Place {
         place.processes.write("controller.toml", &text);
         place.start("controller");
         for node in nodes {
-            issue(&place.authority, Role::Node, node);
+            let ip = place.address(node, 0).ip().to_string();
+            issue_at(&place.authority, Role::Node, node, &[ip]);
             let text = place.node_file(node, node);
             place.processes.write(&format!("{node}.toml"), &text);
             place.start(node);
@@ -91,11 +96,24 @@ impl Place {
     fn node_file(&self, node: &str, certificate: &str) -> String {
         let controllers = [self.address("controller", 7400)];
         let ip = self.address(node, 0).ip();
-        node_file(node, &self.data(node), &controllers, ip) + &self.tls(certificate)
+        let file = |ending: &str| self.file(&format!("{certificate}.{ending}"));
+        let door = format!(
+            "clients.tls_listen = \"{ip}:6380\"\nclients.tls_cert = \"{}\"\n\
+             clients.tls_key = \"{}\"\nclients.tls_ca = \"{}\"\n",
+            file("pem"),
+            file("key"),
+            self.file("ca.pem")
+        );
+        node_file(node, &self.data(node), &controllers, ip) + &door + &self.tls(certificate)
+    }
+
+    /// A file of the authority's directory.
+    fn file(&self, name: &str) -> String {
+        self.processes.dir.join("ca").join(name).display().to_string()
     }
 
     fn tls(&self, name: &str) -> String {
-        let file = |file: &str| self.processes.dir.join("ca").join(file).display().to_string();
+        let file = |file: &str| self.file(file);
         let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}.key")));
         let ca = file("ca.pem");
         format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nca = \"{ca}\"\n")
@@ -165,6 +183,7 @@ fn a_group_with_certificates_goes_on_through_the_loss_of_a_node_a_disk_and_the_c
     let told = place.succeeds(&["group", "create", "g", "--nodes", "a,b,c"]);
     assert!(told.ends_with("group g takes writes\n"), "{told}");
     place.wait("the group is whole", |place| place.full() == 3);
+    reaches_tls_doors(&place);
     let load = Logged::start(place.address("b", 6379));
     load.goes_on();
 
@@ -189,6 +208,23 @@ fn a_group_with_certificates_goes_on_through_the_loss_of_a_node_a_disk_and_the_c
     load.goes_on();
     let acknowledged = load.end();
     NODES.iter().for_each(|node| has_all(place.address(node, 6379), &acknowledged));
+}
+
+/// Commands to doors with TLS at all nodes, which the controller knows by their plain doors.
+fn reaches_tls_doors(place: &Place) {
+    let [ca, cert, key] = ["ca.pem", "alice.pem", "alice.key"].map(|name| place.file(name));
+    let tls = ["--tls", "--cacert", &ca, "--cert", &cert, "--key", &key];
+    let port = ["--port", "6380"];
+    let status = place.succeeds(&[&["status"], &tls[..], &port].concat());
+    let rows = status.lines().filter(|line| line.starts_with(['1', '2', '3']));
+    assert_eq!(rows.count(), 3, "{status}");
+    // `run` says the controller behind these words, where those of a command would be `cli`'s.
+    let output = place.run(&[&["verify"], &tls[..], &port].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let output = place.run(&[&["status"], &tls[..]].concat());
+    assert!(said(&output).contains("--tls needs --port"), "{}", said(&output));
+    let output = place.run(&[&["status"], &port[..]].concat());
+    assert!(said(&output).contains("together they are for --tls"), "{}", said(&output));
 }
 
 /// The answer to somebody who sends this, until the other end closes or says nothing more.

@@ -11,6 +11,8 @@ mod logged;
 #[path = "support/processes.rs"]
 mod processes;
 
+use gabion_tls::ca::{Authority, DAYS};
+use gabion_tls::{Identity, Role};
 use logged::{Logged, has_all};
 use processes::{Processes, node_file};
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,16 +27,46 @@ const NODES: [&str; 3] = ["d", "e", "f"];
 /// An etcd of one member, controllers `a` and `b`, nodes.
 struct Place {
     processes: Processes,
+    /// Whether connections to etcd are encrypted.
+    is_tls: bool,
 }
 
 impl Place {
-    fn new() -> Self {
+    fn new(is_tls: bool) -> Self {
         let pid = std::process::id();
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("controllers-{pid}"));
-        let mut place = Self { processes: Processes::new(dir) };
+        let dir = format!("controllers-{pid}-{is_tls}");
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(dir);
+        let mut place = Self { processes: Processes::new(dir), is_tls };
         let program = std::env::var("GABION_ETCD").expect("GABION_ETCD names etcd's program");
         let url = |port: u16| format!("http://{}", place.address("etcd", port));
-        let (client, peer) = (url(2379), url(2380));
+        let (mut client, peer) = (url(2379), url(2380));
+        let ca = place.processes.dir.join("ca");
+        let mut of_tls = Vec::new();
+        let (mut scheme, mut store_tls) = ("etcd", String::new());
+        if is_tls {
+            let file = |file: &str| ca.join(file).display().to_string();
+            Authority::init(&ca, DAYS).unwrap();
+            let authority = Authority::open(&ca).unwrap();
+            let issue = |role, name, addresses: &[String]| {
+                authority.issue(&Identity::new(role, name).unwrap(), addresses, DAYS).unwrap()
+            };
+            issue(Role::Node, "etcd", &[place.address("etcd", 0).ip().to_string()]);
+            issue(Role::Controller, "ctl", &[]);
+            client = client.replace("http", "https");
+            of_tls = vec![
+                format!("--cert-file={}", file("etcd.pem")),
+                format!("--key-file={}", file("etcd.key")),
+                format!("--trusted-ca-file={}", file("ca.pem")),
+                "--client-cert-auth=true".to_owned(),
+            ];
+            scheme = "etcd+tls";
+            store_tls = format!(
+                "[store_tls]\nca = \"{}\"\ncertificate = \"{}\"\nkey = \"{}\"\n",
+                file("ca.pem"),
+                file("ctl.pem"),
+                file("ctl.key")
+            );
+        }
         let data = place.processes.dir.join("etcd-data");
         let args = [
             format!("--data-dir={}", data.display()),
@@ -45,11 +77,11 @@ impl Place {
             format!("--initial-cluster=default={peer}"),
             "--log-level=error".to_owned(),
         ];
-        place.processes.start("etcd", Command::new(program).args(args));
+        place.processes.start("etcd", Command::new(program).args(args).args(of_tls));
         for name in ["a", "b"] {
             let data = place.processes.dir.join(format!("data-{name}"));
             let text = format!(
-                "data = \"{}\"\nlisten = \"{}\"\nstore = \"etcd://{}/test\"\n",
+                "data = \"{}\"\nlisten = \"{}\"\nstore = \"{scheme}://{}/test\"\n{store_tls}",
                 data.display(),
                 place.address(name, 7400),
                 place.address("etcd", 2379)
@@ -68,7 +100,8 @@ impl Place {
     /// Each process has an address of its own, and each run others than those at the same time.
     fn address(&self, name: &str, port: u16) -> SocketAddr {
         let host = name.as_bytes()[0] + name.len() as u8;
-        ([127, 32 + (std::process::id() % 192) as u8, 201, host], port).into()
+        let third = 201 + u8::from(self.is_tls);
+        ([127, 32 + (std::process::id() % 192) as u8, third, host], port).into()
     }
 
     fn gabion(&mut self, role: &str, name: &str) {
@@ -119,7 +152,7 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 #[test]
 #[ignore = "needs etcd: cargo xtask etcd"]
 fn of_two_controllers_on_etcd_one_leads_through_the_loss_of_either() {
-    let mut place = Place::new();
+    let mut place = Place::new(false);
     place.gabion("controller", "a");
     wait("a leads", || place.said("a", "ready: leads") == 1);
     place.gabion("controller", "b");
@@ -167,4 +200,35 @@ fn of_two_controllers_on_etcd_one_leads_through_the_loss_of_either() {
     wait("the group is looked after", || place.full("b") == 3);
     load.goes_on();
     has_all(place.address("d", 6379), &load.end());
+}
+
+/// docs/faults.md: R9
+#[test]
+#[ignore = "needs etcd: cargo xtask etcd"]
+fn controllers_reach_etcd_over_tls_with_certificates() {
+    let mut place = Place::new(true);
+    let config = place.processes.dir.join("a.toml");
+    let check = || {
+        let mut gabion = Command::new(processes::GABION);
+        gabion.args(["controller", "--check", "--config"]).arg(&config).output().unwrap()
+    };
+    assert!(check().status.success(), "{}", String::from_utf8_lossy(&check().stderr));
+    let key = place.processes.dir.join("ca").join("ctl.key");
+    std::fs::rename(&key, key.with_extension("away")).unwrap();
+    let refused = check();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(said.contains("store_tls: cannot open") && said.contains("ctl.key"), "{said}");
+    std::fs::rename(key.with_extension("away"), &key).unwrap();
+
+    place.gabion("controller", "a");
+    wait("a leads", || place.said("a", "ready: leads") == 1);
+    place.gabion("controller", "b");
+    wait("b stands by", || place.said("b", "stands by") == 1);
+    NODES.iter().for_each(|node| place.gabion("node", node));
+    wait("the nodes are here", || place.nodes_here("a") == NODES.len());
+    place.kill("a");
+    let after = wait("b leads", || place.said("b", "ready: leads") == 1);
+    assert!(after < Duration::from_secs(6), "after {after:?}");
+    wait("the nodes have found b", || place.nodes_here("b") == NODES.len());
 }

@@ -41,6 +41,8 @@ mod seeing;
 mod start;
 #[path = "up/stores.rs"]
 mod stores;
+#[path = "up/tls.rs"]
+mod tls;
 #[path = "../../gabion-server/tests/support/unprivileged.rs"]
 mod unprivileged;
 #[path = "up/users.rs"]

@@ -42,7 +42,17 @@ impl Adder {
 #[test]
 #[ignore = "needs etcd: cargo xtask etcd"]
 fn no_addition_is_lost_or_made_twice_while_etcd_is_killed_and_restarted() {
-    let mut etcd = Etcd::start("killed", 1);
+    adds_while_etcd_is_killed(Etcd::start("killed", 1));
+}
+
+/// docs/faults.md: R9
+#[test]
+#[ignore = "needs etcd: cargo xtask etcd"]
+fn no_addition_is_lost_or_made_twice_over_tls_while_etcd_is_killed_and_restarted() {
+    adds_while_etcd_is_killed(Etcd::start_tls("killed-tls", 1));
+}
+
+fn adds_while_etcd_is_killed(mut etcd: Etcd) {
     let mut store = etcd.open("t");
     let mut mirror = Mirror::new(&store);
     let adders = [Adder::start(&etcd), Adder::start(&etcd)];

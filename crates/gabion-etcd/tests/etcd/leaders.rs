@@ -71,7 +71,7 @@ fn of_many_handles_that_ask_at_once_one_leads() {
 /// The process of the next test that leads, and is stopped: says what becomes of its swaps.
 fn lead_and_swap(url: &str) {
     let url = EtcdUrl::parse(url).expect("a URL of etcd");
-    let mut store = EtcdStore::open(&url).expect("etcd answers");
+    let mut store = EtcdStore::open(&url, None).expect("etcd answers");
     let _leadership = lead(&mut store, "stopped");
     let mut version = Version::NONE;
     loop {

@@ -13,6 +13,7 @@ mod faults;
 mod leaders;
 mod process;
 mod single;
+mod tls;
 mod watches;
 
 use gabion_base::ErrorKind;

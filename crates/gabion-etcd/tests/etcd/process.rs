@@ -1,10 +1,13 @@
 //! etcd as processes of a test.
 
 use gabion_etcd::{EtcdStore, EtcdUrl};
+use gabion_tls::ca::{AUTHORITY_DAYS, Authority, DAYS, Made};
+use gabion_tls::{ClientFiles, ClientTls, Identity, Role};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The program, as the environment of `cargo xtask etcd` says.
@@ -16,12 +19,37 @@ const START_MAX: Duration = Duration::from_secs(20);
 pub(crate) struct Etcd {
     dir: PathBuf,
     members: Vec<Member>,
+    /// Certificates of stores, where connections are encrypted.
+    tls: Option<Arc<ClientTls>>,
 }
 
 struct Member {
     args: Vec<String>,
     client_port: u16,
+    /// For questions of the test; the same one where nothing is encrypted.
+    plain_port: u16,
     child: Option<Child>,
+}
+
+/// An authority of a test, in a directory of its own.
+pub(crate) fn authority(dir: &Path) -> Authority {
+    let _ = std::fs::remove_dir_all(dir);
+    Authority::init(dir, AUTHORITY_DAYS).expect("a directory for the authority");
+    Authority::open(dir).expect("it has just been made")
+}
+
+/// A certificate; for `127.0.0.1` alone if the role is one of a process that listens.
+pub(crate) fn issue(authority: &Authority, role: Role, name: &str) -> Made {
+    let identity = Identity::new(role, name).expect("a name");
+    let addresses = if role.listens() { vec!["127.0.0.1".to_owned()] } else { Vec::new() };
+    authority.issue(&identity, &addresses, DAYS).expect("a certificate")
+}
+
+/// Certificates of a store.
+pub(crate) fn tls_of(authorities: &Path, own: Option<&Made>) -> Arc<ClientTls> {
+    let own = own.map(|made| (made.certificate.clone(), made.key.clone()));
+    let files = ClientFiles { authorities: authorities.to_owned(), own };
+    Arc::new(ClientTls::open(files, |line| println!("{line}")).expect("files of certificates"))
 }
 
 /// A member's ports stay free of others while all of them are found.
@@ -34,15 +62,36 @@ fn free_ports(count: usize) -> Vec<u16> {
 impl Etcd {
     /// Starts `count` members. `test` names their directory.
     pub(crate) fn start(test: &str, count: usize) -> Self {
+        Self::start_as(test, count, false)
+    }
+
+    /// The same, of members that take certificates of clients alone.
+    pub(crate) fn start_tls(test: &str, count: usize) -> Self {
+        Self::start_as(test, count, true)
+    }
+
+    fn start_as(test: &str, count: usize, is_tls: bool) -> Self {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("etcd-{test}"));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).expect("a directory for etcd");
-        let ports = free_ports(2 * count);
+        let ca = dir.join("ca");
+        let mut tls = None;
+        if is_tls {
+            let authority = authority(&ca);
+            issue(&authority, Role::Node, "etcd");
+            tls =
+                Some(tls_of(&ca.join("ca.pem"), Some(&issue(&authority, Role::Client, "gabion"))));
+        }
+        let ports = free_ports(3 * count);
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let cluster: Vec<String> =
-            (0..count).map(|at| format!("m{at}={}", url(ports[2 * at + 1]))).collect();
+            (0..count).map(|at| format!("m{at}={}", url(ports[3 * at + 1]))).collect();
         let members = (0..count).map(|at| {
-            let (client, peer) = (url(ports[2 * at]), url(ports[2 * at + 1]));
+            let (mut client, peer) = (url(ports[3 * at]), url(ports[3 * at + 1]));
+            let plain_port = if is_tls { ports[3 * at + 2] } else { ports[3 * at] };
+            if is_tls {
+                client = format!("https://127.0.0.1:{},{}", ports[3 * at], url(plain_port));
+            }
             let data = dir.join(format!("m{at}")).to_string_lossy().into_owned();
             let args = [
                 ("name", format!("m{at}")),
@@ -55,10 +104,17 @@ impl Etcd {
                 ("initial-cluster-token", format!("gabion-{test}")),
                 ("log-level", "error".to_owned()),
             ];
-            let args = args.map(|(name, value)| format!("--{name}={value}")).to_vec();
-            Member { args, client_port: ports[2 * at], child: None }
+            let mut args = args.map(|(name, value)| format!("--{name}={value}")).to_vec();
+            if is_tls {
+                let file = |file: &str| ca.join(file).display().to_string();
+                args.push(format!("--cert-file={}", file("etcd.pem")));
+                args.push(format!("--key-file={}", file("etcd.key")));
+                args.push(format!("--trusted-ca-file={}", file("ca.pem")));
+                args.push("--client-cert-auth=true".to_owned());
+            }
+            Member { args, client_port: ports[3 * at], plain_port, child: None }
         });
-        let mut etcd = Self { members: members.collect(), dir };
+        let mut etcd = Self { members: members.collect(), dir, tls };
         (0..count).for_each(|at| etcd.restart(at));
         etcd
     }
@@ -67,14 +123,20 @@ impl Etcd {
     pub(crate) fn url(&self, prefix: &str) -> EtcdUrl {
         let hosts: Vec<String> =
             self.members.iter().map(|it| format!("127.0.0.1:{}", it.client_port)).collect();
-        EtcdUrl::parse(&format!("etcd://{}/{prefix}", hosts.join(","))).expect("a URL")
+        let scheme = if self.tls.is_some() { "etcd+tls" } else { "etcd" };
+        EtcdUrl::parse(&format!("{scheme}://{}/{prefix}", hosts.join(","))).expect("a URL")
+    }
+
+    /// The directory of its authority.
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.dir.join("ca")
     }
 
     /// A handle, once etcd answers.
     pub(crate) fn open(&self, prefix: &str) -> EtcdStore {
         let begun = Instant::now();
         loop {
-            match EtcdStore::open(&self.url(prefix)) {
+            match EtcdStore::open(&self.url(prefix), self.tls.as_ref()) {
                 Ok(store) => return store,
                 Err(error) if begun.elapsed() > START_MAX => panic!("etcd does not start: {error}"),
                 Err(_) => {}
@@ -111,7 +173,7 @@ impl Etcd {
     /// A question to one member, for what the store has no need of.
     pub(crate) fn ask(&self, at: usize, path: &str, body: &str) -> String {
         use std::io::{Read, Write};
-        let mut stream = TcpStream::connect(("127.0.0.1", self.members[at].client_port))
+        let mut stream = TcpStream::connect(("127.0.0.1", self.members[at].plain_port))
             .expect("the member listens");
         stream.set_read_timeout(Some(START_MAX)).expect("a socket");
         let len = body.len();

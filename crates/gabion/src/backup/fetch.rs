@@ -42,6 +42,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 const CHUNK_TRIES: u32 = 10;
 
 pub(super) fn run(options: &MakeOptions) -> Result<u8> {
+    options.door.take(&options.place)?;
     let no_name = || Error::invalid("no directory is named");
     let directory = options.directory.as_ref().ok_or_else(no_name)?;
     let each = match machines::groups(&options.place)? {

@@ -2,6 +2,7 @@
 
 use super::{events_at_rest, socket};
 use crate::cluster::{self, IS_UP_RUNNING, Lock, control_dir};
+use crate::door;
 use crate::filling;
 use crate::judgement::sentences;
 use crate::machines;
@@ -37,6 +38,12 @@ impl Source {
     pub(crate) fn of(place: &WhereOptions) -> Result<Self> {
         let group = place.remote.group.clone();
         machines::show(place.remote.identity.as_ref());
+        if let Some(host) = door::host() {
+            return Err(Error::invalid(format!(
+                "{host} is one door, and no controller of a group"
+            )));
+        }
+        door::check_port(place)?;
         match place.remote.controller {
             Some(address) => Ok(Self::Controller { address, group }),
             None => cluster::data_of(place).map(Self::Up),

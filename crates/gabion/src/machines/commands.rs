@@ -5,11 +5,13 @@ use super::wire::Asker;
 use super::{node, trust};
 use crate::cluster;
 use crate::control::ask::{self as asking, Source};
+use crate::door;
 use crate::options::{
     CreateOptions, DataOption, GroupCommand, GroupOptions, NodeCommand, NodeCommandOptions,
     WhereOptions,
 };
 use crate::screen::put;
+use crate::status;
 use crate::units::{exact_size, size};
 use gabion_base::{Error, ErrorKind, GroupId, Result};
 use serde_json::{Value, json};
@@ -64,7 +66,8 @@ pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
 }
 
 /// The addresses for clients of a group's replicas. Of several groups over which keys are spread
-/// the first one's doors are for all.
+/// the first one's doors are for all. The controller knows the plain doors; those with TLS have one
+/// port at all nodes, which the options say.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
     trust::show(place.remote.identity.as_ref());
     let source = match (place.remote.controller, parts(place)?) {
@@ -77,11 +80,37 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     let seats = group["seats"].as_array().cloned().unwrap_or_default();
     let address = |seat: &Value| {
         let replica = seat["replica"].as_u64().and_then(|number| u32::try_from(number).ok())?;
-        Some((replica, seat["clients"].as_str()?.parse().ok()?))
+        let mut address: SocketAddr = seat["clients"].as_str()?.parse().ok()?;
+        if let (true, Some(port)) = (door::is_tls(), place.port) {
+            address.set_port(port);
+        }
+        Some((replica, address))
     };
     let found: Option<Vec<_>> = seats.iter().map(address).collect();
-    let found = found.filter(|found| !found.is_empty());
-    found.ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))
+    let found = found
+        .filter(|found| !found.is_empty())
+        .ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))?;
+    if let (true, Some(controller)) = (door::is_tls(), place.remote.controller) {
+        check_group(controller, &group["name"], &found)?;
+    }
+    Ok(found)
+}
+
+/// Checks that the port of TLS doors is this group's: of several groups each has its own.
+fn check_group(controller: SocketAddr, name: &Value, doors: &[(u32, SocketAddr)]) -> Result<()> {
+    let answer = ask(controller, &json!({ "do": "groups" }))?;
+    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    let Some(own) = groups.iter().find(|group| group["name"] == *name) else { return Ok(()) };
+    // Where none answers the command itself says so.
+    let told = doors.iter().find_map(|(_, at)| status::ask(*at).ok().map(|status| (at, status)));
+    match told {
+        Some((at, status)) if status["group"] != own["group"] => Err(Error::invalid(format!(
+            "{at} is no door of group {}: --port says the port of its own TLS doors, and --group \
+             which one is meant",
+            name.as_str().unwrap_or("?")
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Groups over which keys are spread.

@@ -1,7 +1,7 @@
 //! `node.toml` and `controller.toml`. Every option is described in docs/machines.md and in the
 //! examples in `deploy/`, which the tests read.
 
-use super::trust::{self, Certificates, TlsConfig};
+use super::trust::{self, Certificates, StoreTlsConfig, TlsConfig};
 use crate::cluster::{POOL_LEN_MIN, failed};
 use crate::options::{
     Io, MetricsPort, NodeProcess, ProcessOptions, parse_collection_rate, parse_large_values,
@@ -19,12 +19,13 @@ use gabion_etcd::EtcdUrl;
 use gabion_pool::superblock::POOL_LEN_MAX;
 use gabion_server::commands::slots::GROUPS_MAX;
 use gabion_server::{ClientCertificates, SecurityConfig};
-use gabion_tls::Role;
+use gabion_tls::{ClientTls, Role};
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest file in bytes: one that is longer is another one.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -43,6 +44,7 @@ pub(crate) struct ControllerConfig {
     pub(crate) data: PathBuf,
     #[serde(default, deserialize_with = "store")]
     pub(crate) store: StoreChoice,
+    store_tls: Option<StoreTlsConfig>,
     /// Address for nodes and commands.
     pub(crate) listen: SocketAddr,
     /// In ms.
@@ -322,6 +324,7 @@ impl ControllerConfig {
     fn check(&self) -> Result<()> {
         check_path("data", &self.data)?;
         check_tls(self.tls.as_ref())?;
+        self.check_store_tls()?;
         trust::check("listen", self.listen, self.tls.is_some())?;
         let Some(page) = self.page.listen else { return Ok(()) };
         if !page.ip().is_loopback() {
@@ -336,12 +339,35 @@ impl ControllerConfig {
         Ok(())
     }
 
+    fn check_store_tls(&self) -> Result<()> {
+        let is_tls = matches!(&self.store, StoreChoice::Etcd(url) if url.is_tls());
+        match &self.store_tls {
+            Some(tls) if is_tls => {
+                tls.check()?;
+                tls.each().try_for_each(|(what, path)| check_path(what, path))
+            }
+            Some(_) => Err(Error::invalid("store_tls is for a store of etcd+tls:// alone")),
+            None if is_tls => Err(Error::invalid(
+                "store is of etcd+tls://: store_tls.ca is needed, the file of the authority of                  etcd's certificates",
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Its certificates, of files that are read now.
     ///
     /// # Errors
     /// As [`TlsConfig::open`].
     pub(crate) fn certificates(&self) -> Result<Certificates> {
         self.tls.as_ref().map(|tls| tls.open(Role::Controller, None)).transpose()
+    }
+
+    /// Those for connections to etcd, of files that are read now; none where it is plain.
+    ///
+    /// # Errors
+    /// As [`StoreTlsConfig::open`].
+    pub(crate) fn store_tls(&self) -> Result<Option<Arc<ClientTls>>> {
+        self.store_tls.as_ref().map(StoreTlsConfig::open).transpose()
     }
 }
 
@@ -702,7 +728,9 @@ fn store<'de, D: Deserializer<'de>>(input: D) -> Result<StoreChoice, D::Error> {
         url if EtcdUrl::is_one(url) => {
             EtcdUrl::parse(url).map(StoreChoice::Etcd).map_err(|error| error.message().to_owned())
         }
-        _ => Err(format!("`{text}` is none of embedded, etcd://HOST:PORT,HOST:PORT/PREFIX")),
+        _ => Err(format!(
+            "`{text}` is none of embedded, etcd://HOST:PORT,HOST:PORT/PREFIX, etcd+tls://"
+        )),
     };
     input.deserialize_any(Written(parse))
 }
@@ -896,10 +924,29 @@ targets.listen = "127.0.0.2:6579"
             ("stroe = 1", "unknown field `stroe`"),
             ("store = \"redis\"", "`redis` is none of embedded, etcd://"),
             ("store = \"etcd://a\"", "endpoint \"a\": HOST:PORT is needed"),
-            ("store = \"etcd+tls://a:1\"", "TLS to etcd is not built"),
             ("replace_after = \"1d\"", "`d`"),
         ] {
             let error = from_text::<ControllerConfig>(&format!("{text}{more}")).unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        }
+        let tls = "store = \"etcd+tls://a:1\"\n";
+        let ca = "store_tls.ca = \"/ca.pem\"\n";
+        let pair = "store_tls.certificate = \"/a.pem\"\nstore_tls.key = \"/a.key\"\n";
+        for more in [[tls, ca].concat(), [tls, ca, pair].concat()] {
+            let config: ControllerConfig = from_text(&format!("{text}{more}")).unwrap();
+            config.check().unwrap();
+            let error = config.store_tls().unwrap_err().to_string();
+            assert!(error.contains("store_tls") && error.contains(".pem"), "{error}");
+        }
+        for (more, part) in [
+            (tls.to_owned(), "store_tls.ca is needed"),
+            (ca.to_owned(), "for a store of etcd+tls:// alone"),
+            (format!("store = \"etcd://a:1\"\n{ca}"), "for a store of etcd+tls:// alone"),
+            (format!("{tls}{}", ca.replace("/ca", "ca")), "store_tls.ca is ca.pem: an absolute"),
+            (format!("{tls}{ca}store_tls.key = \"/a.key\""), "both are needed, or neither"),
+        ] {
+            let config: ControllerConfig = from_text(&format!("{text}{more}")).unwrap();
+            let error = config.check().unwrap_err();
             assert!(error.message().contains(part), "{error}");
         }
         let open: ControllerConfig = from_text(&text.replace("127.0.0.1", "0.0.0.0")).unwrap();

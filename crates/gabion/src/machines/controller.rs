@@ -89,6 +89,7 @@ fn unwatched() -> Error {
 /// `--check`: all that can be known without starting.
 fn check(config: &ControllerConfig, path: &Path) -> Result<u8> {
     config.certificates()?;
+    config.store_tls()?;
     let store = store_dir(&config.data);
     let is_embedded = config.store == StoreChoice::Embedded;
     if is_embedded && !store.join("pool").exists() {

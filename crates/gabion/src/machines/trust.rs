@@ -13,7 +13,8 @@
 
 use crate::options::NodeProcess;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_tls::{BlockingStream, Expected, Identity, MutualFiles, MutualTls, Role};
+use gabion_tls::{BlockingStream, ClientFiles, ClientTls, Expected, Identity, Role};
+use gabion_tls::{MutualFiles, MutualTls};
 use serde::Deserialize;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -83,6 +84,49 @@ impl TlsConfig {
             ))),
             _ => Ok(tls),
         }
+    }
+}
+
+/// `[store_tls]` of `controller.toml`: for connections to etcd.
+#[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreTlsConfig {
+    /// The authority of etcd's certificates.
+    ca: PathBuf,
+    /// The certificate that etcd is shown, and its key.
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl StoreTlsConfig {
+    /// The files, with their options.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let [certificate, key] = [self.certificate.as_deref(), self.key.as_deref()];
+        let all = [("store_tls.certificate", certificate), ("store_tls.key", key)];
+        let given = all.into_iter().filter_map(|(what, path)| Some((what, path?)));
+        std::iter::once(("store_tls.ca", &*self.ca)).chain(given)
+    }
+
+    /// Checks that a certificate has its key.
+    ///
+    /// # Errors
+    /// Invalid input.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.certificate.is_some() == self.key.is_some() {
+            return Ok(());
+        }
+        Err(Error::invalid("store_tls.certificate and store_tls.key: both are needed, or neither"))
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// I/O; invalid input for files that are none.
+    pub(crate) fn open(&self) -> Result<Arc<ClientTls>> {
+        let own = self.certificate.clone().zip(self.key.clone());
+        let files = ClientFiles { authorities: self.ca.clone(), own };
+        let opened = ClientTls::open(files, super::say).map(Arc::new);
+        opened.map_err(|error| error.within("store_tls"))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::machines::trust::Certificates;
 use crate::machines::{say, trust};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_etcd::{EtcdStore, EtcdUrl, Leadership, Led};
+use gabion_tls::ClientTls;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -34,8 +35,10 @@ pub(super) fn run(
     url: &EtcdUrl,
     signals: &Receiver<i32>,
 ) -> Result<u8> {
+    let tls = config.store_tls()?;
     let page = StatusPage::default();
     let _page_door = serve_page(config, &page)?;
+    let mut kept = None;
     let mut told = String::new();
     let mut tell = |line: String| {
         if line != told {
@@ -44,7 +47,7 @@ pub(super) fn run(
         }
     };
     loop {
-        let pause = match stand_by(config, url) {
+        let pause = match stand_by(config, (url, tls.as_ref()), &mut kept) {
             Ok(Standing::Leads(store, leadership)) => {
                 match lead(config, certificates, (url, store), &leadership, &page, signals) {
                     Ok(End::Signal(signal)) => {
@@ -96,11 +99,19 @@ enum Standing {
     By(String),
 }
 
-fn stand_by(config: &ControllerConfig, url: &EtcdUrl) -> Result<Standing> {
-    let mut store = EtcdStore::open(url)?;
+/// Leads, or stands by for a turn. The store is kept for the next turn, with its connections.
+fn stand_by(
+    config: &ControllerConfig,
+    (url, tls): (&EtcdUrl, Option<&Arc<ClientTls>>),
+    kept: &mut Option<EtcdStore>,
+) -> Result<Standing> {
+    let mut store = kept.take().map_or_else(|| EtcdStore::open(url, tls), Ok)?;
     Ok(match store.lead(&config.listen.to_string(), TURN)? {
         Led::Leads(leadership) => Standing::Leads(store, leadership),
-        Led::Other(other) => Standing::By(other),
+        Led::Other(other) => {
+            *kept = Some(store);
+            Standing::By(other)
+        }
     })
 }
 
