@@ -26,6 +26,14 @@ pub(crate) fn keep_alive(stream: &TcpStream, seconds: u64) {
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
 }
 
+/// Has a connection end once nothing that was sent on it arrives for so long, and the other end
+/// asked now and then whether it is there.
+pub(crate) fn end_when_cut(stream: &TcpStream, after_ms: u32) {
+    keep_alive(stream, 1);
+    // A system that has no such limit ends it later, by its own.
+    let _ = sockopt::set_tcp_user_timeout(stream, after_ms);
+}
+
 /// The connections of clients at all doors of the process, and how many there may be: `maxclients`.
 pub(crate) struct Seats {
     taken: Cell<usize>,

@@ -1,6 +1,7 @@
 //! The other members, as the loop sees them: connections and frames.
 
 use crate::PeerAddress;
+use crate::connections::end_when_cut;
 use crate::control::is_controller;
 use crate::peers::{CONNECT_MAX_MS, Link, Peer, Preamble, Stranger, Tie};
 use crate::server::{self, PEERS, STRANGERS, STRANGERS_MAX};
@@ -22,6 +23,9 @@ use std::net::SocketAddr;
 const STRANGER_MAX_MS: u64 = 2_000;
 /// Shortest time between two notes on strangers who were refused, in ms.
 const STRANGER_NOTE_MS: u64 = 1_000;
+/// How long what is sent between a member and a guest may not arrive, in ms. Between members the
+/// protocol of the group ends connections.
+const GUEST_CUT_MS: u32 = 2_000;
 /// Bytes that a member may bring in one turn, before others are heard: it may send long replies as
 /// fast as they are read.
 const TURN_BYTES_MAX: usize = 8 << 20;
@@ -216,6 +220,9 @@ impl Service {
                 link.queue(Bytes::from(preamble.encode()));
                 // No message of the chain comes first from a guest.
                 link.has_greeted = is_guest;
+                if is_guest {
+                    end_when_cut(link.stream.socket(), GUEST_CUT_MS);
+                }
                 if link.is_heard {
                     peer.made();
                 }
@@ -318,13 +325,18 @@ impl Service {
             _ => false,
         };
         let is_ours = frame.group == self.group && frame.from == id && frame.to == self.me;
-        if !is_expected || !is_ours {
+        // A write that was on its way through another view may have been asked for again since, and
+        // been made there.
+        let config = self.replica.node.borrow().view().group().config;
+        if !is_expected || !is_ours || frame.config != config {
             return Err(Error::invalid(format!(
-                "{} for {} from {} to {} came between a member and a guest",
+                "{} for {} from {} to {} of configuration {} came between a member and a guest in \
+                 configuration {config}",
                 frame.message.kind(),
                 frame.group,
                 frame.from,
-                frame.to
+                frame.to,
+                frame.config
             )));
         }
         self.take_message(id, frame.message);
@@ -442,7 +454,8 @@ impl Service {
     fn welcome_guest(&mut self, from: ReplicaId, stream: Stream) {
         // Nobody connects to a guest.
         let nowhere = SocketAddr::from(([0; 4], 0));
-        let unknown = Peer::new(from, nowhere, nowhere, false, self.now_ms);
+        // As a member it would be the one of the two with the lower number that is connected to.
+        let unknown = Peer::new(from, nowhere, nowhere, self.me > from, self.now_ms);
         let known = self.peer_place(from);
         let place = known.or_else(|| self.place_for(unknown)).filter(|_| from != self.me);
         let Some(place) = place else {
@@ -476,6 +489,9 @@ impl Service {
         let _ = stream.socket().set_nodelay(true);
         let connection = self.number_connection();
         let peer = &mut self.peers[place];
+        if tie == Tie::OfGuest {
+            end_when_cut(stream.socket(), GUEST_CUT_MS);
+        }
         let mut link = Link::new(stream, tie, connection, true, self.now_ms);
         // No message of the chain comes first.
         link.has_greeted = tie == Tie::OfGuest;
@@ -515,6 +531,11 @@ impl Service {
         if !self.replica.node.borrow().keeps_turns() {
             self.give_up_view();
         }
+        if self.is_guest() {
+            // Reads that members answer do not wait for what this log alone has.
+            let turns = &mut self.replica.turns;
+            turns.last_end = turns.last_end.meet(turns.acknowledged_at);
+        }
         self.follow_members(view);
         self.begin_waiting_anew();
     }
@@ -531,14 +552,15 @@ impl Service {
                 (peer.down_since_ms, peer.retry_at_ms) = (now_ms, now_ms);
             }
             peer.is_member = is_member;
-            let stays = |link: &Link| match link.tie {
-                Tie::Members => is_here && is_member,
-                Tie::ToMember => !is_here && is_member,
-                Tie::OfGuest => is_here && !is_member,
-            };
-            if peer.link.as_ref().is_some_and(|link| !stays(link)) {
-                self.complain(place, "is not what it was in the view before");
+            // A guest connects anew in each view.
+            let stays = |link: &Link| link.tie == Tie::Members && is_here && is_member;
+            let left = peer.link.as_ref().filter(|link| !stays(link)).map(|link| link.tie);
+            if let Some(tie) = left {
+                if tie == Tie::Members {
+                    self.complain(place, "is no member any more");
+                }
                 self.drop_link(place);
+                self.peers[place].retry_at_ms = now_ms;
             }
         }
         for member in view.others(self.me).filter(|_| is_here) {
@@ -551,12 +573,16 @@ impl Service {
     /// A member that came after this process started.
     fn get_to_know(&mut self, member: &Member) {
         let Some(found) = address_of(member) else { return };
-        if found.replica == self.me || self.peer_place(found.replica).is_some() {
+        let PeerAddress { replica, peer, target, .. } = found;
+        if replica == self.me {
             return;
         }
-        let PeerAddress { replica, peer, target, .. } = found;
-        let new = Peer::new(replica, peer, target, self.me > replica, self.now_ms);
-        if self.place_for(new).is_some() {
+        // It may have come as a guest before.
+        let is_known = self.peer_place(replica).is_some() || {
+            let new = Peer::new(replica, peer, target, self.me > replica, self.now_ms);
+            self.place_for(new).is_some()
+        };
+        if is_known && !self.host.peers.iter().any(|peer| peer.replica == replica) {
             self.host.peers.push(found);
         }
     }

@@ -210,7 +210,7 @@ impl Service {
         client.is_some_and(|client| client.serial == serial)
     }
 
-    /// A replica that is no member can ask nobody.
+    /// A replica that knows no member can ask nobody.
     fn end_retries(&mut self) -> usize {
         let items = self.retries.take();
         let count = items.len();

@@ -125,11 +125,17 @@ impl Keeper {
     }
 }
 
-/// Keeps the newest of what comes, until nothing comes any more.
+/// Keeps the newest of what comes, until nothing comes any more. Groups of a process may be told by
+/// controllers of which one knows less.
 fn keep_all(path: &Path, records: &Receiver<UserRecord>, kept: &Mutex<Stamp>) {
     let mut next = records.recv().ok();
     while let Some(record) = next.take() {
-        let record = records.try_iter().last().unwrap_or(record);
+        let newer = |a: UserRecord, b: UserRecord| if b.stamp() > a.stamp() { b } else { a };
+        let record = records.try_iter().fold(record, newer);
+        if record.stamp() <= *kept.lock().unwrap_or_else(PoisonError::into_inner) {
+            next = records.recv().ok();
+            continue;
+        }
         match keep(path, &record) {
             Ok(()) => {
                 *kept.lock().unwrap_or_else(PoisonError::into_inner) = record.stamp();

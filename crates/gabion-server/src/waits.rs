@@ -7,6 +7,12 @@ use gabion_base::{Frontier, ReplicaId};
 use gabion_node::{AckLevel, WriteGate};
 use gabion_resp::Reply;
 
+/// Members do not tell a guest how far they are.
+const NOT_KNOWN_HERE: Reply = Reply::error(
+    "ERR WAITAOF: this replica is no member of its group, and does not know what is on devices: ask \
+     another one",
+);
+
 /// A connection that waits.
 pub(crate) struct Waiter {
     token: usize,
@@ -23,6 +29,10 @@ impl Service {
     /// Has a connection wait; none of its further requests begins meanwhile, as in Redis.
     pub(crate) fn begin_wait(&mut self, token: usize, client: &mut Client, wait: WaitFor) {
         let slot = client.reserve(client.session.protocol(), Kind::Wait, false, 0);
+        if wait.is_aof && self.is_guest() {
+            client.fill(slot, NOT_KNOWN_HERE, 0);
+            return self.mark(token, client);
+        }
         client.is_waiting = true;
         let until_ms = Some(wait.timeout_ms).filter(|ms| *ms > 0);
         let until_ms = until_ms.map(|ms| self.now_ms.saturating_add(ms));

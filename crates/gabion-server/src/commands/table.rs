@@ -379,8 +379,9 @@ table! {
         "With `--ack durable`: 1, and the number of the full replicas less one. Else who has \
          the log of the connection's last write on the device: this replica and others, which \
          the head counts one by one and any other node once all have it. At the head it has \
-         all flush their logs, elsewhere that is waited for. It waits as WAIT does. Inside \
-         MULTI at once: two zeros without `--ack durable`. In doubt as WAIT.";
+         all flush their logs, elsewhere that is waited for; a replica that is no member \
+         refuses. It waits as WAIT does. Inside MULTI at once: two zeros without `--ack \
+         durable`. In doubt as WAIT.";
     Move "move" 3 Local ["write" "fast"] (1 1 1) "1.0.0" "generic"
         "Moves a key to another database." "There is one, number 0: always an error.";
 

@@ -49,13 +49,27 @@ pub(super) fn run(options: &MakeOptions) -> Result<u8> {
         Some(groups) => several::places(groups, directory)?,
         None => vec![(options.place.clone(), directory.clone())],
     };
-    let copied = each.iter().map(|(of, directory)| copy(options, of, directory));
-    say_all(&copied.collect::<Result<Vec<_>>>()?, options.json);
+    // The backups that one call makes of several groups have one number.
+    let lasts = each.iter().map(|(_, directory)| several::last_of(directory));
+    let number = lasts.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0) + 1;
+    let mut copied = Vec::new();
+    for (of, directory) in &each {
+        let seen = copy(options, of, directory, number).map_err(|error| match each.len() {
+            1 => error,
+            all => error.within(format!(
+                "{} of {all} groups are copied as backup {number}, which is none without the \
+                 others: make another one",
+                copied.len()
+            )),
+        });
+        copied.push(seen?);
+    }
+    say_all(&copied, options.json);
     Ok(0)
 }
 
-/// Copies one group.
-fn copy(options: &MakeOptions, of: &WhereOptions, directory: &Path) -> Result<Seen> {
+/// Copies one group, as a backup of this number or a higher one.
+fn copy(options: &MakeOptions, of: &WhereOptions, directory: &Path, number: u64) -> Result<Seen> {
     let mut progress = Progress::new();
     // A directory of something else is refused before anything is asked.
     if let Err(error) = Place::open(directory)
@@ -63,7 +77,7 @@ fn copy(options: &MakeOptions, of: &WhereOptions, directory: &Path) -> Result<Se
     {
         return Err(error);
     }
-    let mut backup = Backup::new(options, of, directory);
+    let mut backup = Backup::new(options, of, directory, number);
     let manifest = backup.make(&mut progress)?;
     progress.clear();
     let place = backup.place.as_ref().expect("it has been made");
@@ -118,6 +132,7 @@ struct Backup<'a> {
     /// The group.
     of: &'a WhereOptions,
     directory: &'a Path,
+    number: u64,
     place: Option<Place>,
     /// Files that are there, as far as this call has seen, with the bytes that it fetched of each.
     whole: BTreeMap<String, u64>,
@@ -138,13 +153,19 @@ struct Moment {
 }
 
 impl<'a> Backup<'a> {
-    fn new(options: &'a MakeOptions, of: &'a WhereOptions, directory: &'a Path) -> Self {
+    fn new(
+        options: &'a MakeOptions,
+        of: &'a WhereOptions,
+        directory: &'a Path,
+        number: u64,
+    ) -> Self {
         let now = Instant::now();
         let whole = BTreeMap::new();
         Self {
             options,
             of,
             directory,
+            number,
             place: None,
             whole,
             bytes: 0,
@@ -205,7 +226,7 @@ impl<'a> Backup<'a> {
         progress.say("flushing");
         let memory = join_pages(&pages);
         let place = self.place();
-        let number = place.numbers()?.last().unwrap_or(&0) + 1;
+        let number = self.number.max(place.numbers()?.last().unwrap_or(&0) + 1);
         let copied = files.iter().filter_map(|file| self.whole.get(&file.name())).sum();
         let manifest = Manifest {
             number,

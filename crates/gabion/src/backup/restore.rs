@@ -58,15 +58,8 @@ struct Found {
 }
 
 impl Found {
-    fn open(dir: &Path, number: Option<u64>) -> Result<Self> {
+    fn open(dir: &Path, number: u64) -> Result<Self> {
         let place = Place::open(dir)?;
-        let number = match number {
-            Some(number) => number,
-            None => *place
-                .numbers()?
-                .last()
-                .ok_or_else(|| Error::not_found(format!("{}: no backup yet", dir.display())))?,
-        };
         let manifest = place.manifest(number)?;
         let origin = look::origin(&place, &manifest)?;
         if let Some(file) = manifest.files.iter().find(|file| !place.has(file)) {
@@ -80,7 +73,11 @@ impl Found {
 
 pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
     let dirs = several::directories(&options.directory)?;
-    let found = dirs.iter().map(|dir| Found::open(dir, options.backup));
+    let number = match options.backup {
+        Some(number) => number,
+        None => several::last_of_all(&dirs, &options.directory)?,
+    };
+    let found = dirs.iter().map(|dir| Found::open(dir, number));
     let found = found.collect::<Result<Vec<_>>>()?;
     check_order(&found, &options.directory)?;
     let settings = settings(options, &found)?;

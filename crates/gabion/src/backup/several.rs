@@ -10,15 +10,17 @@
 //! groups is in the copy of one, of both, or of none.
 
 use super::look::Seen;
+use super::place::Place;
 use crate::cluster::{failed, flush_dir};
 use crate::machines::Groups;
 use crate::options::WhereOptions;
 use crate::screen::put;
-use gabion_base::{Error, GroupId, Result};
+use gabion_base::{Error, ErrorKind, GroupId, Result};
 use gabion_fabric::fresh::NewFile;
 use gabion_server::commands::slots::GROUPS_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::ErrorKind as IoKind;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +120,34 @@ pub(super) fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(match load(dir)? {
         None => vec![dir.to_owned()],
         Some(found) => (1..=found.groups).map(|number| of_group(dir, number)).collect(),
+    })
+}
+
+/// The number of the last backup of a group; 0 where there is none.
+///
+/// # Errors
+/// As [`Place::open`].
+pub(super) fn last_of(dir: &Path) -> Result<u64> {
+    match Place::open(dir) {
+        Ok(place) => Ok(place.numbers()?.last().copied().unwrap_or(0)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of the last backup that each group has.
+///
+/// # Errors
+/// Not found where there is none; as [`Place::open`].
+pub(super) fn last_of_all(dirs: &[PathBuf], named: &Path) -> Result<u64> {
+    let numbers = |dir: &PathBuf| -> Result<BTreeSet<u64>> {
+        Ok(Place::open(dir)?.numbers()?.into_iter().collect())
+    };
+    let each = dirs.iter().map(numbers).collect::<Result<Vec<_>>>()?;
+    let common = each.into_iter().reduce(|a, b| &a & &b).unwrap_or_default();
+    common.last().copied().ok_or_else(|| {
+        let of_all = if dirs.len() > 1 { " that all groups have" } else { "" };
+        Error::not_found(format!("{}: no backup yet{of_all}", named.display()))
     })
 }
 

@@ -18,7 +18,7 @@ use gabion_engine::sst::Compression;
 use gabion_etcd::EtcdUrl;
 use gabion_pool::superblock::POOL_LEN_MAX;
 use gabion_server::commands::slots::GROUPS_MAX;
-use gabion_server::{ClientCertificates, SecurityConfig};
+use gabion_server::{ClientCertificates, SecurityConfig, TlsDoor};
 use gabion_tls::{ClientTls, Role};
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -201,6 +201,24 @@ impl GroupsConfig {
     }
 }
 
+/// The door of groups where all is encrypted.
+const GROUPS_TLS: &str = "groups.tls";
+
+/// The option with the address that a door listens on.
+pub(crate) fn listen(door: &str) -> String {
+    option(door, "listen")
+}
+
+/// The option with the address that others are told of a door.
+pub(crate) fn reached_at(door: &str) -> String {
+    option(door, "reached_at")
+}
+
+fn option(door: &str, what: &str) -> String {
+    let joint = if door == GROUPS_TLS { '_' } else { '.' };
+    format!("{door}{joint}{what}")
+}
+
 /// The doors of a node's replica, by one kind of address.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -225,12 +243,13 @@ pub(crate) struct ClusterDoors {
 }
 
 impl DoorAddresses {
-    /// With their names.
+    /// With their names, of which [`listen`] and [`reached_at`] make options.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
         let of_group = self.cluster.map(|doors| ("groups", doors.plain));
+        let tls = self.cluster.and_then(|doors| Some((GROUPS_TLS, doors.tls?)));
         let each =
             [("clients", self.clients), ("members", self.members), ("targets", self.targets)];
-        each.into_iter().chain(of_group)
+        each.into_iter().chain(of_group).chain(tls)
     }
 
     /// Those of a group behind the first, from the first one's.
@@ -427,11 +446,9 @@ impl NodeConfig {
     fn check_ports(&self) -> Result<()> {
         let most = u16::MAX - (self.groups_max() - 1) as u16;
         let high = |at: &DoorAddresses, what| {
-            let first = at.each().filter(|(door, _)| *door != "clients");
-            let mut first = first.map(move |(door, at)| (format!("{door}.{what}"), at));
-            let tls = at.cluster.and_then(|doors| doors.tls);
-            let tls = tls.map(|at| (format!("groups.tls_{what}"), at));
-            first.find(|(_, at)| at.port() > most).or(tls.filter(|(_, at)| at.port() > most))
+            let mut first = at.each().filter(|(door, _)| *door != "clients");
+            let found = first.find(|(_, at)| at.port() > most);
+            found.map(|(door, at)| (option(door, what), at))
         };
         let found =
             high(&self.listen(), "listen").or_else(|| high(&self.reached_at(), "reached_at"));
@@ -464,15 +481,15 @@ impl NodeConfig {
             }
         }
         let mut both = self.listen().each().zip(self.reached_at().each());
-        if let Some(((door, listen), (_, reached))) =
-            both.find(|(_, (_, it))| it.ip().is_unspecified())
+        if let Some(((door, at), (_, reached))) = both.find(|(_, (_, it))| it.ip().is_unspecified())
         {
-            return Err(Error::invalid(match listen == reached {
+            return Err(Error::invalid(match at == reached {
                 true => format!(
-                    "{door}.listen is {listen}: say {door}.reached_at, the address by which \
-                     others connect"
+                    "{} is {at}: say {}, the address by which others connect",
+                    listen(door),
+                    reached_at(door)
                 ),
-                false => format!("{door}.reached_at is {reached}, to which nobody can connect"),
+                false => format!("{} is {reached}, to which nobody can connect", reached_at(door)),
             }));
         }
         Ok(())
@@ -493,9 +510,7 @@ impl NodeConfig {
             let at = first.of_place(place);
             // The door for clients of a further group is that for clients of clusters.
             let own = at.each().filter(|(door, _)| place == 0 || *door != "clients");
-            all.extend(own.map(|(door, at)| (format!("{door}.{what}{of}"), at)));
-            let tls = at.cluster.and_then(|doors| doors.tls);
-            all.extend(tls.map(|at| (format!("groups.tls_{what}{of}"), at)));
+            all.extend(own.map(|(door, at)| (option(door, what) + &of, at)));
         }
         all
     }
@@ -520,7 +535,11 @@ impl NodeConfig {
         let tls = process.node.clients_tls();
         let config = SecurityConfig { tls, ..process.security.of_replica(1)? };
         config.check(self.clients.listen)?;
-        self.groups.iter().try_for_each(|groups| config.check(groups.listen))?;
+        if let Some(groups) = &self.groups {
+            let tls = config.tls.clone().zip(groups.tls_listen);
+            let tls = tls.map(|(door, address)| TlsDoor { address, ..door });
+            SecurityConfig { tls, ..config.clone() }.check(groups.listen)?;
+        }
         match config.tls {
             Some(door) => gabion_tls::ServerTls::open(door.files).map(drop),
             None => Ok(()),

@@ -606,6 +606,9 @@ impl Hosted {
             }
         }
         self.parts = left;
+        // Those that are left wait for what is to become of them.
+        self.is_ending = self.parts.iter().any(|part| part.is_released);
+        self.is_begun &= self.is_ending;
         self.parts.is_empty()
     }
 }

@@ -104,11 +104,21 @@ fn a_backup_of_several_groups_is_made_and_restored_as_one() {
     assert_eq!(up.wait(), 0);
 
     // Backups of another group in the place of one of them.
-    let [first, second] = ["group-1", "group-2"].map(|it| Path::new(&dir).join(it));
-    std::fs::remove_dir_all(&first).unwrap();
-    std::fs::rename(&second, &first).unwrap();
-    let refused = to.run(&["restore", &dir, "--port", &to.port.to_string()]);
+    let [first, second, away] = ["group-1", "group-2", "away"].map(|it| Path::new(&dir).join(it));
+    for (from, to) in [(&first, &away), (&second, &first), (&away, &second)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    let other = place("groups-misplaced");
+    let refused = other.run(&["restore", &dir, "--port", &other.port.to_string()]);
     assert!(!refused.status.success(), "{}", said(&refused));
+    assert!(said(&refused).contains("belong there"), "{}", said(&refused));
+    // One that not all groups have is none.
+    for (from, to) in [(&first, &away), (&second, &first), (&away, &second)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    std::fs::remove_file(second.join("000002.manifest")).unwrap();
+    let restored = other.run(&["restore", &dir, "--port", &other.port.to_string()]);
+    assert!(said(&restored).contains("9 replicas of backup 1"), "{}", said(&restored));
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

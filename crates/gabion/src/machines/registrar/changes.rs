@@ -51,7 +51,11 @@ impl Registrar {
     pub(super) fn abandon(&self, question: &Value) -> Result<Value> {
         let mut inner = self.lock();
         let specs = inner.specs_named(question)?;
-        if let Some(made) = specs.iter().find(|spec| spec.state == GroupState::Made) {
+        // None of several runs before all are made.
+        let made = specs.iter().filter(|spec| spec.state == GroupState::Made);
+        let groups = specs.first().and_then(|spec| spec.part.as_ref()).map_or(1, |it| it.groups);
+        let runs = made.clone().count() == groups as usize;
+        if let Some(made) = made.clone().next().filter(|_| runs) {
             return Err(Error::invalid(format!(
                 "group {} is made, and may hold data: only one that is being made can be given up",
                 made.name
@@ -133,7 +137,9 @@ impl Registrar {
         let is_made = |spec: &&GroupSpec| spec.state == GroupState::Made;
         let spec = inner.registry.spec(name).filter(is_made);
         let Some(spec) = spec.filter(|spec| spec.part.is_some()) else { return Ok(()) };
-        let is_there = |seat: &&Seat| !seat.is_released;
+        // One that is drained is on its way out of all of them.
+        let stays = |node: &str| inner.registry.node(node).is_some_and(|node| !node.is_draining);
+        let is_there = |seat: &&Seat| !seat.is_released && stays(&seat.node);
         let nodes: Vec<String> =
             spec.seats.iter().filter(is_there).map(|seat| seat.node.clone()).collect();
         let groups = inner.registry.groups().filter(is_made);

@@ -1,9 +1,10 @@
 //! Nodes register, and hear what they are to have.
 
 use super::*;
-use crate::machines::config::DoorAddresses;
+use crate::machines::config::{DoorAddresses, reached_at};
 use crate::machines::registry::Seat;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// A replica that a node is to have.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -189,7 +190,8 @@ impl Registrar {
 impl Inner {
     /// Of several groups those of all: none is founded while others may be given up.
     fn has_all_founders(&self, spec: &GroupSpec) -> Result<bool> {
-        let cluster = || self.registry.groups().filter(|other| other.is_of_cluster_of(spec));
+        let all = || self.registry.groups().filter(|other| !other.is_gone());
+        let cluster = || all().filter(|other| other.is_of_cluster_of(spec));
         let groups = spec.part.as_ref().map_or(1, |part| part.groups as usize);
         if cluster().count() < groups {
             return Ok(false);
@@ -212,8 +214,9 @@ impl Inner {
     fn register(&mut self, mut told: NodeRecord, has_certificates: bool) -> Result<()> {
         told.check()?;
         for (door, address) in told.addresses.each() {
-            let what = format!("{door}.reached_at of node {}", told.name);
-            trust::check(&what, address, has_certificates || door == "clients")?;
+            let what = format!("{} of node {}", reached_at(door), told.name);
+            let is_for_clients = door == "clients" || door.starts_with("groups");
+            trust::check(&what, address, has_certificates || is_for_clients)?;
             if address.ip().is_unspecified() {
                 let text = format!("{what} is {address}, to which nobody can connect");
                 return Err(Error::invalid(text));
@@ -249,9 +252,11 @@ impl Inner {
                 let taken = other.addresses.each().find(|(_, it)| *it == address);
                 if let Some((theirs, _)) = taken {
                     return Err(Error::invalid(format!(
-                        "node {}: {door}.reached_at is {address}, which is {theirs}.reached_at \
-                         of node {}",
-                        told.name, other.name
+                        "node {}: {} is {address}, which is {} of node {}",
+                        told.name,
+                        reached_at(door),
+                        reached_at(theirs),
+                        other.name
                     )));
                 }
             }
@@ -270,23 +275,31 @@ fn check_seat(told: &NodeRecord, spec: &GroupSpec, seat: &Seat) -> Result<()> {
             told.name, told.groups_max, told.name
         )));
     }
-    let now = told.addresses.of_place(place);
-    if seat.addresses == now {
+    let (mut before, mut now) = (seat.addresses, told.addresses.of_place(place));
+    if spec.part.is_none() {
+        // Nobody is told doors for clients of clusters.
+        (before.cluster, now.cluster) = (None, None);
+    }
+    if before == now {
         return Ok(());
     }
-    let mut all = seat.addresses.each().zip(now.each());
-    let told_door = all.find(|(before, now)| before != now);
-    let (door, before, now) = match told_door {
-        Some(((door, before), (_, now))) => (door, before.to_string(), now.to_string()),
-        None => {
-            let tls = |at: &DoorAddresses| at.cluster.and_then(|doors| doors.tls);
-            let text = |at| tls(at).map_or_else(|| "nowhere".to_owned(), |at| at.to_string());
-            ("groups.tls", text(&seat.addresses), text(&now))
-        }
+    let each = |at: &DoorAddresses| at.each().collect::<Vec<_>>();
+    let (before, now) = (each(&before), each(&now));
+    let changed = before.iter().find(|door| !now.contains(door));
+    let door = changed.or_else(|| now.iter().find(|door| !before.contains(door)));
+    let door = door.map_or("clients", |(door, _)| *door);
+    let text = |all: &[(&str, SocketAddr)]| {
+        let found = all.iter().find(|(other, _)| *other == door);
+        found.map_or_else(|| "nowhere".to_owned(), |(_, at)| at.to_string())
     };
+    let (before, now) = (text(&before), text(&now));
     Err(Error::invalid(format!(
-        "node {}: {door}.reached_at is {now}, and the others reach its replica {} of group {} at \
-         {before}: keep that address, or `gabion node drain {}` first",
-        told.name, seat.replica, spec.name, told.name
+        "node {}: {} is {now}, and the others reach its replica {} of group {} at {before}: keep \
+         that address, or `gabion node drain {}` first",
+        told.name,
+        reached_at(door),
+        seat.replica,
+        spec.name,
+        told.name
     )))
 }

@@ -294,7 +294,7 @@ fn several_groups_begin_at_once_on_all_their_nodes_and_a_node_comes_and_goes_wit
     let mut moved = nodes[0].clone();
     moved.addresses.cluster = Some(ClusterDoors { plain: door(b'a', 40), tls: None });
     let error = rig.hear(&moved, &all(0)).unwrap_err().to_string();
-    assert!(error.contains("node a: groups.tls.reached_at is nowhere, and the others"), "{error}");
+    assert!(error.contains("node a: groups.tls_reached_at is nowhere, and the others"), "{error}");
 
     // A newcomer to one of them gets a replica of each.
     let e = wide("e", b'e');
@@ -306,9 +306,10 @@ fn several_groups_begin_at_once_on_all_their_nodes_and_a_node_comes_and_goes_wit
 #[test]
 fn several_groups_are_given_up_together() {
     let rig = Rig::new();
-    let nodes = ["a", "b"].map(|name| wide(name, name.as_bytes()[0]));
+    let mut nodes = ["a", "b"].map(|name| wide(name, name.as_bytes()[0]));
+    nodes.iter_mut().for_each(|node| node.groups_max = 3);
     nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
-    let question = json!({ "do": "create", "name": "g", "nodes": ["a", "b"], "groups": 2 });
+    let question = json!({ "do": "create", "name": "g", "nodes": ["a", "b"], "groups": 3 });
     let first = wire::accepted(rig.ask(&question)).unwrap()["group"].as_u64().unwrap();
     // All founders of the first are there, and it waits for those of the second.
     rig.hear(&nodes[0], &[(first, 1)]).unwrap();
@@ -320,5 +321,40 @@ fn several_groups_are_given_up_together() {
         rig.hear(node, &[]).unwrap();
     }
     assert_eq!(rig.ask(&json!({ "do": "groups" }))["groups"], json!([]));
+    // Fewer under the same name: what was given up counts no more.
+    let fewer = json!({ "do": "create", "name": "g", "nodes": ["a", "b"], "groups": 2 });
+    let first = wire::accepted(rig.ask(&fewer)).unwrap()["group"].as_u64().unwrap();
+    rig.hear(&nodes[0], &[(first, 1), (first + 1, 2)]).unwrap();
+    let orders = rig.hear(&nodes[1], &[(first, 2), (first + 1, 1)]).unwrap();
+    assert!(orders.iter().all(|order| order.runs));
+}
+
+#[test]
+fn several_groups_of_which_one_is_made_and_none_runs_can_be_given_up() {
+    let rig = Rig::new();
+    let nodes = ["a", "b"].map(|name| wide(name, name.as_bytes()[0]));
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let question = json!({ "do": "create", "name": "g", "nodes": ["a", "b"], "groups": 2 });
     wire::accepted(rig.ask(&question)).unwrap();
+    {
+        // As after a controller that ended between the two.
+        let mut inner = rig.registrar.lock();
+        let mut spec = inner.registry.spec("g-1").unwrap().clone();
+        spec.state = GroupState::Made;
+        inner.registry.put_group(spec).unwrap();
+    }
+    wire::accepted(rig.ask(&json!({ "do": "abandon", "group": "g" }))).unwrap();
+    assert!(rig.hear(&nodes[0], &[]).unwrap().iter().all(|order| order.is_released));
+}
+
+#[test]
+fn a_node_may_get_doors_for_groups_while_it_holds_a_replica_of_one() {
+    let rig = Rig::new();
+    let nodes = [record("a", 2), record("b", 3), record("c", 4)];
+    nodes.iter().for_each(|node| drop(rig.hear(node, &[]).unwrap()));
+    let group = rig.create();
+    let mut more = nodes[0].clone();
+    more.addresses.cluster = Some(ClusterDoors { plain: door(2, 40), tls: None });
+    more.groups_max = 2;
+    assert_eq!(rig.hear(&more, &[(group, 1)]).unwrap().len(), 1);
 }
