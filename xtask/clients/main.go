@@ -1,4 +1,5 @@
-// What a program does with go-redis: `go-redis PORT`; ends with 0 or an error.
+// What a program does with go-redis: `go-redis PORT`, and with its cluster client: `go-redis cluster
+// PORT`; ends with 0 or an error.
 package main
 
 import (
@@ -145,7 +146,11 @@ func reconnect(client *redis.Client) {
 }
 
 func main() {
-	port := os.Args[1]
+	port := os.Args[len(os.Args)-1]
+	if os.Args[1] == "cluster" {
+		cluster(port)
+		return
+	}
 	connect := func() *redis.Client { return redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port}) }
 	client, other := connect(), connect()
 	pipeline(client)

@@ -5,12 +5,14 @@ use crate::steps::{Step, target_directory};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const REPLICAS: u16 = 3;
+/// Ports of each of several groups.
+const GROUP_PORTS: u16 = 400;
 /// How long the group may take to be ready.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// How long processes may take to end after the order to.
@@ -109,6 +111,7 @@ pub(crate) struct Cluster {
     program: PathBuf,
     pub(crate) dir: PathBuf,
     pub(crate) port: u16,
+    groups: u16,
     options: Vec<String>,
     up: Option<Child>,
 }
@@ -116,10 +119,23 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster that is not started yet. `options` are those of `gabion up`.
     pub(crate) fn new(name: &str, program: &Path, options: &[&str]) -> Result<Self, String> {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
-        let port = free_ports()?;
+        Self::of_groups(name, program, 1, options)
+    }
+
+    /// The same over several groups.
+    pub(crate) fn of_groups(
+        name: &str,
+        program: &Path,
+        groups: u16,
+        options: &[&str],
+    ) -> Result<Self, String> {
+        let mut options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        if groups > 1 {
+            options.extend(["--groups".to_owned(), groups.to_string()]);
+        }
+        let port = free_ports(groups)?;
         let program = program.to_owned();
-        Ok(Self { program, dir: scratch(name)?, port, options, up: None })
+        Ok(Self { program, dir: scratch(name)?, port, groups, options, up: None })
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -129,6 +145,15 @@ impl Cluster {
     /// The ports that a client may use.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> {
         self.port..self.port + REPLICAS
+    }
+
+    /// The doors of each of several groups.
+    pub(crate) fn group_doors(&self) -> Vec<Vec<u16>> {
+        let doors = |group| {
+            let first = first_door(self.port, group);
+            (first..first + REPLICAS).collect()
+        };
+        (0..self.groups).map(doors).collect()
     }
 
     /// Starts `gabion up`, without waiting.
@@ -339,13 +364,24 @@ fn wait_gone(pids: &[u32]) -> Step {
     Ok(())
 }
 
+/// The first door of a group, counted from 0, where there are several: those of the first group lie
+/// beside the common ones.
+const fn first_door(port: u16, group: u16) -> u16 {
+    if group == 0 { port + 50 } else { port + group * GROUP_PORTS }
+}
+
 /// The first of enough free ports for a cluster.
-fn free_ports() -> Result<u16, String> {
+fn free_ports(groups: u16) -> Result<u16, String> {
     let first = 20_000 + (std::process::id() % 100) as u16 * 100;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let of_group = [0, 1, 2, 50, 51, 52, 100, 101, 102, 200, 201, 202];
+    let all_free = |port: &u16| {
+        (0..groups)
+            .all(|group| of_group.iter().all(|above| free(port + group * GROUP_PORTS + above)))
+    };
     (first..first + 100)
         .step_by(4)
-        .find(|port| [0, 1, 2, 100, 101, 102, 200, 201, 202].iter().all(|above| free(port + above)))
+        .find(all_free)
         .ok_or_else(|| format!("no free ports from {first} on"))
 }
 
@@ -367,8 +403,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(port: u16, patience: Duration) -> Result<Self, String> {
-        let failed = |error: std::io::Error| format!("port {port}: {error}");
-        let stream = TcpStream::connect(("127.0.0.1", port)).map_err(failed)?;
+        Self::connect_to(([127, 0, 0, 1], port).into(), patience)
+    }
+
+    pub(crate) fn connect_to(door: SocketAddr, patience: Duration) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("{door}: {error}");
+        let stream = TcpStream::connect_timeout(&door, patience).map_err(failed)?;
         stream.set_read_timeout(Some(patience)).map_err(failed)?;
         stream.set_write_timeout(Some(patience)).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
