@@ -25,6 +25,8 @@
 //!                           the same programs ended at N of their calls (default 500), a peer lost
 //!                           each time
 //! cargo xtask etcd          the controller's store on a real etcd, killed and stopped
+//! cargo xtask walk [one]    five nodes, two controllers, three members of etcd, TLS, clients in three
+//!                           languages: through the loss of each; `one`: one group; needs root
 //! cargo xtask page          the status page in a headless Chromium, through a fail-over
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
@@ -53,6 +55,7 @@ mod shipping;
 mod soak;
 mod steps;
 mod suites;
+mod walk;
 
 use std::process::ExitCode;
 
@@ -100,6 +103,10 @@ fn main() -> ExitCode {
             _ => Err(format!("'{count}' is not a number of calls")),
         },
         ["etcd"] => etcd::check(),
+        ["walk"] => walk::check(walk::GROUPS),
+        ["walk", "one"] => walk::check(1),
+        // The part of `walk` in its network.
+        ["walk-inside", dir] => walk::inside(dir),
         ["page"] => page::check(),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
@@ -112,7 +119,7 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|ncl-points [N]|etcd|page|shipping|soak [HOURS]|bench [PART [DIR]] \
+                  ncl [KILLS]|ncl-points [N]|etcd|walk [one]|page|shipping|soak [HOURS]|bench [PART [DIR]] \
                   (see xtask/src/main.rs)"
             .into()),
     };
