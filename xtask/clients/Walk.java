@@ -2,6 +2,7 @@
 // Walk.java OPTIONS`, a file of JSON. Ends when its input does, and says the longest time between
 // answers.
 
+import io.lettuce.core.ClientOptions;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.SocketOptions;
@@ -10,6 +11,7 @@ import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.cluster.ClusterClientOptions;
 import io.lettuce.core.cluster.ClusterTopologyRefreshOptions;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.cluster.api.sync.RedisAdvancedClusterCommands;
 import java.io.File;
 import java.io.FileWriter;
@@ -25,7 +27,7 @@ public class Walk {
     static final String CLIENT = "Lettuce";
     // A command that is not answered is given up, and sent again.
     static final Duration TIMEOUT = Duration.ofMillis(500);
-    static final Duration REFRESH = Duration.ofSeconds(1);
+    static final Duration REFRESH = Duration.ofMillis(500);
     static final long PAUSE_MS = 50;
 
     static volatile boolean isOver;
@@ -67,6 +69,17 @@ public class Walk {
         System.out.println(tag + " " + longest / 1_000_000 + " ms");
     }
 
+    // A machine that is cold takes long for the first connections with TLS.
+    static StatefulRedisClusterConnection<String, String> connect(RedisClusterClient redis) {
+        while (true) {
+            try {
+                return redis.connect();
+            } catch (RedisException error) {
+                System.out.println(System.currentTimeMillis() + " " + error);
+            }
+        }
+    }
+
     public static void main(String[] args) throws Exception {
         String json = Files.readString(Path.of(args[0]));
         List<RedisURI> doors = new ArrayList<>();
@@ -86,15 +99,20 @@ public class Walk {
                 .sslOptions(SslOptions.builder().trustManager(new File(option(json, "ca"))).build())
                 .socketOptions(SocketOptions.builder().connectTimeout(TIMEOUT).build())
                 .timeoutOptions(TimeoutOptions.enabled(TIMEOUT))
+                // A command for a node that is gone is sent again, by a newer map.
+                .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 .topologyRefreshOptions(ClusterTopologyRefreshOptions.builder()
                         .enablePeriodicRefresh(REFRESH)
                         .enableAllAdaptiveRefreshTriggers()
                         .adaptiveRefreshTriggersTimeout(Duration.ofMillis(PAUSE_MS))
+                        .refreshTriggersReconnectAttempts(1)
+                        // The doors are asked that are given here, and not each that there is.
+                        .dynamicRefreshSources(false)
                         .build())
                 .build());
         log = new FileWriter(option(json, "log"));
         List<Thread> threads = new ArrayList<>();
-        try (var connection = redis.connect()) {
+        try (var connection = connect(redis)) {
             String prefix = option(json, "prefix");
             long pauseMs = Long.parseLong(option(json, "pause_ms"));
             for (String tag : option(json, "tags").split(",")) {

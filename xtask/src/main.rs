@@ -25,8 +25,8 @@
 //!                           the same programs ended at N of their calls (default 500), a peer lost
 //!                           each time
 //! cargo xtask etcd          the controller's store on a real etcd, killed and stopped
-//! cargo xtask walk [one]    five nodes, two controllers, three members of etcd, TLS, clients in three
-//!                           languages: through the loss of each; `one`: one group; needs root
+//! cargo xtask walk [one]    five nodes, two controllers, three members of etcd, TLS, clients of
+//!                           three languages: through the loss of each; of one group; as root
 //! cargo xtask page          the status page in a headless Chromium, through a fail-over
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
@@ -103,9 +103,7 @@ fn main() -> ExitCode {
             _ => Err(format!("'{count}' is not a number of calls")),
         },
         ["etcd"] => etcd::check(),
-        ["walk"] => walk::check(walk::GROUPS),
-        ["walk", "one"] => walk::check(1),
-        // The part of `walk` in its network.
+        ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
         ["page"] => page::check(),
         ["shipping"] => shipping::check(),
@@ -119,8 +117,8 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|ncl-points [N]|etcd|walk [one]|page|shipping|soak [HOURS]|bench [PART [DIR]] \
-                  (see xtask/src/main.rs)"
+                  ncl [KILLS]|ncl-points [N]|etcd|walk [one]|page|shipping|soak [HOURS]|\
+                  bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {

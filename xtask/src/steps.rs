@@ -2,7 +2,7 @@
 
 use crate::{
     clients, etcd, failovers, faults, kills, ncl, page, porcupine, ratchet, redis, rooms, shipping,
-    suites,
+    suites, walk,
 };
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -110,6 +110,7 @@ pub(crate) fn ci() -> Step {
     failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
     etcd::check()?;
+    walk::check(&[])?;
     page::check()?;
     ncl::check(ncl::KILLS)?;
     guest()

@@ -35,8 +35,9 @@ const GROUPS_TLS_PORT: u16 = 7100;
 const ETCD_PORT: u16 = 2379;
 const ETCD_PEERS_PORT: u16 = 2380;
 
-/// Whether etcd and the controllers speak TLS with each other.
-const ETCD_TLS: bool = false;
+/// Authorities: that of Gabion's processes, and etcd's own, as each of its certificates opens etcd.
+const AUTHORITY: &str = "ca";
+const ETCD_AUTHORITY: &str = "etcd-ca";
 
 /// The password of an operator, and the user of clients.
 const PASSWORD: &str = "the-operators-long-password";
@@ -79,9 +80,13 @@ impl Place {
         &self.groups
     }
 
-    /// A file of the authority.
-    pub(super) fn issued(&self, file: &str) -> String {
-        self.dir.join("ca").join(file).display().to_string()
+    /// The authority of the doors for clients.
+    pub(super) fn authority(&self) -> String {
+        self.issued(AUTHORITY, "ca.pem")
+    }
+
+    fn issued(&self, authority: &str, file: &str) -> String {
+        self.dir.join(authority).join(file).display().to_string()
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {
@@ -90,18 +95,19 @@ impl Place {
 
     /// `gabion ca init`, then one certificate for each process and one for an operator.
     pub(super) fn issue_certificates(&self) -> Step {
-        let ca = self.file("ca").display().to_string();
+        let [ca, etcd_ca] = [AUTHORITY, ETCD_AUTHORITY].map(|name| self.file(name));
+        let [ca, etcd_ca] = [ca, etcd_ca].map(|path| path.display().to_string());
         self.gabion(&["ca", "init", &ca])?;
-        let issue = |host: &str, role: &str| {
+        self.gabion(&["ca", "init", &etcd_ca])?;
+        let issue = |ca: &str, host: &str, role: &str| {
             let at = address(host).to_string();
-            let words = ["ca", "issue", &ca, "--name", host, "--role", role, "--address", &at];
-            self.gabion(&words)
+            let words = ["ca", "issue", ca, "--name", host, "--role", role, "--address", &at];
+            self.gabion(&words).map(drop)
         };
-        NODES.iter().try_for_each(|host| issue(host, "node").map(drop))?;
-        CONTROLLERS.iter().try_for_each(|host| issue(host, "controller").map(drop))?;
-        if ETCD_TLS {
-            ETCD.iter().try_for_each(|host| issue(host, "node").map(drop))?;
-        }
+        NODES.iter().try_for_each(|host| issue(&ca, host, "node"))?;
+        CONTROLLERS.iter().try_for_each(|host| issue(&ca, host, "controller"))?;
+        ETCD.iter().try_for_each(|host| issue(&etcd_ca, host, "node"))?;
+        CONTROLLERS.iter().try_for_each(|host| issue(&etcd_ca, host, "client"))?;
         self.gabion(&["ca", "issue", &ca, "--name", "alice", "--role", "operator"]).map(drop)
     }
 
@@ -125,33 +131,32 @@ impl Place {
         self.wait("all nodes have registered", all_here)
     }
 
-    fn tls(&self, host: &str) -> String {
+    /// A section of a file of options that names a host's certificate.
+    fn tls(&self, section: &str, authority: &str, host: &str) -> String {
         let (certificate, key) = (format!("{host}.pem"), format!("{host}.key"));
         let [certificate, key, ca] =
-            [&certificate[..], &key, "ca.pem"].map(|file| self.issued(file));
-        format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nca = \"{ca}\"\n")
+            [&certificate[..], &key, "ca.pem"].map(|file| self.issued(authority, file));
+        format!("[{section}]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nca = \"{ca}\"\n")
     }
 
     fn controller_file(&self, host: &str) -> String {
         let data = self.file(&format!("data-{host}"));
         let etcd = ETCD.map(|host| format!("{}:{ETCD_PORT}", address(host))).join(",");
-        let (scheme, store_tls) = match ETCD_TLS {
-            true => ("etcd+tls", self.tls(host).replace("[tls]", "[store_tls]")),
-            false => ("etcd", String::new()),
-        };
         format!(
-            "data = \"{}\"\nstore = \"{scheme}://{etcd}/walk\"\n\
-             listen = \"{}:{CONTROLLER_PORT}\"\n{}{store_tls}",
+            "data = \"{}\"\nstore = \"etcd+tls://{etcd}/walk\"\n\
+             listen = \"{}:{CONTROLLER_PORT}\"\n{}{}",
             data.display(),
             address(host),
-            self.tls(host),
+            self.tls("tls", AUTHORITY, host),
+            self.tls("store_tls", ETCD_AUTHORITY, host),
         )
     }
 
     fn node_file(&self, host: &str) -> String {
         let at = address(host);
         let controllers = CONTROLLERS.map(|host| format!("{}:{CONTROLLER_PORT}", address(host)));
-        let [certificate, key] = ["pem", "key"].map(|kind| self.issued(&format!("{host}.{kind}")));
+        let [certificate, key] =
+            ["pem", "key"].map(|kind| self.issued(AUTHORITY, &format!("{host}.{kind}")));
         let mut text = format!(
             "name = \"{host}\"\ndata = \"{}\"\ncontrollers = {controllers:?}\n\
              pool_size = \"256MiB\"\n\
@@ -162,7 +167,7 @@ impl Place {
              [targets]\nlisten = \"{at}:{TARGETS_PORT}\"\n{}",
             self.file(&format!("data-{host}")).display(),
             self.file("password").display(),
-            self.tls(host),
+            self.tls("tls", AUTHORITY, host),
         );
         if self.groups.len() > 1 {
             let max = self.groups.len();
@@ -202,8 +207,7 @@ impl Place {
     }
 
     fn etcd_options(&self, host: &str) -> Vec<String> {
-        let scheme = if ETCD_TLS { "https" } else { "http" };
-        let url = |host: &str, port: u16| format!("{scheme}://{}:{port}", address(host));
+        let url = |host: &str, port: u16| format!("https://{}:{port}", address(host));
         let (clients, peers) = (url(host, ETCD_PORT), url(host, ETCD_PEERS_PORT));
         let all = ETCD.map(|host| format!("{host}={}", url(host, ETCD_PEERS_PORT))).join(",");
         let mut options = vec![
@@ -216,15 +220,15 @@ impl Place {
             format!("--initial-cluster={all}"),
             "--log-level=error".to_owned(),
         ];
-        if ETCD_TLS {
-            for side in ["", "peer-"] {
-                options.extend([
-                    format!("--{side}cert-file={}", self.issued(&format!("{host}.pem"))),
-                    format!("--{side}key-file={}", self.issued(&format!("{host}.key"))),
-                    format!("--{side}trusted-ca-file={}", self.issued("ca.pem")),
-                    format!("--{side}client-cert-auth"),
-                ]);
-            }
+        let [certificate, key, ca] = [&format!("{host}.pem"), &format!("{host}.key"), "ca.pem"]
+            .map(|file| self.issued(ETCD_AUTHORITY, file));
+        for side in ["", "peer-"] {
+            options.extend([
+                format!("--{side}cert-file={certificate}"),
+                format!("--{side}key-file={key}"),
+                format!("--{side}trusted-ca-file={ca}"),
+                format!("--{side}client-cert-auth"),
+            ]);
         }
         options
     }
@@ -257,8 +261,7 @@ impl Place {
     pub(super) fn add_user(&self) -> Step {
         let (password, keys) = (format!(">{USER_PASSWORD}"), format!("~{PREFIX}*"));
         let acl = ["ACL", "SETUSER", USER, "on", &password, &keys, "+@all"];
-        let group = ["--group", &self.groups[0]];
-        self.command(&[&["cli"], &group[..], &acl].concat()).map(drop)
+        self.command(&[&["cli"][..], &acl].concat()).map(drop)
     }
 
     /// A command that asks no controller.
@@ -271,7 +274,7 @@ impl Place {
         let mut refused = Vec::new();
         for host in CONTROLLERS {
             let controller = format!("{}:{CONTROLLER_PORT}", address(host));
-            let identity = self.issued("alice");
+            let identity = self.issued(AUTHORITY, "alice");
             let place = ["--controller", &controller, "--identity", &identity];
             let mut command = Command::new(&self.program);
             // Behind the words of a Redis command there are no options.
@@ -385,7 +388,7 @@ impl Place {
             let controller = format!("{}:{CONTROLLER_PORT}", address(host));
             let mut list = Command::new(&self.program);
             list.args(["node", "list", "--controller", &controller]);
-            list.args(["--identity", &self.issued("alice")]).stdin(Stdio::null());
+            list.args(["--identity", &self.issued(AUTHORITY, "alice")]).stdin(Stdio::null());
             list.output().is_ok_and(|output| output.status.success())
         };
         let begun = Instant::now();
@@ -402,16 +405,13 @@ impl Place {
 
     /// The member of etcd that leads.
     pub(super) fn leading_etcd(&self) -> Result<String, String> {
+        let [ca, certificate, key] =
+            ["ca.pem", "ctl-1.pem", "ctl-1.key"].map(|file| self.issued(ETCD_AUTHORITY, file));
         for host in ETCD {
-            let scheme = if ETCD_TLS { "https" } else { "http" };
-            let url = format!("{scheme}://{}:{ETCD_PORT}/v3/maintenance/status", address(host));
+            let url = format!("https://{}:{ETCD_PORT}/v3/maintenance/status", address(host));
             let mut curl = Command::new("curl");
             curl.args(["--silent", "--show-error", "--max-time", "5", "--data", "{}", &url]);
-            if ETCD_TLS {
-                curl.args(["--cacert", &self.issued("ca.pem")]);
-                curl.args(["--cert", &self.issued("ctl-1.pem")]);
-                curl.args(["--key", &self.issued("ctl-1.key")]);
-            }
+            curl.args(["--cacert", &ca, "--cert", &certificate, "--key", &key]);
             let told = output(&mut curl)?;
             let told: Value = serde_json::from_str(&told).map_err(|_| format!("{url}: {told}"))?;
             if told["leader"] == told["header"]["member_id"] {
@@ -430,27 +430,17 @@ impl Place {
         Ok(())
     }
 
-    /// The doors that clients are given: with TLS, of all groups.
-    pub(super) fn doors(&self) -> Result<Vec<SocketAddr>, String> {
-        let groups = 0..self.groups.len();
-        let of_group = |group| self.doors_of(group, CLIENTS_TLS_PORT, GROUPS_TLS_PORT);
-        groups.map(of_group).collect::<Result<Vec<_>, _>>().map(|doors| doors.concat())
+    /// The doors that clients are given, with TLS: of the one group, or of the first of several,
+    /// where they learn of the others.
+    pub(super) fn doors(&self) -> Vec<SocketAddr> {
+        let port = if self.groups.len() == 1 { CLIENTS_TLS_PORT } else { GROUPS_TLS_PORT };
+        NODES[..REPLICAS].iter().map(|node| (address(node), port).into()).collect()
     }
 
-    /// The plain doors of a group, counted from 0.
+    /// The plain doors of a group, counted from 0, at the nodes of its members.
     pub(super) fn plain_doors(&self, group: usize) -> Result<Vec<SocketAddr>, String> {
-        self.doors_of(group, CLIENTS_PORT, GROUPS_PORT)
-    }
-
-    /// One door of a group at each node that has a replica of it.
-    fn doors_of(
-        &self,
-        group: usize,
-        of_one: u16,
-        of_first: u16,
-    ) -> Result<Vec<SocketAddr>, String> {
         let is_one = self.groups.len() == 1;
-        let port = if is_one { of_one } else { of_first + group as u16 };
+        let port = if is_one { CLIENTS_PORT } else { GROUPS_PORT + group as u16 };
         let states = self.states()?;
         let name = &self.groups[group];
         let found = states.iter().find(|state| state.name == *name);
