@@ -101,8 +101,9 @@ impl<In: Transport> fmt::Debug for TlsTransport<In> {
 }
 
 impl<In: Transport> TlsTransport<In> {
-    /// The error of a read or a write. An end that does not take our certificate says so and closes.
-    /// If the closing is noticed first, by what is to be sent, that word is still to be read.
+    /// The error of a read or a write. An end that does not take our certificate says so and
+    /// closes. If the closing is noticed first, by what is to be sent, that word is still to be
+    /// read.
     fn failed(&mut self, error: io::Error) -> ureq::Error {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         let StreamOwned { conn, sock } = &mut self.stream;

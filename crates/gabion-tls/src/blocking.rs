@@ -98,9 +98,9 @@ impl BlockingStream {
         self.0.tls.is_some()
     }
 
-    /// Takes bytes, which `flush` sends; it may take fewer than all. Where the socket's time is over,
-    /// `flush` is called again, and sends the rest. A `write` that was cut off cannot be repeated:
-    /// nobody knows which of its bytes are sent.
+    /// Takes bytes, which `flush` sends; it may take fewer than all. Where the socket's time is
+    /// over, `flush` is called again, and sends the rest. A `write` that was cut off cannot be
+    /// repeated: nobody knows which of its bytes are sent.
     ///
     /// # Errors
     /// The socket's, where nothing is encrypted: it takes them at once.

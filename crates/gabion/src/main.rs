@@ -21,8 +21,8 @@
 //!   [`screen`]: the drawing.
 //! - [`judgement`]: what is wrong with a group; [`quantile`]: quantiles of times.
 //! - [`top`]: `gabion top`; [`doctor`]: `gabion doctor`.
-//! - [`client`], [`door`], [`status`]: talking to replicas, also with TLS; [`repl`]: `gabion cli`; [`verify`]: `gabion
-//!   verify`.
+//! - [`client`], [`door`], [`status`]: talking to replicas, also with TLS; [`repl`]: `gabion cli`;
+//!   [`verify`]: `gabion verify`.
 //! - [`lines`]: the input of a prompt.
 //! - [`db`]: `gabion db`; [`at_rest`]: a pool that no process uses, opened for reading.
 //! - [`backup`]: `gabion backup` and `gabion restore`.

@@ -11,7 +11,7 @@ mod logged;
 #[path = "support/processes.rs"]
 mod processes;
 
-use gabion_tls::ca::{Authority, DAYS};
+use gabion_tls::ca::{AUTHORITY_DAYS, Authority, DAYS};
 use gabion_tls::{Identity, Role};
 use logged::{Logged, has_all};
 use processes::{Processes, node_file};
@@ -45,7 +45,7 @@ impl Place {
         let (mut scheme, mut store_tls) = ("etcd", String::new());
         if is_tls {
             let file = |file: &str| ca.join(file).display().to_string();
-            Authority::init(&ca, DAYS).unwrap();
+            Authority::init(&ca, AUTHORITY_DAYS).unwrap();
             let authority = Authority::open(&ca).unwrap();
             let issue = |role, name, addresses: &[String]| {
                 authority.issue(&Identity::new(role, name).unwrap(), addresses, DAYS).unwrap()

@@ -367,7 +367,8 @@ impl ControllerConfig {
             }
             Some(_) => Err(Error::invalid("store_tls is for a store of etcd+tls:// alone")),
             None if is_tls => Err(Error::invalid(
-                "store is of etcd+tls://: store_tls.ca is needed, the file of the authority of                  etcd's certificates",
+                "store is of etcd+tls://: store_tls.ca is needed, the file of the authority of \
+                 etcd's certificates",
             )),
             None => Ok(()),
         }
