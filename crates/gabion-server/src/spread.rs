@@ -274,7 +274,8 @@ impl Exchange {
 
     /// The groups, as far as they are known.
     pub(crate) fn groups(&self) -> Vec<GroupShown> {
-        let unknown = || GroupShown { group: 0, nodes: Vec::new(), term: 0, log_position: 0 };
+        let unknown =
+            || GroupShown { group: 0, nodes: Vec::new(), here: None, term: 0, log_position: 0 };
         self.shown.borrow().iter().map(|group| group.clone().unwrap_or_else(unknown)).collect()
     }
 
@@ -544,6 +545,7 @@ impl Service {
         let shown = GroupShown {
             group: self.group.get(),
             nodes: first.chain(others).filter_map(shown).collect(),
+            here: Some(NodeShown { replica: self.me.get(), doors: config.doors }),
             term: node.protocol().term().get(),
             log_position: node.log_end().bytes_since(&Frontier::ZERO),
         };

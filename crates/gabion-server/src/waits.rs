@@ -9,8 +9,8 @@ use gabion_resp::Reply;
 
 /// Members do not tell a guest how far they are.
 const NOT_KNOWN_HERE: Reply = Reply::error(
-    "ERR WAITAOF: this replica is no member of its group, and does not know what is on devices: ask \
-     another one",
+    "ERR WAITAOF: this replica is no member of its group, and does not know what is on devices: \
+     ask another one",
 );
 
 /// A connection that waits.

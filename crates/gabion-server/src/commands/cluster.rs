@@ -24,6 +24,8 @@ pub struct GroupShown {
     pub group: u64,
     /// Its full members, the one that takes writes first.
     pub nodes: Vec<NodeShown>,
+    /// The replica here, which may be none of them.
+    pub here: Option<NodeShown>,
     /// The term of its writer.
     pub term: u64,
     /// Bytes of its log.
@@ -177,10 +179,16 @@ impl Map {
         let mut lines = String::new();
         for Run { first, last, group, nodes } in self.runs() {
             let master = node_id(group.group, nodes[0].0.replica);
-            for (place, (node, door)) in nodes.into_iter().enumerate() {
-                let is_own = group.group == self.own().group && node.replica == self.replica;
+            let is_own = group.group == self.own().group;
+            let is_here = |node: &NodeShown| is_own && node.replica == self.replica;
+            // Clients look for the line of whom they have asked, also where it is no full member.
+            let here = group.here.as_ref().filter(|here| {
+                is_here(here) && !nodes.iter().any(|(node, _)| node.replica == here.replica)
+            });
+            let here = here.and_then(|here| Some((here, here.doors.door(self.is_tls)?)));
+            for (place, (node, door)) in nodes.iter().copied().chain(here).enumerate() {
                 let (ip, port) = (door.ip(), door.port());
-                let me = if is_own { "myself," } else { "" };
+                let me = if is_here(node) { "myself," } else { "" };
                 let bus = u32::from(port) + BUS_PORT_ABOVE;
                 let (role, of, slots) = match place {
                     0 => ("master", "-", format!(" {first}-{last}")),
@@ -230,7 +238,13 @@ mod tests {
             replica,
             doors: NodeDoors { plain: at(port), tls: Some(at(port + 100)) },
         };
-        let group = |group, nodes| GroupShown { group, nodes, term: group + 5, log_position: 9 };
+        let group = |group, nodes| GroupShown {
+            group,
+            nodes,
+            here: None,
+            term: group + 5,
+            log_position: 9,
+        };
         let groups = vec![
             group(1, vec![node(1, 71), node(2, 72)]),
             group(2, vec![node(2, 82), node(1, 81)]),
@@ -263,6 +277,18 @@ mod tests {
         assert!(shards.starts_with("*2 *4 $5 slots *2 :0 :8191 $5 nodes *2 "), "{shards}");
         let ports = format!("$40 {a} $4 port :71 $8 tls-port :171 $2 ip $9 127.0.0.1 ");
         assert!(shards.contains(&ports), "{shards}");
+    }
+
+    #[test]
+    fn a_node_that_is_no_full_member_has_a_line_of_its_own_and_no_slots() {
+        let mut map = Map { replica: 3, ..map() };
+        let plain = ([127, 0, 0, 1], 83).into();
+        map.groups[1].here = Some(NodeShown { replica: 3, doors: NodeDoors { plain, tls: None } });
+        let nodes = map.nodes();
+        let (own, master) = (node_id(2, 3), node_id(2, 2));
+        let line = format!("{own} 127.0.0.1:83@10083 myself,slave {master} 0 0 7 connected");
+        assert_eq!(nodes.lines().last(), Some(&line[..]), "{nodes}");
+        assert!(!encoded(&map.slots()).contains(":83"));
     }
 
     #[test]

@@ -29,6 +29,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+/// How long a replica may take to report to a controller that takes the lead over from another: ten
+/// times as long as between two reports. One that starts just then, and takes longer, is left out
+/// and comes back.
+const TAKEOVER_MS: u64 = 1_000;
 /// How long somebody may say nothing. A node asks twice a second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Connections at a time.
@@ -56,7 +60,7 @@ pub(crate) fn run(options: &ControllerOptions) -> Result<u8> {
     let page = StatusPage::default();
     let _page_door = serve_page(&config, &page)?;
     let (registrar, _driver) =
-        open(&config, certificates.clone(), Box::new(DbStore::open(&store_dir(data))?))?;
+        open(&config, certificates.clone(), Box::new(DbStore::open(&store_dir(data))?), false)?;
     let registrar = Arc::new(registrar);
     page.lead(registrar.clone());
     let address = door.local_addr().map_err(|e| Error::io(format!("listen: {e}")))?;
@@ -119,11 +123,13 @@ fn store_dir(data: &Path) -> PathBuf {
     data.join("store")
 }
 
-/// Looks after what is in a store, which no other controller changes from now on.
+/// Looks after what is in a store, which no other controller changes from now on. `takes_over`:
+/// another one did until now, so that replicas run already.
 fn open(
     config: &ControllerConfig,
     tls: Certificates,
     store: AnyStore,
+    takes_over: bool,
 ) -> Result<(Registrar, Driver)> {
     let mut store = SharedStore::new(store);
     let epoch = next_epoch(&mut store, random_number()?)?;
@@ -137,7 +143,10 @@ fn open(
         names.insert(settings.group, &spec.name);
         groups.push(Watched { record, doors: spec.doors() });
     }
-    let patience = Patience { replace_ms: config.replace_after, ..Patience::default() };
+    let mut patience = Patience { replace_ms: config.replace_after, ..Patience::default() };
+    if takes_over {
+        patience.start_ms = TAKEOVER_MS;
+    }
     let known = names.clone();
     let heard = move |group: GroupId, event: gabion_control::Event| {
         put(&format!("{}  {}: {}\n", utc(event.unix_ms), known.get(group), event.text));

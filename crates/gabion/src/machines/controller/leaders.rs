@@ -39,6 +39,8 @@ pub(super) fn run(
     let page = StatusPage::default();
     let _page_door = serve_page(config, &page)?;
     let mut kept = None;
+    // Whether another one has led since this one did.
+    let mut takes_over = false;
     let mut told = String::new();
     let mut tell = |line: String| {
         if line != told {
@@ -49,7 +51,8 @@ pub(super) fn run(
     loop {
         let pause = match stand_by(config, (url, tls.as_ref()), &mut kept) {
             Ok(Standing::Leads(store, leadership)) => {
-                match lead(config, certificates, (url, store), &leadership, &page, signals) {
+                let led = (url, store, std::mem::take(&mut takes_over));
+                match lead(config, certificates, led, &leadership, &page, signals) {
                     Ok(End::Signal(signal)) => {
                         say_end(signal);
                         return Ok(0);
@@ -61,6 +64,7 @@ pub(super) fn run(
                 Duration::ZERO
             }
             Ok(Standing::By(other)) => {
+                takes_over = true;
                 page.stand_by(&format!("{other} leads"));
                 tell(format!("stands by: {other} leads; the store is {url}"));
                 Duration::ZERO
@@ -124,12 +128,12 @@ enum End {
 fn lead(
     config: &ControllerConfig,
     certificates: &Certificates,
-    (url, store): (&EtcdUrl, EtcdStore),
+    (url, store, takes_over): (&EtcdUrl, EtcdStore, bool),
     leadership: &Leadership,
     page: &StatusPage,
     signals: &Receiver<i32>,
 ) -> Result<End> {
-    let (registrar, _driver) = open(config, certificates.clone(), Box::new(store))?;
+    let (registrar, _driver) = open(config, certificates.clone(), Box::new(store), takes_over)?;
     let registrar = Arc::new(registrar);
     page.lead(registrar.clone());
     let door = trust::listen("listen", config.listen, certificates)?;
