@@ -72,6 +72,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "redis-suites",
         "clients",
         "etcd",
+        "walk",
         "guest",
         FAILOVERS,
         POINTS,

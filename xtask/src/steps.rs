@@ -2,7 +2,7 @@
 
 use crate::{
     clients, etcd, failovers, faults, kills, ncl, page, porcupine, ratchet, redis, rooms, shipping,
-    suites, walk,
+    suites,
 };
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -110,7 +110,6 @@ pub(crate) fn ci() -> Step {
     failovers::check(failovers::ROUNDS)?;
     shipping::check()?;
     etcd::check()?;
-    walk::check(&[])?;
     page::check()?;
     ncl::check(ncl::KILLS)?;
     guest()
