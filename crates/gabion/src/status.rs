@@ -4,7 +4,8 @@ use crate::client::Client;
 use crate::cluster::{IS_UP_RUNNING, addresses_by_group};
 use crate::control::{self, ask::group_of};
 use crate::filling;
-use crate::options::StatusOptions;
+use crate::machines;
+use crate::options::{StatusOptions, WhereOptions};
 use crate::screen::{self, Screen, put};
 use gabion_base::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
@@ -127,39 +128,79 @@ pub(crate) fn ask(address: SocketAddr) -> Result<Value> {
 /// `gabion status`.
 pub(crate) fn run(options: &StatusOptions) -> Result<u8> {
     options.door.take(&options.place)?;
-    let by_group = addresses_by_group(&options.place)?;
-    let addresses: Vec<_> = by_group.iter().map(|(_, number, at)| (*number, *at)).collect();
+    let place = &options.place;
+    let several = match place.remote.controller.filter(|_| place.port.is_none()) {
+        Some(_) if !options.watch => machines::groups(place)?,
+        _ => None,
+    };
+    if let Some(groups) = several {
+        return look_at_all(&groups.each, options.json);
+    }
+    let doors = addresses_by_group(place)?;
     let mut screen = Screen::new();
     loop {
-        let answers: Vec<(u32, SocketAddr, Result<Value>)> =
-            addresses.iter().map(|&(number, at)| (number, at, ask(at))).collect();
-        let group = group_of(&options.place);
+        let seen = look(place, &doors);
         if options.json {
-            return Ok(print_json(&answers, group));
-        }
-        let rows: Vec<screen::Row> = answers
-            .iter()
-            .zip(&by_group)
-            .map(|((number, at, answer), (group, ..))| screen::Row {
-                group: *group,
-                number: *number,
-                status: answer.as_ref().ok().map(Status::from_json),
-                note: answer.as_ref().err().map(|error| note_of(error, *at)),
-                earlier_cpu: Cpu::default(),
-            })
-            .collect();
-        let mut lines = screen::lines(&rows, addresses[0].1);
-        lines.extend(group.iter().flat_map(control::ask::lines));
-        if answers.iter().all(|(.., answer)| answer.as_ref().is_err_and(is_refused)) {
-            lines.push(format!("nothing listens on any of these ports: {IS_UP_RUNNING}"));
+            put(&format!("{:#}\n", seen.json));
+            return Ok(seen.code);
         }
         if !options.watch {
-            put(&(lines.join("\n") + "\n"));
-            return Ok(exit_code(rows.iter().map(|row| row.status.as_ref())));
+            put(&(seen.lines.join("\n") + "\n"));
+            return Ok(seen.code);
         }
-        screen.draw(&lines);
+        screen.draw(&seen.lines);
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// The groups of a controller over which keys are spread, one below the other.
+fn look_at_all(places: &[WhereOptions], json: bool) -> Result<u8> {
+    let (mut code, mut all) = (0, Vec::new());
+    for place in places {
+        let seen = look(place, &addresses_by_group(place)?);
+        code = code.max(seen.code);
+        if !json {
+            let name = place.remote.group.as_deref().unwrap_or("?");
+            put(&format!("group {name}\n{}\n", seen.lines.join("\n")));
+        }
+        all.push(seen.json);
+    }
+    if json {
+        put(&format!("{:#}\n", json!({ "groups": all })));
+    }
+    Ok(code)
+}
+
+/// What the replicas of a group say, and its controller.
+struct Seen {
+    /// The exit code: whether all are ready.
+    code: u8,
+    json: Value,
+    lines: Vec<String>,
+}
+
+fn look(place: &WhereOptions, doors: &[(Option<u32>, u32, SocketAddr)]) -> Seen {
+    let answers: Vec<(u32, SocketAddr, Result<Value>)> =
+        doors.iter().map(|&(_, number, at)| (number, at, ask(at))).collect();
+    let group = group_of(place);
+    let rows: Vec<screen::Row> = answers
+        .iter()
+        .zip(doors)
+        .map(|((number, at, answer), (group, ..))| screen::Row {
+            group: *group,
+            number: *number,
+            status: answer.as_ref().ok().map(Status::from_json),
+            note: answer.as_ref().err().map(|error| note_of(error, *at)),
+            earlier_cpu: Cpu::default(),
+        })
+        .collect();
+    let mut lines = screen::lines(&rows, doors[0].2);
+    lines.extend(group.iter().flat_map(control::ask::lines));
+    if answers.iter().all(|(.., answer)| answer.as_ref().is_err_and(is_refused)) {
+        lines.push(format!("nothing listens on any of these ports: {IS_UP_RUNNING}"));
+    }
+    let code = exit_code(rows.iter().map(|row| row.status.as_ref()));
+    Seen { code, json: to_json(&answers, group), lines }
 }
 
 /// Whether nothing listens at a replica's address.
@@ -186,7 +227,7 @@ fn exit_code<'a>(rows: impl Iterator<Item = Option<&'a Status>>) -> u8 {
     u8::from(!rows.into_iter().all(|row| row.is_some_and(|status| status.is_ready)))
 }
 
-fn print_json(answers: &[(u32, SocketAddr, Result<Value>)], group: Option<Value>) -> u8 {
+fn to_json(answers: &[(u32, SocketAddr, Result<Value>)], group: Option<Value>) -> Value {
     let replicas: Vec<Value> = answers
         .iter()
         .map(|(number, at, answer)| match answer {
@@ -199,9 +240,7 @@ fn print_json(answers: &[(u32, SocketAddr, Result<Value>)], group: Option<Value>
             }),
         })
         .collect();
-    put(&format!("{:#}\n", json!({ "replicas": replicas, "group": group })));
-    let parsed: Vec<Status> = replicas.iter().map(Status::from_json).collect();
-    exit_code(parsed.iter().map(Some))
+    json!({ "replicas": replicas, "group": group })
 }
 
 #[cfg(test)]

@@ -500,6 +500,10 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
     let slots = reply(d, "CLUSTER SLOTS");
     assert!(slots.contains("16383") && slots.contains("7001"), "{slots}");
 
+    let status = machines.run(&["status"]);
+    let told = said(&status);
+    assert!(told.contains("group g-1\n") && told.contains("group g-2\n"), "{told}");
+
     // Users are the same at all doors of all nodes.
     assert_eq!(reply(second, "ACL SETUSER ann on >pw +get ~*"), "+OK\r\n");
     for (node, place) in [("a", 0), ("b", 1), ("d", 1)] {
