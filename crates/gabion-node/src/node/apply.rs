@@ -22,7 +22,6 @@ use super::counters::Counters;
 use super::effects::{Effects, Signal};
 use super::facts::Facts;
 use super::planted::Mutant;
-use super::repair::ANSWER_MS_MAX;
 use super::steps::Step;
 use crate::message::NodeMessage;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +31,11 @@ use gabion_base::{Error, FileId, FileKind, Frontier, LogPosition, Result, Sequen
 use gabion_engine::{BatchReader, Edit, FileMeta, JobKind, Tree, Version};
 use gabion_log::{Anchor, Header, Record, RecordFlags, RecordKind, Seal};
 use gabion_replication::GroupView;
+
+/// How long a file that was asked for may be on none of its ways, in ms: the question or its answer
+/// is lost with a connection that only the other end saw break. The primary has a file once in its
+/// queue, however often it is asked.
+const ASK_AGAIN_MS: u64 = 2_000;
 
 /// An edit on its way into the tree.
 struct Waiting {
@@ -534,7 +538,7 @@ impl Applying {
         (0..self.waiting.len()).for_each(|at| counted.count(facts, version, &self.waiting, at));
         let mut missing: BTreeSet<FileId> = counted.files().collect();
         // An answer may be lost with a connection that only the primary saw break.
-        let is_asked = |since_ms: &u64| now_ms.saturating_sub(*since_ms) < ANSWER_MS_MAX;
+        let is_asked = |since_ms: &u64| now_ms.saturating_sub(*since_ms) < ASK_AGAIN_MS;
         missing.retain(|file| !self.asked.get(file).is_some_and(is_asked) && !is_coming(*file));
         for file in missing {
             self.pulled_files += 1;

@@ -42,7 +42,7 @@ const PAUSE_MS_MIN: u64 = 1_000;
 /// The longest pause, and how long a file that was found whole is not checked again.
 const PAUSE_MS_MAX: u64 = 60_000;
 /// How long a member may take to answer, which at a secondary includes the shipment.
-pub(super) const ANSWER_MS_MAX: u64 = 10_000;
+const ANSWER_MS_MAX: u64 = 10_000;
 
 /// Files that are damaged, as far as reads have met it.
 #[derive(Default)]

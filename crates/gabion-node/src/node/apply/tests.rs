@@ -375,7 +375,7 @@ fn a_file_that_is_nowhere_any_more_is_skipped_with_the_edit_that_removes_it() {
     alone.node.now_ms += alone.node.options.placement_wait_ms;
     assert_eq!(alone.ask(), [(HEAD, FileId::sst(7))]);
     assert_eq!(alone.ask(), [], "it was asked for");
-    alone.node.now_ms += ANSWER_MS_MAX;
+    alone.node.now_ms += ASK_AGAIN_MS;
     assert_eq!(alone.ask(), [(HEAD, FileId::sst(7))], "the answer is lost");
     alone.queue(change(2, &[8], &[7]), 0).unwrap();
     assert_eq!(alone.ready(), None, "the other one is missing, too");
