@@ -215,7 +215,10 @@ fn reaches_tls_doors(place: &Place) {
     let [ca, cert, key] = ["ca.pem", "alice.pem", "alice.key"].map(|name| place.file(name));
     let tls = ["--tls", "--cacert", &ca, "--cert", &cert, "--key", &key];
     let port = ["--port", "6380"];
-    let status = place.succeeds(&[&["status"], &tls[..], &port].concat());
+    // A group that takes writes may take a moment until each door has heard of its reader.
+    let words = [&["status"], &tls[..], &port].concat();
+    place.wait("all are ready", |place| place.run(&words).status.success());
+    let status = place.succeeds(&words);
     let rows = status.lines().filter(|line| line.starts_with(['1', '2', '3']));
     assert_eq!(rows.count(), 3, "{status}");
     // `run` says the controller behind these words, where those of a command would be `cli`'s.
