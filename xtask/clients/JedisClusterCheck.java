@@ -1,5 +1,5 @@
-// What a program does with Jedis's cluster client: `java JedisClusterCheck.java PORT`; ends with 0 or
-// an error. PORT is one of a group's doors.
+// The work of a program with Jedis's cluster client: `java JedisClusterCheck.java PORT`; ends with
+// 0 or an error. PORT is one of a group's doors.
 
 import java.util.HashSet;
 import java.util.List;
@@ -17,7 +17,8 @@ public class JedisClusterCheck {
 
     static void check(String what, Object found, Object expected) {
         if (found == null ? expected != null : !found.equals(expected)) {
-            System.err.println("Jedis's cluster client: " + what + ": " + found + ", expected " + expected);
+            System.err.println(
+                "Jedis's cluster client: " + what + ": " + found + ", expected " + expected);
             System.exit(1);
         }
     }

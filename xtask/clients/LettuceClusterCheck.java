@@ -1,5 +1,5 @@
-// What a program does with Lettuce's cluster client: `java LettuceClusterCheck.java PORT`; ends with
-// 0 or an error. PORT is one of a group's doors.
+// The work of a program with Lettuce's cluster client: `java LettuceClusterCheck.java PORT`; ends
+// with 0 or an error. PORT is one of a group's doors.
 
 import io.lettuce.core.KeyScanCursor;
 import io.lettuce.core.LettuceVersion;
@@ -23,7 +23,8 @@ public class LettuceClusterCheck {
 
     static void check(String what, Object found, Object expected) {
         if (found == null ? expected != null : !found.equals(expected)) {
-            System.err.println("Lettuce's cluster client: " + what + ": " + found + ", expected " + expected);
+            System.err.println(
+                "Lettuce's cluster client: " + what + ": " + found + ", expected " + expected);
             System.exit(1);
         }
     }
@@ -44,7 +45,8 @@ public class LettuceClusterCheck {
             String a = NAME + ":{" + i + "}:a";
             String b = NAME + ":{" + i + "}:b";
             check("MSET", commands.mset(Map.of(a, "1", b, "2")), "OK");
-            check("MGET", commands.mget(a, b).stream().map(it -> it.getValue()).toList(), List.of("1", "2"));
+            var values = commands.mget(a, b).stream().map(it -> it.getValue()).toList();
+            check("MGET", values, List.of("1", "2"));
             // Its transactions are those of a connection to one node.
             var node = connection.getPartitions().getPartitionBySlot(SlotHash.getSlot(a));
             var transaction = connection.getConnection(node.getNodeId()).sync();
@@ -78,7 +80,8 @@ public class LettuceClusterCheck {
     }
 
     public static void main(String[] args) throws Exception {
-        var redis = RedisClusterClient.create(RedisURI.create("127.0.0.1", Integer.parseInt(args[0])));
+        var door = RedisURI.create("127.0.0.1", Integer.parseInt(args[0]));
+        var redis = RedisClusterClient.create(door);
         try (var connection = redis.connect()) {
             keys(connection);
             oneSlot(connection);

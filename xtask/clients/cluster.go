@@ -21,7 +21,8 @@ var add = redis.NewScript(`return redis.call("INCRBY", KEYS[1], ARGV[1])`)
 // Short enough to be answered within the client's timeout, after which it sends all of it again.
 func clusterPipeline(client *redis.ClusterClient) {
 	for first := 0; first < clusterKeys; first += 500 {
-		replies := must[[]redis.Cmder]("pipeline")(client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipelined := must[[]redis.Cmder]("pipeline")
+		replies := pipelined(client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for i := first; i < first+500; i++ {
 				pipe.Set(ctx, fmt.Sprint(clusterName, ":", i), i, 0)
 				pipe.Get(ctx, fmt.Sprint(clusterName, ":", i))
@@ -71,5 +72,6 @@ func cluster(port string) {
 	clusterPipeline(client)
 	oneSlot(client)
 	allKeys(client)
-	fmt.Printf("go-redis %s, cluster: %d keys, pipeline, transactions, scan\n", redis.Version(), clusterKeys)
+	fmt.Printf("go-redis %s, cluster: %d keys, pipeline, transactions, scan\n",
+		redis.Version(), clusterKeys)
 }

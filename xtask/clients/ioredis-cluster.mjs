@@ -12,7 +12,8 @@ const cluster = new Cluster([{ host: "127.0.0.1", port: Number(process.argv[2]) 
 
 async function keys() {
   const all = Array.from({ length: KEYS }, (_, i) => i);
-  assert.deepEqual(await Promise.all(all.map((i) => cluster.set(`${NAME}:${i}`, i))), all.map(() => "OK"));
+  const set = await Promise.all(all.map((i) => cluster.set(`${NAME}:${i}`, i)));
+  assert.deepEqual(set, all.map(() => "OK"));
   assert.deepEqual(await Promise.all(all.map((i) => cluster.get(`${NAME}:${i}`))), all.map(String));
 }
 
@@ -52,6 +53,7 @@ await keys();
 await oneSlot();
 await severalSlots();
 await allKeys();
-const { version } = JSON.parse(readFileSync(new URL("node_modules/ioredis/package.json", import.meta.url)));
+const description = new URL("node_modules/ioredis/package.json", import.meta.url);
+const { version } = JSON.parse(readFileSync(description));
 console.log(`ioredis ${version}, cluster: ${KEYS} keys, pipelines, transactions, scan`);
 cluster.disconnect();

@@ -1,5 +1,5 @@
-// What a program does with go-redis: `go-redis PORT`, and with its cluster client: `go-redis cluster
-// PORT`; ends with 0 or an error.
+// The work of a program with go-redis: `go-redis PORT`, and with its cluster client: `go-redis
+// cluster PORT`; ends with 0 or an error.
 package main
 
 import (

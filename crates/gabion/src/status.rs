@@ -171,7 +171,7 @@ fn look_at_all(places: &[WhereOptions], json: bool) -> Result<u8> {
     Ok(code)
 }
 
-/// What the replicas of a group say, and its controller.
+/// The words of a group's replicas and of its controller.
 struct Seen {
     /// The exit code: whether all are ready.
     code: u8,

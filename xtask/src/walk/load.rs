@@ -66,7 +66,7 @@ impl Drop for Load {
     }
 }
 
-/// What a client logged: for each group the times of its acknowledgements and their numbers.
+/// The log of a client: for each group the times of its acknowledgements and their numbers.
 pub(super) struct Log {
     name: String,
     acknowledged: Vec<Vec<(u64, u64)>>,

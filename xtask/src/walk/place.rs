@@ -55,7 +55,7 @@ pub(super) struct Place {
     running: BTreeMap<String, Child>,
 }
 
-/// What the controllers say of a group.
+/// A group by the word of its controllers.
 struct Group {
     name: String,
     /// The nodes of its full members.

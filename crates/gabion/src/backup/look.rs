@@ -38,7 +38,7 @@ pub(super) fn origin(place: &Place, manifest: &Manifest) -> Result<Origin> {
     }
 }
 
-/// What there is to say of the backups of one group.
+/// An account of the backups of one group.
 pub(super) struct Seen {
     /// The exit code.
     pub(super) code: u8,
