@@ -12,7 +12,7 @@ mod peers;
 
 use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
-use gabion_ncl::Metadata;
+use gabion_ncl::{Metadata, Sizes};
 use gabion_ncl_driver::{Logs, LogsOptions};
 use peers::{Shared, Way};
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ fn peer(store: &Shared, id: u64, way: Way) -> PeerServer {
     let _ = std::fs::remove_file(&path);
     let mut config = PeerConfig::new(PeerId(id), Incarnation(1), 512 << 20);
     config.ready_bytes = 256 << 20;
+    config.expected = Sizes::default().regions(LOG_LEN as u64);
     peers::start(store, way, &path, config).0
 }
 
@@ -67,11 +68,12 @@ fn latency(logs: &Logs, name: &str) {
 
 fn throughput(logs: &Logs, name: &str) {
     let each = RECORDS * 2 / THREADS;
+    let make = |thread: usize| logs.create(&format!("{thread}.log"), Metadata::default()).unwrap();
+    let files: Vec<_> = (0..THREADS).map(make).collect();
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
+        for file in files {
             scope.spawn(move || {
-                let file = logs.create(&format!("{thread}.log"), Metadata::default()).unwrap();
                 for at in 0..each {
                     let number = logs.write(file, (at % 1024 * 128) as u64, &[3; 128]).unwrap();
                     logs.wait_for(number).unwrap();

@@ -32,6 +32,7 @@ pub mod registry;
 pub mod report;
 pub mod store;
 mod turn;
+mod waiters;
 
 pub use files::{PeerFiles, escape};
 pub use logs::{Counts, Logs, LogsOptions};

@@ -2,10 +2,13 @@
 //! the commands.
 //!
 //! ```text
-//!   commands ─┬─ chain into mapped regions ─► done at once ──────┐
-//!             └─ all else ─► socket ─► reply ─┬──────────────────┴─► slots ─► the core, in order
+//!   commands ─┬─ chains and reads of mapped regions ─► done at once ──┐
+//!             └─ all else ─► socket ─► reply ─┬───────────────────────┴─► slots ─► the core
 //!                                             └─ Lent: the region is mapped first
 //! ```
+//!
+//! Replies in slots come in the order of the commands. What is done at once beyond a few MiB a turn
+//! has its reply in the next one.
 //!
 //! If memory is shared, every region is mapped before the core hears that it was lent. So all
 //! chains go the one way, and none overtakes another.
@@ -13,7 +16,7 @@
 use gabion_base::{Error, Result, Term};
 use gabion_fabric::remote::{PeerLink, SharedRegion, write_chain};
 use gabion_media::remote::{
-    ClientId, Notice, Refusal, RefusalReason, RegionId, Reply, Request, RequestNumber,
+    ClientId, Key, Notice, Refusal, RefusalReason, RegionId, Reply, Request, RequestNumber,
 };
 use gabion_ncl::{ChainPart, Command};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,19 +36,38 @@ enum Wire {
     Lend(u64, Term),
     /// The mapping of a region that was lent, and the reply that waits for it.
     Map(u64, RegionId, Reply),
+    /// The mapping of a region that is read.
+    MapRead(RegionId),
 }
+
+/// A region that is read, of a former copy.
+enum Former {
+    /// It is being mapped; reads wait for it: their slots, offsets and lengths.
+    Asked(Vec<(u64, u64, u32)>),
+    Mapped(SharedRegion),
+}
+
+/// After so many bytes into mapped regions the next replies wait for a turn: whoever holds the lock
+/// copies no whole log for a new peer meanwhile.
+const BURST_MAX: usize = 2 << 20;
+
+/// Shorter reads go over the socket: to map a region for one of them takes longer.
+const MAPPED_READ_LEN: u32 = 32 << 10;
 
 /// A peer that is connected to.
 pub(crate) struct Link {
     peer: PeerLink,
     shares_memory: bool,
     regions: BTreeMap<RegionId, SharedRegion>,
+    former: BTreeMap<RegionId, Former>,
     /// Replies of commands, in their order; the first is that of the slot `first`.
     slots: VecDeque<Option<Reply>>,
     first: u64,
     wire: VecDeque<Wire>,
     /// Requests of `wire` that were handed to the socket.
     sent: usize,
+    /// Bytes written into mapped regions in this turn.
+    burst: usize,
     /// Whether the socket is watched for room to send.
     pub(crate) is_watched: bool,
 }
@@ -56,10 +78,12 @@ impl Link {
             shares_memory: may_share && peer.shares_memory(),
             peer,
             regions: BTreeMap::new(),
+            former: BTreeMap::new(),
             slots: VecDeque::new(),
             first: 0,
             wire: VecDeque::new(),
             sent: 0,
+            burst: 0,
             is_watched: false,
         }
     }
@@ -70,6 +94,16 @@ impl Link {
 
     pub(crate) const fn shares_memory(&self) -> bool {
         self.shares_memory
+    }
+
+    /// Whether a reply waits for [`Self::poll_reply`].
+    pub(crate) fn has_reply(&self) -> bool {
+        matches!(self.slots.front(), Some(Some(_)))
+    }
+
+    /// Begins a turn: writes have their replies at once again.
+    pub(crate) const fn begin_turn(&mut self) {
+        self.burst = 0;
     }
 
     /// Whether requests wait to be sent.
@@ -93,15 +127,23 @@ impl Link {
             && self.shares_memory
         {
             let reply = self.write(chain)?;
-            if self.slots.is_empty() {
-                self.first += 1;
-                return Ok(Some(reply));
-            }
-            self.slots.push_back(Some(reply));
-            return Ok(None);
+            let len = chain.iter().flatten().map(|part| part.data.len()).sum();
+            return Ok(self.done(reply, len));
         }
-        if let Command::Free { regions } = command {
-            regions.iter().for_each(|region| drop(self.regions.remove(region)));
+        if let Command::Read { region, key, offset, len } = *command
+            && self.shares_memory
+            && len >= MAPPED_READ_LEN
+        {
+            return self.read((region, key, term), offset, len);
+        }
+        match command {
+            Command::Free { regions } => {
+                regions.iter().for_each(|region| drop(self.regions.remove(region)));
+            }
+            Command::Publish { withdraw, .. } => {
+                withdraw.iter().for_each(|region| drop(self.former.remove(region)));
+            }
+            _ => {}
         }
         let peer = &mut self.peer;
         let (owner, client, token) = (&from.owner, from.client, &from.token);
@@ -115,6 +157,54 @@ impl Link {
             _ => Wire::Command(slot),
         });
         Ok(None)
+    }
+
+    /// The reply to a command that is carried out, of so many bytes, if it is the next one.
+    fn done(&mut self, reply: Reply, len: usize) -> Option<Reply> {
+        self.burst += len;
+        if self.slots.is_empty() && self.burst < BURST_MAX {
+            self.first += 1;
+            return Some(reply);
+        }
+        self.slots.push_back(Some(reply));
+        None
+    }
+
+    /// Reads a region of a former copy, which is mapped first.
+    fn read(
+        &mut self,
+        (region, key, term): (RegionId, Key, Term),
+        offset: u64,
+        len: u32,
+    ) -> Result<Option<Reply>> {
+        let slot = self.first + self.slots.len() as u64;
+        match self.former.get_mut(&region) {
+            Some(Former::Mapped(shared)) => {
+                let reply = read_mapped(shared, offset, len)?;
+                return Ok(self.done(reply, len as usize));
+            }
+            Some(Former::Asked(reads)) => reads.push((slot, offset, len)),
+            None => {
+                let number = self.peer.submit(&Request::Map { region, key, term })?;
+                self.submitted(number)?;
+                self.wire.push_back(Wire::MapRead(region));
+                self.former.insert(region, Former::Asked(vec![(slot, offset, len)]));
+            }
+        }
+        self.slots.push_back(None);
+        Ok(None)
+    }
+
+    /// A region of a former copy is mapped: those that waited for it are read.
+    fn mapped_to_read(&mut self, region: RegionId, shared: SharedRegion) -> Result<()> {
+        let asked = self.former.remove(&region);
+        if let Some(Former::Asked(reads)) = asked {
+            for (slot, offset, len) in reads {
+                self.fill(slot, read_mapped(&shared, offset, len)?)?;
+            }
+        }
+        self.former.insert(region, Former::Mapped(shared));
+        Ok(())
     }
 
     fn submitted(&self, number: Option<RequestNumber>) -> Result<()> {
@@ -188,19 +278,31 @@ impl Link {
                     self.regions.insert(region, shared);
                     self.fill(slot, lent)?;
                 }
-                (Wire::Map(slot, ..), refused @ Reply::Refused(_)) => {
-                    if matches!(&refused, Reply::Refused(refusal)
-                        if refusal.reason == RefusalReason::NotShared)
-                    {
-                        self.shares_memory = false;
-                        return Err(Error::unsupported(format!(
-                            "peer {}: it shares no memory",
-                            self.peer.peer()
-                        )));
-                    }
-                    self.fill(slot, refused)?;
+                (Wire::MapRead(region), mapped @ Reply::Mapped { .. }) => {
+                    let shared = self.peer.take_mapped(region, &mapped)?;
+                    self.mapped_to_read(region, shared)?;
                 }
-                (Wire::Map(..), _) => return Err(Error::corruption("a region was not mapped")),
+                (Wire::Map(..) | Wire::MapRead(_), Reply::Refused(refusal))
+                    if refusal.reason == RefusalReason::NotShared =>
+                {
+                    self.shares_memory = false;
+                    return Err(Error::unsupported(format!(
+                        "peer {}: it shares no memory",
+                        self.peer.peer()
+                    )));
+                }
+                (Wire::Map(slot, ..), refused @ Reply::Refused(_)) => self.fill(slot, refused)?,
+                // Of an older term, say: all that wait for it are refused.
+                (Wire::MapRead(region), refused @ Reply::Refused(_)) => {
+                    if let Some(Former::Asked(reads)) = self.former.remove(&region) {
+                        for (slot, ..) in reads {
+                            self.fill(slot, refused.clone())?;
+                        }
+                    }
+                }
+                (Wire::Map(..) | Wire::MapRead(_), _) => {
+                    return Err(Error::corruption("a region was not mapped"));
+                }
             }
         }
         Ok(())
@@ -215,7 +317,7 @@ impl Link {
 
     /// The reply to the oldest command, if it is there.
     pub(crate) fn poll_reply(&mut self) -> Option<Reply> {
-        if !matches!(self.slots.front(), Some(Some(_))) {
+        if !self.has_reply() {
             return None;
         }
         self.first += 1;
@@ -225,4 +327,17 @@ impl Link {
     pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
         self.peer.poll_notice()
     }
+}
+
+fn read_mapped(shared: &SharedRegion, offset: u64, len: u32) -> Result<Reply> {
+    if offset.checked_add(len.into()).is_none_or(|end| end > shared.len()) {
+        return Err(Error::corruption(format!(
+            "region {}: {len} bytes at {offset} are read, it has {}",
+            shared.region(),
+            shared.len()
+        )));
+    }
+    let mut bytes = vec![0; len as usize];
+    shared.read(offset, &mut bytes);
+    Ok(Reply::Bytes(bytes))
 }

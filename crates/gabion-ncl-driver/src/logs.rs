@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// The longest sleep of a thread that takes turns: time is told to the core that often.
@@ -74,8 +74,8 @@ fn random() -> u64 {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something happened that may be waited for.
-    changed: Condvar,
+    /// Records up to it are acknowledged, for those who need nothing else of the state.
+    acknowledged: AtomicU64,
     /// Held by whoever takes the turns of the sockets.
     turns: Mutex<()>,
     epoll: Arc<OwnedFd>,
@@ -115,7 +115,7 @@ impl Logs {
         state.drive();
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            acknowledged: AtomicU64::new(0),
             turns: Mutex::new(()),
             epoll,
             started,
@@ -143,7 +143,8 @@ impl Logs {
     /// # Errors
     /// Fenced once a newer instance runs; unavailable by the options' `on_loss`.
     pub fn wait_until_ready(&self) -> Result<()> {
-        let ready = self.shared.wait(|state| Ok(state.core.is_ready()?.then_some(())));
+        let is_ready = |state: &mut State| Ok(state.core.is_ready()?.then_some(()));
+        let ready = self.shared.wait(Number::ZERO, is_ready);
         ready.map_err(|error| {
             let Ok(state) = self.shared.lock() else { return error };
             let status = state.core.status();
@@ -167,7 +168,7 @@ impl Logs {
         &self,
         change: impl Fn(&mut Application<InMemory>) -> Result<T>,
     ) -> Result<(T, Number)> {
-        self.shared.wait(|state| {
+        self.shared.wait(Number::ZERO, |state| {
             state.handle_time();
             if !state.core.is_ready()? || !state.core.has_room() {
                 return Ok(None);
@@ -188,7 +189,10 @@ impl Logs {
     /// Fenced once a newer instance runs; unavailable by the options' `on_loss`. Then nobody knows
     /// whether the record will be there.
     pub fn wait_for(&self, number: Number) -> Result<()> {
-        self.shared.wait(|state| Ok(state.core.check(number)?.then_some(())))
+        if number.0 <= self.shared.acknowledged.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.shared.wait(number, |state| Ok(state.core.check(number)?.then_some(())))
     }
 
     /// Waits until all records so far are acknowledged.
@@ -331,7 +335,7 @@ impl Drop for Logs {
             // The core stopped in the middle of something; its threads end all the same.
             Err(poisoned) => poisoned.into_inner().give_up(),
         }
-        self.shared.changed.notify_all();
+        self.shared.wake_all();
         // A panic of a thread was printed there.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
@@ -344,16 +348,35 @@ impl Shared {
     }
 
     /// Connects to the peers that the core asked for, each on a thread of its own.
-    fn after(self: &Arc<Self>, state: &mut State) {
+    fn connect_asked(self: &Arc<Self>, state: &mut State) {
         for attempt in state.to_connect.drain(..) {
             let shared = Arc::clone(self);
             let body = move || shared.connect(&attempt);
             // Without a thread the peer is late, and is lost.
             drop(std::thread::Builder::new().name("gabion-ncl-connect".into()).spawn(body));
         }
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.changed.notify_all();
-        }
+    }
+
+    /// Leaves the state after it may have changed: those go on who waited for that.
+    fn leave(self: &Arc<Self>, mut state: Guard<'_>) {
+        self.connect_asked(&mut state);
+        let woken = match state.core.acknowledged() {
+            Ok(number) => {
+                self.acknowledged.fetch_max(number.0, Ordering::Release);
+                state.waiters.take(number)
+            }
+            Err(_) => state.waiters.take_all(),
+        };
+        drop(state);
+        // They want the lock, so it is free by then.
+        woken.into_values().for_each(|thread| thread.unpark());
+    }
+
+    fn wake_all(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = state.waiters.take_all();
+        drop(state);
+        woken.into_values().for_each(|thread| thread.unpark());
     }
 
     fn connect(self: &Arc<Self>, attempt: &Attempt) {
@@ -361,78 +384,94 @@ impl Shared {
         if let Ok(mut state) = self.lock() {
             state.connected_to(attempt, made);
             state.flush(true);
-            self.after(&mut state);
+            self.leave(state);
         }
     }
 
-    /// Calls `ask` until it has something, with turns of the sockets between.
+    /// Calls `ask` until it has something, with turns of the sockets between: at once, and when the
+    /// record of this number is acknowledged.
     fn wait<T>(
         self: &Arc<Self>,
+        number: Number,
         mut ask: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut state = self.lock()?;
         if let Some(found) = ask(&mut state)? {
-            if !state.to_connect.is_empty() {
-                self.after(&mut state);
-            }
+            self.leave(state);
             return Ok(found);
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let found = self.wait_in_turns(state, &mut ask);
+        let found = self.wait_in_turns(state, number, &mut ask);
         self.waited_us.store(self.started.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        // Another one that waits takes the turns from here on.
-        self.changed.notify_all();
+        self.hand_turns_over();
         found
+    }
+
+    /// Another one that waits takes the turns from here on, if nobody does.
+    fn hand_turns_over(&self) {
+        if self.turns.try_lock().is_err() {
+            return;
+        }
+        let last = self.lock().ok().and_then(|mut state| state.waiters.take_last());
+        last.iter().for_each(Thread::unpark);
     }
 
     fn wait_in_turns<'a, T>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
+        number: Number,
         ask: &mut impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
         loop {
-            state.flush(true);
-            self.after(&mut state);
             match self.turns.try_lock() {
                 Ok(turns) => {
+                    state.flush(true);
+                    self.connect_asked(&mut state);
+                    let may_sleep = !state.has_replies();
                     drop(state);
-                    self.take_turn()?;
+                    self.take_turn(may_sleep)?;
                     drop(turns);
                     state = self.lock()?;
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let panicked = |_| Error::io("near-compute logs: a thread panicked");
-                    state = self.changed.wait_timeout(state, TURN_MAX).map_err(panicked)?.0;
+                    self.connect_asked(&mut state);
+                    let place = state.waiters.add(number, std::thread::current());
+                    drop(state);
+                    std::thread::park_timeout(TURN_MAX);
+                    state = self.lock()?;
+                    state.waiters.remove(place);
                 }
                 Err(TryLockError::Poisoned(_)) => {
                     return Err(Error::io("near-compute logs: a thread panicked"));
                 }
             }
             if let Some(found) = ask(&mut state)? {
-                self.after(&mut state);
+                self.leave(state);
                 return Ok(found);
             }
         }
     }
 
-    /// Waits for the sockets once, and does what follows. The caller has the turns.
-    fn take_turn(self: &Arc<Self>) -> Result<()> {
+    /// Looks at the sockets once, or waits for them, and does what follows. The caller has the turns.
+    fn take_turn(self: &Arc<Self>, may_sleep: bool) -> Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; 32];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: TURN_MAX.as_nanos() as _ };
+        let nanos = if may_sleep { TURN_MAX.as_nanos() } else { 0 };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nanos as _ };
         let ready = match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => &mut [],
             Err(error) => return Err(refused("readiness of sockets", error)),
         };
         let mut state = self.lock()?;
+        state.begin_turn();
         for event in ready.iter() {
             let number = event.data.u64();
             state.handle_ready(number);
         }
         state.handle_time();
         state.flush(true);
-        self.after(&mut state);
+        self.leave(state);
         Ok(())
     }
 
@@ -443,11 +482,12 @@ impl Shared {
             let since = self.started.elapsed().as_micros() as u64;
             let since = since.saturating_sub(self.waited_us.load(Ordering::Relaxed));
             let is_wanted = self.waiting.load(Ordering::Relaxed) > 0;
-            if is_wanted || since < STANDS_BACK.as_micros() as u64 {
+            let has_replies = self.lock().is_ok_and(|state| state.has_replies());
+            if !has_replies && (is_wanted || since < STANDS_BACK.as_micros() as u64) {
                 std::thread::sleep(STANDS_BACK);
             }
             let taken = match self.turns.try_lock() {
-                Ok(_turns) => self.take_turn(),
+                Ok(_turns) => self.take_turn(!has_replies),
                 Err(_) => Ok(()),
             };
             let Ok(mut state) = self.lock() else { return };
@@ -458,7 +498,7 @@ impl Shared {
                 state.report(report);
             }
             state.handle_time();
-            self.after(&mut state);
+            self.leave(state);
         }
     }
 
@@ -479,7 +519,7 @@ impl Shared {
                     state.core.handle_store(now_ms, asker, reply);
                     state.drive();
                     state.flush(true);
-                    self.after(&mut state);
+                    self.leave(state);
                 }
                 Job::Report(bytes) => {
                     // It is told again when something changes.

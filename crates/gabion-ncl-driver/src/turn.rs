@@ -2,6 +2,7 @@
 
 use crate::address::PeerAddress;
 use crate::link::{Client, Link};
+use crate::waiters::Waiters;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::PeerLink;
 use gabion_media::remote::{ClientConfig, ConnectionGeneration, PeerId, Reply};
@@ -86,6 +87,8 @@ pub(crate) struct State {
     peers: BTreeMap<PeerId, Peer>,
     tokens: BTreeMap<u64, PeerId>,
     waits_to_send: BTreeSet<PeerId>,
+    /// Peers whose replies to writes wait for the next turn.
+    has_replies: BTreeSet<PeerId>,
     unshared: BTreeSet<PeerId>,
     /// Connections of the client so far: each has the next number.
     attempts: u64,
@@ -97,6 +100,7 @@ pub(crate) struct State {
     pub(crate) to_connect: Vec<Attempt>,
     jobs: Sender<Job>,
     pub(crate) losses: Losses,
+    pub(crate) waiters: Waiters,
     pub(crate) is_closed: bool,
 }
 
@@ -125,6 +129,7 @@ impl State {
             peers: BTreeMap::new(),
             tokens: BTreeMap::new(),
             waits_to_send: BTreeSet::new(),
+            has_replies: BTreeSet::new(),
             unshared: BTreeSet::new(),
             attempts: 0,
             boot: crate::address::boot().into(),
@@ -135,6 +140,7 @@ impl State {
             to_connect: Vec::new(),
             jobs,
             losses: Losses::default(),
+            waiters: Waiters::default(),
             is_closed: false,
         }
     }
@@ -164,7 +170,14 @@ impl State {
                     let Some(Peer::Up(_, link)) = self.peers.get_mut(&peer) else { continue };
                     match link.send(&self.client, term, &command) {
                         Ok(Some(reply)) => self.core.handle_reply(self.timed_ms, peer, reply),
-                        Ok(None) => drop(self.waits_to_send.insert(peer)),
+                        Ok(None) => {
+                            if link.is_dirty() {
+                                self.waits_to_send.insert(peer);
+                            }
+                            if link.has_reply() {
+                                self.has_replies.insert(peer);
+                            }
+                        }
                         Err(error) => self.lose(peer, error),
                     }
                 }
@@ -291,6 +304,25 @@ impl State {
         }
     }
 
+    /// Whether the next turn has something to do whatever the sockets have.
+    pub(crate) fn has_replies(&self) -> bool {
+        !self.has_replies.is_empty()
+    }
+
+    /// Begins a turn with the replies that waited for it.
+    pub(crate) fn begin_turn(&mut self) {
+        for peer in self.peers.values_mut() {
+            if let Peer::Up(_, link) = peer {
+                link.begin_turn();
+            }
+        }
+        for peer in std::mem::take(&mut self.has_replies) {
+            let Some(Peer::Up(number, _)) = self.peers.get(&peer) else { continue };
+            self.handle_replies(*number, peer, self.now_ms());
+            self.drive();
+        }
+    }
+
     /// A socket may move.
     pub(crate) fn handle_ready(&mut self, number: u64) {
         let Some(&peer) = self.tokens.get(&number) else { return };
@@ -301,12 +333,7 @@ impl State {
         if link.is_dirty() {
             self.waits_to_send.insert(peer);
         }
-        while let Some(Peer::Up(at, link)) = self.peers.get_mut(&peer)
-            && *at == number
-            && let Some(reply) = link.poll_reply()
-        {
-            self.core.handle_reply(now_ms, peer, reply);
-        }
+        self.handle_replies(number, peer, now_ms);
         while let Some(Peer::Up(at, link)) = self.peers.get_mut(&peer)
             && *at == number
             && let Some(notice) = link.poll_notice()
@@ -319,6 +346,16 @@ impl State {
             self.lose(peer, error);
         }
         self.drive();
+    }
+
+    /// The replies of a connection that are there, in their order.
+    fn handle_replies(&mut self, number: u64, peer: PeerId, now_ms: u64) {
+        while let Some(Peer::Up(at, link)) = self.peers.get_mut(&peer)
+            && *at == number
+            && let Some(reply) = link.poll_reply()
+        {
+            self.core.handle_reply(now_ms, peer, reply);
+        }
     }
 
     /// Time went on; after what had come was taken, as a pause of this side is nobody's silence.

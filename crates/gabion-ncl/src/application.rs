@@ -202,6 +202,8 @@ pub struct Application<S: Images> {
     pub(crate) epochs: u64,
     // Recovery.
     pub(crate) known_since_ms: Option<u64>,
+    /// Since when copies are made that the program waits for.
+    pub(crate) filling_since_ms: Option<u64>,
     pub(crate) loading: Option<PeerId>,
     // Files. One of these is there.
     pub(crate) state: Option<State<S>>,
@@ -247,6 +249,7 @@ impl<S: Images> Application<S> {
             registry_next_ms: 0,
             epochs: 0,
             known_since_ms: None,
+            filling_since_ms: None,
             loading: None,
             state: None,
             images: Some(images),

@@ -22,6 +22,7 @@ use crate::recover::{length_by_content, newest};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use gabion_base::{Error, Result};
 use gabion_control::{Swapped, Version, Versioned};
 use gabion_media::remote::PeerId;
@@ -95,7 +96,7 @@ impl<S: Images> Application<S> {
                 |peer: &PeerId| !self.links.contains_key(peer) && !self.cooling.contains_key(peer);
             let candidates = registry.iter().filter(|(peer, _)| is_new(peer));
             let best = candidates.min_by_key(|(peer, record)| {
-                (in_domain(&record.domain), core::cmp::Reverse(record.free_bytes), **peer)
+                (in_domain(&record.domain), Reverse(record.free_bytes), **peer)
             });
             let Some(peer) = best.map(|(peer, _)| *peer) else { return };
             self.connect(peer);
@@ -237,6 +238,23 @@ impl<S: Images> Application<S> {
             let copied = self.links.values_mut().filter(|link| link.stage == Stage::Copied);
             copied.for_each(Link::publish);
         }
+    }
+
+    /// The link whose copies wait until the program has its files: those after the first ones that
+    /// suffice. They wait for a part of the patience at most, as one of the first may be slow.
+    pub(crate) fn first_held_back(&mut self) -> Option<(Reverse<Stage>, u64)> {
+        if self.phase != Phase::Filling {
+            self.filling_since_ms = None;
+            return None;
+        }
+        let since_ms = *self.filling_since_ms.get_or_insert(self.now_ms);
+        if self.now_ms >= since_ms + self.options.patience_ms / 4 {
+            return None;
+        }
+        let filled = self.links.values().filter(|link| link.stage >= Stage::Filling);
+        let mut order: Vec<_> = filled.map(Link::order).collect();
+        order.sort_unstable();
+        order.get(self.needed()).copied()
     }
 
     /// Copies that a recovered state needs before it is shown.

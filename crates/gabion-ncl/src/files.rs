@@ -30,11 +30,14 @@ pub trait Image {
 
 impl Image for Vec<u8> {
     fn write(&mut self, offset: u64, data: &[u8]) {
-        let end = offset as usize + data.len();
-        if self.len() < end {
-            self.resize(end, 0);
+        let offset = offset as usize;
+        if self.len() < offset {
+            self.resize(offset, 0);
         }
-        self[offset as usize..end].copy_from_slice(data);
+        // Bytes at the end are not written twice.
+        let (over, beyond) = data.split_at((self.len() - offset).min(data.len()));
+        self[offset..offset + over.len()].copy_from_slice(over);
+        self.extend_from_slice(beyond);
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) {
@@ -97,6 +100,20 @@ impl Default for Sizes {
             file_max: 1 << 40,
             names_max: 256 << 10,
         }
+    }
+}
+
+impl Sizes {
+    /// Lengths of the regions that an application with one file of so many bytes has at a peer.
+    #[must_use]
+    pub fn regions(&self, len: u64) -> Vec<u64> {
+        let mut parts = vec![self.part_min];
+        while parts.iter().sum::<u64>() < len {
+            parts.push(next_part(self, &parts));
+        }
+        let names = FileNumber::NAMES.map(|_| region_bytes(0, self.part_min));
+        let of_file = (0..).zip(parts).map(|(part, bytes)| region_bytes(part, bytes));
+        names.into_iter().chain(of_file).collect()
     }
 }
 

@@ -24,6 +24,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::cmp::Reverse;
 use gabion_base::{Error, Result, Term, crc};
 use gabion_media::remote::{
     Incarnation, Key, Notice, PeerId, RefusalReason, RegionEntry, RegionId, Reply,
@@ -365,6 +366,12 @@ impl Link {
         }
     }
 
+    /// The place among links that are filled: those come first that are further, then those whose
+    /// copy began first.
+    pub(crate) fn order(&self) -> (Reverse<Stage>, u64) {
+        (Reverse(self.stage), self.epoch)
+    }
+
     /// All that was copied goes into effect at once, and former copies go.
     pub(crate) fn publish(&mut self) {
         assert_eq!(self.stage, Stage::Copied, "what is published is a whole copy");
@@ -375,11 +382,16 @@ impl Link {
         self.ask(Pending::Publish { is_all: true }, command, 0);
     }
 
-    /// Sends what there is room for.
-    pub(crate) fn pump<S: Images>(&mut self, now_ms: u64, context: &Context<'_, S>) -> Result<()> {
+    /// Sends what there is room for. A link that is held back borrows its regions and no more.
+    pub(crate) fn pump<S: Images>(
+        &mut self,
+        now_ms: u64,
+        context: &Context<'_, S>,
+        is_held_back: bool,
+    ) -> Result<()> {
         let was_idle = self.pending.is_empty();
-        if self.stage >= Stage::Filling {
-            self.pump_lends(context);
+        self.pump_lends(context);
+        if !is_held_back {
             self.pump_copies(context)?;
             self.pump_records(context)?;
             self.pump_cells(context)?;

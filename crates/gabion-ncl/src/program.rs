@@ -115,6 +115,15 @@ impl<S: Images> Application<S> {
         self.health().map(|()| false)
     }
 
+    /// The record up to which all are acknowledged; none before the files are there.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`]: no more will be.
+    pub fn acknowledged(&self) -> Result<Number> {
+        self.health()?;
+        Ok(if self.phase >= Phase::Running { self.acknowledged } else { Number::ZERO })
+    }
+
     /// The record that was issued last: a sync waits for it.
     #[must_use]
     pub fn issued(&self) -> Number {

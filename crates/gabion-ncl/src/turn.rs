@@ -180,11 +180,14 @@ impl<S: Images> Application<S> {
         let window =
             Window { requests: self.options.window_requests, bytes: self.options.window_bytes };
         let mut lost = Vec::new();
+        let held_back = self.first_held_back();
         for link in self.links.values_mut() {
+            let is_held_back = held_back.is_some_and(|first| link.order() >= first);
             let pumped = match &self.state {
                 Some(state) if link.stage >= Stage::Filling => {
                     let (files, log, planted) = (&state.files, &state.log, self.planted);
-                    link.pump(self.now_ms, &Context { files, log, planted, window })
+                    let context = Context { files, log, planted, window };
+                    link.pump(self.now_ms, &context, is_held_back)
                 }
                 _ => link.pump_reading(window),
             };

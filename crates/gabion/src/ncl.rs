@@ -112,8 +112,8 @@ pub(crate) struct PeerOptions {
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) regions: u32,
-    /// Memory to keep zeroed ahead of need, out of what is not lent; less delays new logs
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
+    /// Memory to keep zeroed ahead of need, out of what is not lent; less delays new logs and copies
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "192MiB")]
     pub(crate) ready: u64,
     /// Seconds that a drain waits for programs to give their regions back; then they are lost
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]

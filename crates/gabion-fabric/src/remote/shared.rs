@@ -29,6 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+/// Pages for so long a write are brought in ahead of it. They mostly are those of a copy, which
+/// nobody wrote before.
+const POPULATED_LEN: usize = 32 << 10;
+
 /// The gates of a peer, mapped to be read.
 pub(super) struct ReadGates {
     map: Mapping,
@@ -128,6 +132,9 @@ pub fn write_chain(parts: &[(&SharedRegion, u64, &[u8])]) -> Result<()> {
     for (at, (shared, offset, data)) in parts.iter().enumerate() {
         if at > 0 {
             fence(Ordering::Release);
+        }
+        if data.len() >= POPULATED_LEN {
+            shared.map.populate(*offset, data.len());
         }
         shared.map.write(*offset, data);
     }

@@ -93,6 +93,10 @@ impl LentMemory for SharedMemory {
         self.map.zero(offset, len);
     }
 
+    fn bring_in(&mut self, offset: u64, len: u64) {
+        self.map.populate(offset, len as usize);
+    }
+
     fn close(&mut self) {
         if let Some(gate) = self.gate {
             self.gates.close(gate);

@@ -49,6 +49,10 @@ pub trait LentMemory: MemoryRegion {
     /// Fills bytes with zeros.
     fn zero(&mut self, offset: u64, len: u64);
 
+    /// Has the system provide bytes that nobody wrote yet, and that are zeros, ahead of their first
+    /// access.
+    fn bring_in(&mut self, offset: u64, len: u64);
+
     /// From the return on no write of another process counts: its gate is closed, and numbers read
     /// afterwards are those of all writes that count.
     fn close(&mut self);
@@ -99,6 +103,9 @@ pub struct PeerConfig {
     pub owners_max: u32,
     /// Bytes to keep zeroed ahead, out of those not lent.
     pub ready_bytes: u64,
+    /// Lengths of regions that clients will ask for first, the likeliest in front: a peer that takes
+    /// the place of a lost one has them ready.
+    pub expected: Vec<u64>,
     /// The token that clients have to show; none: all are welcome.
     pub token: Option<Vec<u8>>,
     /// The machine or rack that it fails together with; told, not used here.
@@ -118,6 +125,7 @@ impl PeerConfig {
             regions_max: 4096,
             owners_max: 4096,
             ready_bytes: 64 << 20,
+            expected: Vec::new(),
             token: None,
             failure_domain: String::new(),
         }
@@ -233,7 +241,7 @@ impl<S: Supply> Peer<S> {
     pub fn new(config: PeerConfig, supply: S) -> Result<Self> {
         config.validate()?;
         Ok(Self {
-            stock: Stock::new(config.ready_bytes),
+            stock: Stock::new(config.ready_bytes, &config.expected),
             supply,
             regions: HashMap::default(),
             lent_bytes: 0,
@@ -762,7 +770,7 @@ impl<S: Supply> Peer<S> {
             }
         }
         self.lent_bytes -= region.memory.len();
-        if !region.memory.is_shared() && !self.is_draining {
+        if !self.is_draining {
             self.stock.give_back(region.memory);
         }
     }

@@ -10,6 +10,8 @@ impl LentMemory for Vec<u8> {
         self[offset as usize..][..len as usize].fill(0);
     }
 
+    fn bring_in(&mut self, _: u64, _: u64) {}
+
     fn close(&mut self) {}
 
     fn is_shared(&self) -> bool {

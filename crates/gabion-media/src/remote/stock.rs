@@ -15,11 +15,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 /// Requests that tell which lengths will be asked for next.
-const ASKED_MAX: usize = 8;
+const ASKED_MAX: usize = 16;
 
 struct Dirty<M> {
     memory: M,
     zeroed: u64,
+    /// Zeros already: its pages are brought in, no more.
+    is_new: bool,
 }
 
 /// Memory at hand.
@@ -29,6 +31,9 @@ pub struct Stock<M> {
     ready_bytes: u64,
     dirty: VecDeque<Dirty<M>>,
     dirty_bytes: u64,
+    /// Memory that a client can still reach: it goes to the system, which takes its time.
+    leaving: Vec<M>,
+    leaving_bytes: u64,
     /// The lengths asked for last, the newest in front.
     asked: VecDeque<u64>,
     /// Bytes to keep ready at most.
@@ -36,23 +41,26 @@ pub struct Stock<M> {
 }
 
 impl<M: LentMemory> Stock<M> {
-    /// An empty one, which keeps `target_bytes` ready at most.
+    /// An empty one, which keeps `target_bytes` ready at most: at first of the lengths that are
+    /// expected, later of those that were asked for.
     #[must_use]
-    pub const fn new(target_bytes: u64) -> Self {
+    pub fn new(target_bytes: u64, expected: &[u64]) -> Self {
         Self {
             ready: BTreeMap::new(),
             ready_bytes: 0,
             dirty: VecDeque::new(),
             dirty_bytes: 0,
-            asked: VecDeque::new(),
+            leaving: Vec::new(),
+            leaving_bytes: 0,
+            asked: expected.iter().take(ASKED_MAX).copied().collect(),
             target_bytes,
         }
     }
 
-    /// Bytes at hand, zeroed or not.
+    /// Bytes at hand, zeroed or not, and those that are on their way to the system.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
-        self.ready_bytes + self.dirty_bytes
+        self.ready_bytes + self.dirty_bytes + self.leaving_bytes
     }
 
     /// Bytes that are zeroed.
@@ -63,6 +71,9 @@ impl<M: LentMemory> Stock<M> {
 
     /// Zeroed memory of exactly this length, if there is some; the length is remembered.
     pub fn take(&mut self, len: u64) -> Option<M> {
+        // What it has beside its bytes, a gate say, may be needed.
+        self.leaving.clear();
+        self.leaving_bytes = 0;
         self.asked.truncate(ASKED_MAX - 1);
         self.asked.push_front(len);
         let list = self.ready.get_mut(&len)?;
@@ -75,16 +86,34 @@ impl<M: LentMemory> Stock<M> {
         Some(memory)
     }
 
-    /// Takes memory back. It is zeroed before it is lent again.
+    /// Takes memory back. It is zeroed before it is lent again; if a client can still reach it, it
+    /// never is, and goes to the system with the next step.
     pub fn give_back(&mut self, memory: M) {
-        assert!(!memory.is_shared(), "memory that a client can reach is never lent again");
-        self.dirty_bytes += memory.len();
-        self.dirty.push_back(Dirty { memory, zeroed: 0 });
+        if !memory.is_shared() {
+            return self.push(memory, false);
+        }
+        self.leaving_bytes += memory.len();
+        self.leaving.push(memory);
     }
 
-    /// Drops memory until `room` bytes are left at most: the dirty first, then the longest.
+    fn drop_leaving(&mut self) -> Option<u64> {
+        let len = self.leaving.pop()?.len();
+        self.leaving_bytes -= len;
+        Some(len)
+    }
+
+    fn push(&mut self, memory: M, is_new: bool) {
+        self.dirty_bytes += memory.len();
+        self.dirty.push_back(Dirty { memory, zeroed: 0, is_new });
+    }
+
+    /// Drops memory until `room` bytes are left at most: what leaves anyway, then the dirty, then
+    /// the longest.
     pub fn trim(&mut self, room: u64) {
         while self.bytes() > room {
+            if self.drop_leaving().is_some() {
+                continue;
+            }
             if let Some(dirty) = self.dirty.pop_back() {
                 self.dirty_bytes -= dirty.memory.len();
                 continue;
@@ -103,25 +132,31 @@ impl<M: LentMemory> Stock<M> {
     /// Whether [`Self::step`] may have something to do.
     #[must_use]
     pub fn has_step(&self, room: u64) -> bool {
-        !self.dirty.is_empty() || self.wanted().is_some_and(|len| self.bytes() + len <= room)
+        let has_some = !self.dirty.is_empty() || !self.leaving.is_empty();
+        has_some || self.wanted().is_some_and(|len| self.bytes() + len <= room)
     }
 
-    /// Zeroes `budget` bytes at most of memory that came back, or of new memory of the lengths that
-    /// were asked for lately. `room` bytes may be at hand. Returns the bytes zeroed; none: there is
-    /// nothing to do.
+    /// Gives memory that leaves to the system, or zeroes `budget` bytes at most of memory that came
+    /// back, or brings in as many of new memory of the lengths that were asked for lately. `room`
+    /// bytes may be at hand. Returns the bytes; none: there is nothing to do.
     pub fn step(&mut self, budget: u64, room: u64, supply: &mut impl Supply<Memory = M>) -> u64 {
         self.trim(room);
+        if let Some(len) = self.drop_leaving() {
+            return len;
+        }
         self.drop_unwanted();
         if self.dirty.is_empty()
             && let Some(len) = self.wanted().filter(|len| self.bytes() + len <= room)
             && let Some(memory) = supply.make(len)
         {
-            // Zeros already; to write them brings its pages in.
-            self.give_back(memory);
+            self.push(memory, true);
         }
-        let Some(Dirty { memory, zeroed }) = self.dirty.front_mut() else { return 0 };
+        let Some(Dirty { memory, zeroed, is_new }) = self.dirty.front_mut() else { return 0 };
         let len = budget.min(memory.len() - *zeroed);
-        memory.zero(*zeroed, len);
+        match is_new {
+            true => memory.bring_in(*zeroed, len),
+            false => memory.zero(*zeroed, len),
+        }
         *zeroed += len;
         if *zeroed == memory.len()
             && let Some(Dirty { memory, .. }) = self.dirty.pop_front()

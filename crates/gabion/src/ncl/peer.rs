@@ -10,6 +10,7 @@ use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::{PeerServer, ServerOptions};
 use gabion_media::remote::PeerConfig;
 use gabion_media::remote::message::DOMAIN_LEN_MAX;
+use gabion_ncl::Sizes;
 use gabion_ncl_driver::address::PeerAddress;
 use gabion_ncl_driver::registry::Registrar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,6 +24,8 @@ const MEMORY_MIN: u64 = MIB;
 const OTHER_FILES: u64 = 512;
 /// How long a client that connects may be silent.
 const GREETING_TIMEOUT_MS: u64 = 5_000;
+/// A log of this length finds its regions ready at a peer that nobody has asked for memory yet.
+const EXPECTED_LOG: u64 = 64 << 20;
 /// How often a peer looks after its place at the controller.
 const REGISTER_EVERY: Duration = Duration::from_secs(1);
 /// How often it registers though nothing has changed.
@@ -42,6 +45,7 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     let registrar = registrar(options, &identity, token.as_deref(), (address, &socket.path));
     let mut config = PeerConfig::new(identity.id, identity.incarnation, options.memory);
     (config.regions_max, config.ready_bytes) = (options.regions, options.ready);
+    config.expected = Sizes::default().regions(EXPECTED_LOG);
     config.failure_domain.clone_from(&options.failure_domain);
     config.token = token;
     let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;
