@@ -24,6 +24,10 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
         }
         // A crash soon after the first record.
         Mutant::FirstNumberIsNone => Faults { crash: 25, machine: 0, late_ms: 4, ..faults },
+        // A crash while one copy is all that was made.
+        Mutant::LaggingNotCaughtUp => {
+            Faults { crash: 150, machine: 80, cut: 100, stall: 60, ..faults }
+        }
         // Copies that lack something, and recoveries.
         _ => Faults { crash: 300, machine: 200, cut: 100, stall: 60, ..faults },
     };
