@@ -130,6 +130,7 @@ fn serve(limit_bytes: u64) -> Result<Served> {
     let server = PeerServer::start(ServerOptions {
         config: PeerConfig::new(PeerId(1), Incarnation(1), limit_bytes),
         tcp: Some(tcp),
+        ciphers: None,
         unix: Some(unix),
         greeting_timeout_ms: 5_000,
     })?;

@@ -28,10 +28,13 @@ pub trait Cipher: Send {
     /// The connection is broken.
     fn flush(&mut self) -> io::Result<bool>;
 
+    /// Whether bytes wait for the socket: kept ones, or those of a handshake.
+    fn has_kept(&self) -> bool;
+
     /// Whether the other end has sent all.
     fn is_ended(&self) -> bool;
 
-    /// Whether the other end may be the host of this name.
+    /// Whether the other end may be the host, or speak for the application, of this name.
     ///
     /// # Errors
     /// Why not, with its name and the one that its certificate says.

@@ -28,6 +28,8 @@ pub struct TcpTransport {
     peer: SocketAddr,
     sent_bytes: u64,
     received_bytes: u64,
+    /// Whether the last receipt took as many bytes as it could.
+    was_filled: bool,
     /// Whether edges are reported; without them the socket itself is asked each time.
     is_watched: Cell<bool>,
     readable: Cell<bool>,
@@ -75,6 +77,7 @@ impl TcpTransport {
             peer,
             sent_bytes: 0,
             received_bytes: 0,
+            was_filled: false,
             is_watched: Cell::new(false),
             readable: Cell::new(true),
             writable: Cell::new(true),
@@ -82,8 +85,9 @@ impl TcpTransport {
         })
     }
 
-    /// Encrypts all that passes. To be called before anything does, and only for a socket that is
-    /// watched: what is kept is sent at its edges.
+    /// Encrypts all that passes. To be called before anything does. What is kept is sent at the edges
+    /// of a socket that is watched; for others the owner calls [`Self::send_kept`] while
+    /// [`Self::has_kept`].
     ///
     /// # Errors
     /// Of the ciphers.
@@ -115,8 +119,19 @@ impl TcpTransport {
         }
     }
 
+    /// Whether encrypted bytes wait for the socket.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.cipher.as_ref().is_some_and(|cipher| cipher.borrow().has_kept())
+    }
+
+    /// Whether bytes may be there that no readiness of the socket tells of: they are decrypted
+    /// already.
+    pub(crate) fn may_hold_bytes(&self) -> bool {
+        self.cipher.is_some() && self.was_filled
+    }
+
     /// Sends encrypted bytes that were kept. Until all are sent the socket is full.
-    fn send_kept(&self) {
+    pub(crate) fn send_kept(&self) {
         let Some(cipher) = &self.cipher else { return };
         match cipher.borrow_mut().flush() {
             Ok(true) => {}
@@ -204,6 +219,7 @@ impl TcpTransport {
         if is_ended {
             self.note_end();
         }
+        self.was_filled = matches!(result, Ok(n) if n == into.len());
         match result {
             Ok(n) => {
                 self.received_bytes += n as u64;

@@ -19,8 +19,8 @@ pub trait Transport {
     /// The connection is broken; nothing more can be sent or received.
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>>;
 
-    /// Whether the other end may call itself the host of this name. One that has not shown who it
-    /// is may call itself anything.
+    /// Whether the other end may call itself the host, or speak for the application, of this name.
+    /// One that has not shown who it is may call itself anything.
     ///
     /// # Errors
     /// Invalid input: it has shown that it is another one.

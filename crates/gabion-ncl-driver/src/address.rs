@@ -1,7 +1,7 @@
 //! Addresses at which a peer listens, as the registry has them.
 //!
 //! ```text
-//!   tcp 10.0.0.7:7000
+//!   tcp 10.0.0.7:7000                       or, with certificates: tls n1 10.0.0.7:7000
 //!   unix 6c1f… /run/gabion/peer/socket       the machine's boot, then the path
 //! ```
 //!
@@ -11,6 +11,7 @@
 
 use gabion_base::{Error, Result};
 use gabion_fabric::remote::LinkAddress;
+use gabion_tls::NAME_LEN_MAX;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ const PATH_LEN_MAX: usize = 107;
 pub struct PeerAddress {
     /// For programs of any machine.
     pub tcp: Option<SocketAddr>,
+    /// The node whose certificate it shows there; none: it is plain.
+    pub node: Option<String>,
     /// For programs of one machine: its boot, and a path there.
     pub unix: Option<(String, PathBuf)>,
 }
@@ -37,19 +40,21 @@ pub fn boot() -> String {
 impl PeerAddress {
     /// The places of a peer of this machine.
     #[must_use]
-    pub fn here(tcp: Option<SocketAddr>, socket: Option<&Path>) -> Self {
+    pub fn here(tcp: Option<SocketAddr>, node: Option<&str>, socket: Option<&Path>) -> Self {
         let absolute = socket.and_then(|path| std::path::absolute(path).ok());
-        Self { tcp, unix: absolute.map(|path| (boot(), path)) }
+        Self { tcp, node: node.map(str::to_owned), unix: absolute.map(|path| (boot(), path)) }
     }
 
     /// As text. A path that is no line of UTF-8 is left out.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut out = String::new();
-        if let Some(tcp) = self.tcp {
-            // A string takes all.
-            let _ = writeln!(out, "tcp {tcp}");
-        }
+        // A string takes all.
+        let _ = match (self.tcp, &self.node) {
+            (Some(tcp), Some(node)) => writeln!(out, "tls {node} {tcp}"),
+            (Some(tcp), None) => writeln!(out, "tcp {tcp}"),
+            (None, _) => Ok(()),
+        };
         let unix = self.unix.as_ref().and_then(|(boot, path)| Some((boot, path.to_str()?)));
         if let Some((boot, path)) = unix.filter(|(_, path)| !path.contains('\n')) {
             let _ = writeln!(out, "unix {boot} {path}");
@@ -66,6 +71,13 @@ impl PeerAddress {
         for line in text.lines() {
             let bad = || Error::corruption(format!("'{}' is no address", line.escape_debug()));
             if let Some(tcp) = line.strip_prefix("tcp ") {
+                address.tcp = Some(tcp.parse().map_err(|_| bad())?);
+            } else if let Some(tls) = line.strip_prefix("tls ") {
+                let (node, tcp) = tls.split_once(' ').ok_or_else(bad)?;
+                if node.is_empty() || node.len() > NAME_LEN_MAX {
+                    return Err(bad());
+                }
+                address.node = Some(node.to_owned());
                 address.tcp = Some(tcp.parse().map_err(|_| bad())?);
             } else if let Some(unix) = line.strip_prefix("unix ") {
                 let (boot, path) = unix.split_once(' ').ok_or_else(bad)?;
@@ -95,13 +107,23 @@ mod tests {
     fn an_address_is_read_as_it_was_written_and_a_path_is_tried_on_its_machine_only() {
         let tcp: SocketAddr = "127.0.0.1:7000".parse().unwrap();
         let unix = (String::from("b1"), PathBuf::from("/run/a peer/socket"));
-        let address = PeerAddress { tcp: Some(tcp), unix: Some(unix.clone()) };
+        let address = PeerAddress { tcp: Some(tcp), node: None, unix: Some(unix.clone()) };
         assert_eq!(address.encode(), "tcp 127.0.0.1:7000\nunix b1 /run/a peer/socket\n");
         assert_eq!(PeerAddress::decode(&address.encode()).unwrap(), address);
         assert_eq!(address.places("b1"), [LinkAddress::Unix(unix.1), LinkAddress::Tcp(tcp)]);
         assert_eq!(address.places("b2"), [LinkAddress::Tcp(tcp)]);
+        let sealed = PeerAddress { node: Some("n1".to_owned()), ..address.clone() };
+        assert!(sealed.encode().starts_with("tls n1 127.0.0.1:7000\n"));
+        assert_eq!(PeerAddress::decode(&sealed.encode()).unwrap(), sealed);
         assert_eq!(PeerAddress::decode("rdma x\n").unwrap(), PeerAddress::default());
-        for bad in ["tcp x", "unix b1", "unix b1 ", &format!("unix b1 /{}", "x".repeat(107))] {
+        for bad in [
+            "tcp x",
+            "tls n1",
+            "tls  127.0.0.1:1",
+            "unix b1",
+            "unix b1 ",
+            &format!("unix b1 /{}", "x".repeat(107)),
+        ] {
             assert!(PeerAddress::decode(bad).is_err(), "{bad}");
         }
     }

@@ -31,6 +31,7 @@ mod logs;
 pub mod registry;
 pub mod report;
 pub mod store;
+pub mod tls;
 mod turn;
 mod waiters;
 

@@ -19,13 +19,16 @@ use gabion_media::remote::{
     ClientId, Key, Notice, Refusal, RefusalReason, RegionId, Reply, Request, RequestNumber,
 };
 use gabion_ncl::{ChainPart, Command};
+use gabion_tls::MutualTls;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// The asker of every request of a link.
 pub(crate) struct Client {
     pub(crate) owner: String,
     pub(crate) client: ClientId,
     pub(crate) token: Vec<u8>,
+    pub(crate) tls: Option<Arc<MutualTls>>,
 }
 
 /// Purpose of a reply over the socket.

@@ -2,6 +2,7 @@
 
 use crate::link::Client;
 use crate::report::{FileReport, InstanceReport, report_name};
+use crate::tls::check_application;
 use crate::turn::{Attempt, Job, State, readiness, refused};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};
@@ -9,6 +10,7 @@ use gabion_media::remote::ClientId;
 use gabion_ncl::{
     Application, FileNumber, InMemory, Metadata, NameEdit, Number, Options, Stat, Status,
 };
+use gabion_tls::MutualTls;
 use rustix::event::{Timespec, epoll};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -37,6 +39,8 @@ pub struct LogsOptions {
     pub core: Options,
     /// Token that peers ask for; empty for none.
     pub token: Vec<u8>,
+    /// Certificates for peers of other machines; none: they are spoken to in plain text.
+    pub tls: Option<Arc<MutualTls>>,
     /// How long a peer may take to be connected to, and over a reply, in ms.
     pub timeout_ms: u64,
 }
@@ -45,7 +49,7 @@ impl LogsOptions {
     /// The defaults of [`Options::new`], for an application of this name; 2 s for a reply.
     #[must_use]
     pub fn new(owner: &str) -> Self {
-        Self { core: Options::new(owner, 0), token: Vec::new(), timeout_ms: 2_000 }
+        Self { core: Options::new(owner, 0), token: Vec::new(), tls: None, timeout_ms: 2_000 }
     }
 }
 
@@ -98,15 +102,18 @@ impl Logs {
     /// Begins to recover the application's files. [`Self::wait_until_ready`] is next.
     ///
     /// # Errors
-    /// Invalid input for options that cannot be; I/O when the system refuses threads.
+    /// Invalid input for options that cannot be, and for a certificate of another application; I/O when the system refuses threads.
     pub fn start(options: LogsOptions, store: Box<dyn Store + Send>) -> Result<Self> {
-        let LogsOptions { mut core, token, timeout_ms } = options;
+        let LogsOptions { mut core, token, tls, timeout_ms } = options;
         core.instance = random();
         if timeout_ms == 0 {
             return Err(Error::invalid("the time for a reply: 0 ms; 1 or more is valid"));
         }
         let (owner, instance) = (core.owner.clone(), core.instance);
-        let client = Client { owner: owner.clone(), client: ClientId(random()), token };
+        if let Some(tls) = &tls {
+            check_application(tls.identity(), &owner)?;
+        }
+        let client = Client { owner: owner.clone(), client: ClientId(random()), token, tls };
         let (jobs, work) = channel();
         let (epoll, started) = (readiness()?, Instant::now());
         let core = Application::new(core, InMemory, 0)?;

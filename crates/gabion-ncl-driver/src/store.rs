@@ -9,10 +9,12 @@
 //! connects again after a failure. Leases and registrations are values that their holders renew by
 //! compare-and-set; whoever waits for a change reads again.
 
+use crate::tls::check_question;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::store_wire::{Answer, MESSAGE_LEN_MAX, NAME_LEN_MAX, Question};
 use gabion_control::{Store, Swapped, Version, Versioned};
 use gabion_fabric::remote::LinkAddress;
+use gabion_tls::{BlockingStream, Expected, MutualTls};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -34,17 +36,23 @@ const CONNECTIONS_MAX: usize = 256;
 
 /// A stream of either kind.
 enum Stream {
-    Tcp(TcpStream),
+    Tcp(BlockingStream),
     Unix(UnixStream),
 }
 
 impl Stream {
-    fn connect(address: &LinkAddress, timeout: Duration) -> io::Result<Self> {
+    fn connect(
+        address: &LinkAddress,
+        tls: Option<&MutualTls>,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         match address {
             LinkAddress::Tcp(to) => {
                 let stream = TcpStream::connect_timeout(to, timeout)?;
                 stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
+                let Some(tls) = tls else { return Ok(Self::Tcp(BlockingStream::plain(stream))) };
+                let tls = tls.connect(Expected::Controller).map_err(io::Error::other)?;
+                BlockingStream::handshake_within(stream, tls, timeout).map(Self::Tcp)
             }
             LinkAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
         }
@@ -54,8 +62,8 @@ impl Stream {
         let timeout = Some(timeout.max(Duration::from_millis(1)));
         match self {
             Self::Tcp(stream) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
+                stream.socket().set_read_timeout(timeout)?;
+                stream.socket().set_write_timeout(timeout)
             }
             Self::Unix(stream) => {
                 stream.set_read_timeout(timeout)?;
@@ -66,7 +74,7 @@ impl Stream {
 
     fn try_clone(&self) -> io::Result<Self> {
         match self {
-            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
+            Self::Tcp(stream) => Ok(Self::Tcp(stream.clone())),
             Self::Unix(stream) => stream.try_clone().map(Self::Unix),
         }
     }
@@ -74,7 +82,10 @@ impl Stream {
     fn shut_down(&self) {
         // It may be closed already.
         let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Tcp(stream) => {
+                stream.shutdown();
+                Ok(())
+            }
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
@@ -143,6 +154,7 @@ fn broken(error: io::Error) -> Error {
 pub struct RemoteStore {
     address: LinkAddress,
     token: Vec<u8>,
+    tls: Option<Arc<MutualTls>>,
     timeout: Duration,
     connection: Option<Connection>,
     last: u64,
@@ -152,7 +164,13 @@ impl RemoteStore {
     /// The store at an address. It is connected to when it is asked.
     #[must_use]
     pub const fn new(address: LinkAddress, token: Vec<u8>) -> Self {
-        Self { address, token, timeout: ANSWER_TIMEOUT, connection: None, last: 0 }
+        Self { address, token, tls: None, timeout: ANSWER_TIMEOUT, connection: None, last: 0 }
+    }
+
+    /// The same over TLS, where the address is one of TCP.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<MutualTls>>) -> Self {
+        Self { tls, ..self }
     }
 
     fn ask(&mut self, question: Question<'_>) -> Result<Answer> {
@@ -160,7 +178,9 @@ impl RemoteStore {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                let stream = Stream::connect(&self.address, self.timeout).map_err(|error| {
+                let tls = self.tls.as_deref();
+                let stream = Stream::connect(&self.address, tls, self.timeout);
+                let stream = stream.map_err(|error| {
                     let text = format!("controller {}: cannot be connected to", self.address);
                     Error::with_source(ErrorKind::Unavailable, text, error)
                 })?;
@@ -258,11 +278,14 @@ pub struct StoreSockets {
     pub unix: Option<UnixListener>,
     /// Token that clients have to show.
     pub token: Option<Vec<u8>>,
+    /// Certificates, which each end of TCP shows then.
+    pub tls: Option<Arc<MutualTls>>,
 }
 
 struct Served {
     store: Mutex<Box<dyn Store + Send>>,
     token: Option<Vec<u8>>,
+    tls: Option<Arc<MutualTls>>,
     stopping: AtomicBool,
     connections: Mutex<BTreeMap<u64, Stream>>,
 }
@@ -284,6 +307,7 @@ impl StoreServer {
         let served = Arc::new(Served {
             store: Mutex::new(store),
             token: sockets.token,
+            tls: sockets.tls,
             stopping: AtomicBool::new(false),
             connections: Mutex::new(BTreeMap::new()),
         });
@@ -293,7 +317,7 @@ impl StoreServer {
             let accept = move || {
                 let (stream, _) = tcp.accept()?;
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(Stream::Tcp(BlockingStream::plain(stream)))
             };
             server.accept(socket, accept).map_err(failed)?;
         }
@@ -363,13 +387,26 @@ fn serve(served: &Arc<Served>, number: u64, stream: Stream) -> io::Result<()> {
     let served = Arc::clone(served);
     let body = move || {
         // A connection that breaks is its client's business.
-        let _ = answer_all(&served, Connection::new(stream));
+        let _ = welcome(&served, stream).and_then(|stream| answer_all(&served, stream));
         connections(&served).remove(&number);
     };
     std::thread::Builder::new().name("gabion-store".into()).spawn(body).map(|_| ())
 }
 
-fn answer_all(served: &Served, mut connection: Connection) -> Result<()> {
+/// Shakes hands, where certificates are shown.
+fn welcome(served: &Served, stream: Stream) -> Result<Stream> {
+    let (Stream::Tcp(stream), Some(tls)) = (&stream, &served.tls) else { return Ok(stream) };
+    let socket = stream.socket().try_clone().map_err(broken)?;
+    let sealed = BlockingStream::handshake_within(socket, tls.accept()?, GREETING_TIMEOUT);
+    sealed.map(Stream::Tcp).map_err(broken)
+}
+
+fn answer_all(served: &Served, stream: Stream) -> Result<()> {
+    let found = match &stream {
+        Stream::Tcp(stream) if stream.is_tls() => Some(stream.identity()),
+        Stream::Tcp(_) | Stream::Unix(_) => None,
+    };
+    let mut connection = Connection::new(stream);
     let mut is_welcome = false;
     loop {
         let timeout = if is_welcome { IDLE_TIMEOUT } else { GREETING_TIMEOUT };
@@ -378,7 +415,11 @@ fn answer_all(served: &Served, mut connection: Connection) -> Result<()> {
             let answer = match question {
                 Question::Greet { token } => greet(served, token),
                 _ if !is_welcome => Err(Error::invalid("the first question is a greeting")),
-                question => answer(served, &question),
+                question => match &found {
+                    Some(found) => check_question(found.as_ref(), &question),
+                    None => Ok(()),
+                }
+                .and_then(|()| answer(served, &question)),
             };
             Ok(Some(((answer, number), len)))
         };
@@ -435,7 +476,7 @@ mod tests {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = LinkAddress::Tcp(tcp.local_addr().unwrap());
         let token = token.map(<[u8]>::to_vec);
-        let sockets = StoreSockets { tcp: Some(tcp), unix: None, token };
+        let sockets = StoreSockets { tcp: Some(tcp), unix: None, token, tls: None };
         (StoreServer::start(Box::<MemoryStore>::default(), sockets).unwrap(), address)
     }
 
@@ -488,7 +529,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_question_end_the_connection() {
         let (_server, address) = served(None);
-        let mut stream = Stream::connect(&address, ANSWER_TIMEOUT).unwrap();
+        let mut stream = Stream::connect(&address, None, ANSWER_TIMEOUT).unwrap();
         stream.write_all(&[0xff; 64]).unwrap();
         stream.set_timeout(Duration::from_secs(10)).unwrap();
         assert!(matches!(stream.read(&mut [0; 16]), Ok(0) | Err(_)));

@@ -2,11 +2,13 @@
 
 use crate::address::PeerAddress;
 use crate::link::{Client, Link};
+use crate::tls::connect;
 use crate::waiters::Waiters;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::PeerLink;
 use gabion_media::remote::{ClientConfig, ConnectionGeneration, PeerId, Reply};
 use gabion_ncl::{Application, Asker, Command, InMemory, Output, StoreOperation};
+use gabion_tls::MutualTls;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -43,6 +45,7 @@ pub(crate) struct Attempt {
     may_share: bool,
     config: ClientConfig,
     boot: Arc<str>,
+    tls: Option<Arc<MutualTls>>,
 }
 
 impl Attempt {
@@ -51,7 +54,7 @@ impl Attempt {
         let address = PeerAddress::decode(&self.address)?;
         let mut last = Error::unavailable(format!("peer {}: no address is known", self.peer));
         for place in address.places(&self.boot) {
-            match PeerLink::connect(place, self.config.clone()) {
+            match connect(place, self.config.clone(), self.tls.as_deref(), &address) {
                 Ok(link) if link.peer() == self.peer => return Ok(link),
                 Ok(link) => {
                     let (place, found) = (link.address(), link.peer());
@@ -211,6 +214,7 @@ impl State {
             may_share: !self.unshared.contains(&peer),
             config,
             boot: Arc::clone(&self.boot),
+            tls: self.client.tls.clone(),
         });
     }
 

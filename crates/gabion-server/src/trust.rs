@@ -8,10 +8,10 @@ use crate::stream::Stream;
 use gabion_base::{Error, ReplicaId, Result};
 use gabion_fabric::{Cipher, Ciphers};
 use gabion_node::replica_of_host;
-use gabion_tls::{Expected, Identity, MutualTls, Role, TlsStream};
+use gabion_tls::{Expected, Identity, MutualTls, Role, SharedSocket, TlsStream};
 use mio::net::TcpStream;
 use std::fmt;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 /// The nodes on which replicas of this group are.
@@ -84,37 +84,14 @@ impl MembersTls {
 /// its own replica's.
 impl Ciphers for MembersTls {
     fn begin(&self, socket: Arc<std::net::TcpStream>) -> Result<Box<dyn Cipher>> {
-        let stream = TlsStream::new(Socket(socket), self.tls.accept()?);
+        let stream = TlsStream::new(SharedSocket(socket), self.tls.accept()?);
         Ok(Box::new(Incoming { stream, tls: self.clone(), is_known: false }))
-    }
-}
-
-/// A socket that its transport watches and closes.
-struct Socket(Arc<std::net::TcpStream>);
-
-impl Read for Socket {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        (&*self.0).read(out)
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self.0).write(bytes)
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self.0).write_vectored(parts)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
 /// An end at the target.
 struct Incoming {
-    stream: TlsStream<Socket>,
+    stream: TlsStream<SharedSocket>,
     tls: MembersTls,
     /// Whether the other end is of a node of this group.
     is_known: bool,
@@ -159,6 +136,10 @@ impl Cipher for Incoming {
         self.stream.flush()
     }
 
+    fn has_kept(&self) -> bool {
+        self.stream.has_pending()
+    }
+
     fn is_ended(&self) -> bool {
         self.stream.is_ended()
     }
@@ -183,12 +164,12 @@ pub(crate) struct Outgoing<'a> {
 impl Ciphers for Outgoing<'_> {
     fn begin(&self, socket: Arc<std::net::TcpStream>) -> Result<Box<dyn Cipher>> {
         let tls = self.tls.tls.connect(Expected::Node(self.tls.node_of(self.to)?))?;
-        Ok(Box::new(Sealed(TlsStream::new(Socket(socket), tls))))
+        Ok(Box::new(Sealed(TlsStream::new(SharedSocket(socket), tls))))
     }
 }
 
 /// An end at the initiator, which has checked the other one in the handshake.
-struct Sealed(TlsStream<Socket>);
+struct Sealed(TlsStream<SharedSocket>);
 
 impl Cipher for Sealed {
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -201,6 +182,10 @@ impl Cipher for Sealed {
 
     fn flush(&mut self) -> io::Result<bool> {
         self.0.flush()
+    }
+
+    fn has_kept(&self) -> bool {
+        self.0.has_pending()
     }
 
     fn is_ended(&self) -> bool {

@@ -36,7 +36,7 @@ pub use identity::{Identity, NAME_LEN_MAX, Role};
 pub use mutual::{Expected, MutualFiles, MutualTls};
 pub use rustls;
 pub use server::{ClientCertificates, ServerFiles, ServerTls};
-pub use stream::{HANDSHAKE_LEN_MAX, TlsStream};
+pub use stream::{HANDSHAKE_LEN_MAX, SharedSocket, TlsStream};
 
 use std::sync::Arc;
 

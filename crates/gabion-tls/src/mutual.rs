@@ -44,6 +44,8 @@ pub struct MutualFiles {
 pub enum Expected {
     /// This node.
     Node(String),
+    /// Any node.
+    AnyNode,
     /// Any controller.
     Controller,
 }
@@ -54,6 +56,7 @@ impl Expected {
     pub fn is(&self, identity: &Identity) -> bool {
         match self {
             Self::Node(name) => identity.role() == Role::Node && identity.name() == name,
+            Self::AnyNode => identity.role() == Role::Node,
             Self::Controller => identity.role() == Role::Controller,
         }
     }
@@ -63,6 +66,7 @@ impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node {name}"),
+            Self::AnyNode => f.write_str("a node"),
             Self::Controller => f.write_str("a controller"),
         }
     }

@@ -12,12 +12,37 @@
 use crate::Identity;
 use rustls::Connection;
 use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
 
 /// Bytes that the other end may send before the handshake is over: a hello and a chain of
 /// certificates take a few kilobytes.
 pub const HANDSHAKE_LEN_MAX: usize = 16 << 10;
 /// Bytes that are encrypted at a time. So many, and what the records add, wait for a socket.
 const WRITE_LEN: usize = 64 << 10;
+
+/// A socket that others watch and close while its [`TlsStream`] reads and writes.
+pub struct SharedSocket(pub Arc<TcpStream>);
+
+impl Read for SharedSocket {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(out)
+    }
+}
+
+impl Write for SharedSocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self.0).write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self.0).write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// One end of a connection.
 pub struct TlsStream<S> {

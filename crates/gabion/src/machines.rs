@@ -27,7 +27,7 @@ pub(crate) mod node;
 mod registrar;
 mod registry;
 pub(crate) mod shown;
-mod trust;
+pub(crate) mod trust;
 mod wire;
 
 pub(crate) use commands::{Groups, ask, groups};

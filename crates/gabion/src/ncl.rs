@@ -21,15 +21,18 @@ mod run;
 mod sockets;
 mod status;
 
+use crate::machines::trust;
 use clap::{Args, Subcommand};
-use gabion_base::Result;
+use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
 use gabion_ncl_driver::store::RemoteStore;
+use gabion_tls::{MutualTls, Role};
 use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum NclCommand {
@@ -68,7 +71,8 @@ pub(crate) struct ControllerOptions {
     /// Directory of its store; made if it is not there. It takes 68 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// TCP address for other machines [default: none]. Other than loopback it takes --token-file
+    /// TCP address for other machines [default: none]. Other than loopback it takes --identity or
+    /// --token-file
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
     /// Unix socket for this machine [default: DIR/socket]
@@ -77,6 +81,10 @@ pub(crate) struct ControllerOptions {
     /// A file with what peers and programs have to show: 1 to 1,024 bytes, a last line feed aside
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of role controller, for TLS of TCP: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue` makes them [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -108,6 +116,10 @@ pub(crate) struct PeerOptions {
     /// 1,024 bytes, a last line feed aside
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of role node, for TLS of TCP: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue` makes them [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
     /// Regions at a time, 1 to 65536. Each takes an open file
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -127,6 +139,10 @@ pub(crate) struct StatusOptions {
     /// A file with what the peer asks for
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of an operator, for TLS: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
     /// For programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -167,6 +183,10 @@ pub(crate) struct RunOptions {
     /// A file with what controller and peers ask for
     #[arg(long, value_name = "FILE", requires = "controller")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of the application, of role client, for TLS: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
+    #[arg(long, value_name = "PATH", requires = "controller")]
+    pub(crate) identity: Option<PathBuf>,
     /// Instead of peers: keep the bytes in a directory of this machine, where nothing is replicated
     /// and nothing is synced to the disk: they survive the program, not the machine
     #[arg(long, value_name = "DIR", conflicts_with = "controller")]
@@ -225,9 +245,46 @@ fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
     }
 }
 
-/// The store of a controller. Nothing is asked yet.
-fn remote_store(controller: &LinkAddress, token: Option<&[u8]>) -> RemoteStore {
-    RemoteStore::new(controller.clone(), token.unwrap_or_default().to_vec())
+/// What a process shows to others: a token, or certificates, or both.
+#[derive(Clone, Default)]
+struct Shown {
+    token: Option<Vec<u8>>,
+    tls: Option<Arc<MutualTls>>,
+}
+
+impl Shown {
+    /// Reads the files of `--token-file` and `--identity`, or of the variable in its place.
+    fn open(token: Option<&Path>, identity: Option<&Path>) -> Result<Self> {
+        let token = token.map(sockets::read_token).transpose()?;
+        Ok(Self { token, tls: trust::named(identity)? })
+    }
+
+    /// The same, of a process that listens: its certificate has this role, and no variable names it.
+    fn of_role(token: Option<&Path>, identity: Option<&Path>, role: Role) -> Result<Self> {
+        let token = token.map(sockets::read_token).transpose()?;
+        let tls = identity.map(trust::at).transpose()?;
+        let shown = Self { token, tls };
+        match shown.tls.as_ref().map(|tls| tls.identity()) {
+            Some(found) if found.role() != role => Err(Error::invalid(format!(
+                "--identity: the certificate is of {found}: the role {role} is needed here"
+            ))),
+            _ => Ok(shown),
+        }
+    }
+
+    /// Whether strangers are kept out.
+    fn is_any(&self) -> bool {
+        self.token.is_some() || self.tls.is_some()
+    }
+
+    fn token(&self) -> Vec<u8> {
+        self.token.clone().unwrap_or_default()
+    }
+
+    /// The store of a controller. Nothing is asked yet.
+    fn store(&self, controller: &LinkAddress) -> RemoteStore {
+        RemoteStore::new(controller.clone(), self.token()).with_tls(self.tls.clone())
+    }
 }
 
 fn default_socket(directory: &Path) -> PathBuf {

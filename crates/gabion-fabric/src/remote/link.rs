@@ -6,6 +6,7 @@
 
 use super::shared::{ReadGates, SharedRegion};
 use super::unix::UnixTransport;
+use crate::cipher::Ciphers;
 use crate::tcp::TcpTransport;
 use gabion_base::{Error, ErrorKind, Result, Term};
 use gabion_media::remote::{
@@ -46,7 +47,31 @@ pub(super) enum Socket {
     Unix(UnixTransport),
 }
 
+impl Socket {
+    fn has_kept(&self) -> bool {
+        matches!(self, Self::Tcp(socket) if socket.has_kept())
+    }
+
+    fn may_hold_bytes(&self) -> bool {
+        matches!(self, Self::Tcp(socket) if socket.may_hold_bytes())
+    }
+
+    fn send_kept(&self) {
+        if let Self::Tcp(socket) = self {
+            socket.send_kept();
+        }
+    }
+}
+
 impl Transport for Socket {
+    fn admits(&self, owner: &str) -> Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.admits(owner),
+            // Whoever may open it is this machine's, and a user with that right.
+            Self::Unix(_) => Ok(()),
+        }
+    }
+
     fn send(&mut self, parts: &[&[u8]]) -> Result<usize> {
         match self {
             Self::Tcp(socket) => socket.send(parts),
@@ -88,6 +113,18 @@ impl PeerLink {
     /// # Errors
     /// Unavailable when nobody answers in time; I/O; the peer's refusal.
     pub fn connect(address: LinkAddress, config: ClientConfig) -> Result<Self> {
+        Self::connect_by(address, config, None)
+    }
+
+    /// The same, and TCP is encrypted, if there is something to encrypt with.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; the other end is not let in.
+    pub fn connect_by(
+        address: LinkAddress,
+        config: ClientConfig,
+        ciphers: Option<&dyn Ciphers>,
+    ) -> Result<Self> {
         let timeout = Duration::from_millis(config.reply_timeout_ms);
         let failed = |e| {
             let message = format!("peer {address}: cannot be connected to");
@@ -96,7 +133,11 @@ impl PeerLink {
         let socket = match &address {
             LinkAddress::Tcp(to) => {
                 let stream = TcpStream::connect_timeout(to, timeout).map_err(failed)?;
-                Socket::Tcp(TcpTransport::new(stream, 0)?)
+                let mut transport = TcpTransport::new(stream, 0)?;
+                if let Some(ciphers) = ciphers {
+                    transport.encrypt(ciphers)?;
+                }
+                Socket::Tcp(transport)
             }
             LinkAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).map_err(failed)?;
@@ -163,13 +204,19 @@ impl PeerLink {
         self.connection.submit(request, now_ms)
     }
 
-    /// Sends once and receives once. It never sleeps.
+    /// Sends once and receives once, or until all is taken that is decrypted. It never sleeps.
     ///
     /// # Errors
     /// Why the connection is broken.
     pub fn progress(&mut self) -> Result<()> {
         let now_ms = self.now_ms();
-        self.connection.progress(now_ms)
+        loop {
+            self.connection.transport().send_kept();
+            self.connection.progress(now_ms)?;
+            if !self.connection.transport().may_hold_bytes() {
+                return Ok(());
+            }
+        }
     }
 
     /// Sends what was submitted, once. It never sleeps.
@@ -198,8 +245,8 @@ impl PeerLink {
 
     /// Whether bytes wait for the socket.
     #[must_use]
-    pub const fn is_waiting(&self) -> bool {
-        self.connection.is_waiting()
+    pub fn is_waiting(&self) -> bool {
+        self.connection.is_waiting() || self.connection.transport().has_kept()
     }
 
     /// Why it is broken, if it is known to be.
@@ -214,7 +261,7 @@ impl PeerLink {
     /// Why the connection is broken.
     pub fn wait(&mut self, timeout: Duration) -> Result<()> {
         let mut interest = PollFlags::IN;
-        interest.set(PollFlags::OUT, self.connection.is_waiting());
+        interest.set(PollFlags::OUT, self.is_waiting());
         let fd = self.connection.transport().as_fd();
         let timeout = Timespec::try_from(timeout)
             .map_err(|_| Error::invalid(format!("a timeout of {timeout:?} is too long")))?;

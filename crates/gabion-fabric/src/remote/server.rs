@@ -9,6 +9,7 @@
 use super::link::Socket;
 use super::supply::MemorySupply;
 use super::unix::{DESCRIPTORS_MAX, UnixTransport};
+use crate::cipher::Ciphers;
 use crate::space::failed;
 use crate::tcp::TcpTransport;
 use gabion_base::{Error, Result};
@@ -49,6 +50,8 @@ pub struct ServerOptions {
     pub config: PeerConfig,
     /// Its TCP socket, if it has one.
     pub tcp: Option<std::net::TcpListener>,
+    /// Encryption of TCP, and whom it lets in. Without it TCP is plain.
+    pub ciphers: Option<Arc<dyn Ciphers>>,
     /// Its Unix socket, if it has one.
     pub unix: Option<std::os::unix::net::UnixListener>,
     /// When a connection that does not greet ends.
@@ -132,6 +135,7 @@ impl Drop for PeerServer {
 struct Server {
     poll: Poll,
     tcp: Option<TcpListener>,
+    ciphers: Option<Arc<dyn Ciphers>>,
     unix: Option<UnixListener>,
     greeting_timeout_ms: u64,
     inbox: Receiver<Message>,
@@ -165,6 +169,7 @@ impl Server {
         Ok(Self {
             poll,
             tcp,
+            ciphers: options.ciphers,
             unix,
             greeting_timeout_ms: options.greeting_timeout_ms,
             inbox,
@@ -288,7 +293,10 @@ impl Server {
         self.next_token += 1;
         let (socket, shares_memory) = match accepted {
             Accepted::Tcp(stream) => {
-                let socket = TcpTransport::new(TcpStream::from(stream), 0)?;
+                let mut socket = TcpTransport::new(TcpStream::from(stream), 0)?;
+                if let Some(ciphers) = &self.ciphers {
+                    socket.encrypt(&**ciphers)?;
+                }
                 socket.watch(self.poll.registry(), Token(token))?;
                 (Socket::Tcp(socket), false)
             }

@@ -39,6 +39,7 @@ fn rig(limit_bytes: u64) -> Rig {
     let server = PeerServer::start(ServerOptions {
         config: PeerConfig::new(PeerId(1), Incarnation(1), limit_bytes),
         tcp: Some(tcp),
+        ciphers: None,
         unix: Some(unix),
         greeting_timeout_ms: 5_000,
     });
@@ -291,7 +292,9 @@ fn a_wrong_token_is_refused_with_the_reason() {
     config.token = Some(b"secret".to_vec());
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = LinkAddress::Tcp(tcp.local_addr().unwrap());
-    let options = ServerOptions { config, tcp: Some(tcp), unix: None, greeting_timeout_ms: 5_000 };
+    let tcp = Some(tcp);
+    let options =
+        ServerOptions { config, tcp, ciphers: None, unix: None, greeting_timeout_ms: 5_000 };
     let _server = PeerServer::start(options).unwrap();
     let config = ClientConfig::new(ClientId(1), ConnectionGeneration(1));
     let error = PeerLink::connect(address.clone(), config).map(|_| ()).unwrap_err();

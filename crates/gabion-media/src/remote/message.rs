@@ -188,6 +188,23 @@ pub enum Request<'a> {
     Usage,
 }
 
+impl<'a> Request<'a> {
+    /// The application that it speaks for; of a report that of all, which has no name. Others show
+    /// the key of a region.
+    #[must_use]
+    pub const fn owner(&self) -> Option<&'a str> {
+        match self {
+            Self::Lend { owner, .. }
+            | Self::Fence { owner, .. }
+            | Self::List { owner, .. }
+            | Self::Publish { owner, .. }
+            | Self::Free { owner, .. } => Some(owner),
+            Self::Usage => Some(""),
+            Self::Hello { .. } | Self::Write { .. } | Self::Read { .. } | Self::Map { .. } => None,
+        }
+    }
+}
+
 /// The parts of a write: of the caller, or in the bytes of a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Parts<'a> {
@@ -368,6 +385,8 @@ reasons! {
     SystemMemory = 19, "the system refuses memory";
     /// The region; 0. It, or its label, is named twice in one request.
     NamedTwice = 20, "is a region that one request names twice, or by one label with another";
+    /// 0; 0. The certificate that the client showed is none for this owner.
+    OtherCertificate = 21, "the certificate is of another application";
 }
 
 impl Refusal {
@@ -397,7 +416,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use RefusalReason as R;
         match self.reason {
-            R::Draining | R::NotShared | R::BadToken | R::SystemMemory => {
+            R::Draining | R::NotShared | R::BadToken | R::SystemMemory | R::OtherCertificate => {
                 f.write_str(self.reason.text())
             }
             R::UnknownRegion | R::Revoked | R::WrongKey | R::OtherOwner | R::NamedTwice => {

@@ -237,7 +237,12 @@ impl<T: Transport> PeerConnection<T> {
                     header.number, header.generation, self.generation
                 )));
             }
+            let is_admitted =
+                |owner: Option<&str>| owner.is_none_or(|it| self.transport.admits(it).is_ok());
             let reply = match request {
+                _ if !is_admitted(request.owner()) => {
+                    Reply::Refused(Refusal::new(RefusalReason::OtherCertificate, 0, 0))
+                }
                 Request::Map { .. } if !self.config.shares_memory => {
                     Reply::Refused(Refusal::new(RefusalReason::NotShared, 0, 0))
                 }

@@ -52,9 +52,9 @@ pub(crate) fn start(
         Way::SharedMemory => unix = Some(UnixListener::bind(path).unwrap()),
     }
     let here = tcp.as_ref().map(|tcp| tcp.local_addr().unwrap());
-    let address = PeerAddress::here(here, unix.is_some().then_some(path));
+    let address = PeerAddress::here(here, None, unix.is_some().then_some(path));
     let (of, limit_bytes) = ((config.peer, config.incarnation), config.limit_bytes);
-    let options = ServerOptions { config, tcp, unix, greeting_timeout_ms: 5_000 };
+    let options = ServerOptions { config, tcp, ciphers: None, unix, greeting_timeout_ms: 5_000 };
     let server = PeerServer::start(options).unwrap();
     let (store, renew) = (Box::new(store.clone()), Duration::from_secs(60));
     let mut registrar = Registrar::new(store, of, "", &address, renew);

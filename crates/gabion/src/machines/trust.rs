@@ -150,15 +150,32 @@ pub(crate) fn show(identity: Option<&PathBuf>) {
 /// # Errors
 /// I/O; invalid input for files that are none.
 pub(crate) fn shown() -> Result<Certificates> {
-    let named = || std::env::var_os(IDENTITY_OF).filter(|it| !it.is_empty()).map(PathBuf::from);
-    let Some(path) = SHOWN.get().cloned().or_else(named) else { return Ok(None) };
+    named(SHOWN.get().map(PathBuf::as_path))
+}
+
+/// Certificates at a path: PATH.pem, with PATH.key and the ca.pem beside them; without one, those of
+/// the variable, if it is set.
+///
+/// # Errors
+/// I/O; invalid input for files that are none.
+pub(crate) fn named(path: Option<&Path>) -> Result<Certificates> {
+    let of_variable = || std::env::var_os(IDENTITY_OF).filter(|it| !it.is_empty());
+    let path = path.map(Path::to_path_buf).or_else(|| of_variable().map(PathBuf::from));
+    path.as_deref().map(at).transpose()
+}
+
+/// Certificates at a path: PATH.pem, with PATH.key and the ca.pem beside them.
+///
+/// # Errors
+/// I/O; invalid input for files that are none.
+pub(crate) fn at(path: &Path) -> Result<Arc<MutualTls>> {
     let with = |ending: &str| {
-        let mut file = path.clone().into_os_string();
+        let mut file = path.as_os_str().to_owned();
         file.push(ending);
         PathBuf::from(file)
     };
     let (certificate, key) = (with(".pem"), with(".key"));
-    open(MutualFiles { certificate, key, authority: path.with_file_name("ca.pem") }).map(Some)
+    open(MutualFiles { certificate, key, authority: path.with_file_name("ca.pem") })
 }
 
 /// Refuses an address that other machines may reach, or that is on another machine, unless there

@@ -4,16 +4,18 @@
 //! It is an embedded store of Gabion's behind a socket. Nothing here decides anything: leases, maps
 //! and registrations are values that their holders compare and set.
 
-use super::sockets::{SocketFile, check_listen, listen_tcp, read_token, say, signals};
-use super::{ControllerOptions, default_socket};
+use super::sockets::{SocketFile, check_listen, listen_tcp, say, signals};
+use super::{ControllerOptions, Shown, default_socket};
 use crate::cluster::failed;
 use crate::control::store::DbStore;
 use gabion_base::Result;
 use gabion_ncl_driver::store::{StoreServer, StoreSockets};
+use gabion_tls::Role;
 
 pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
-    check_listen(options.listen, options.token_file.is_some())?;
-    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let (token, identity) = (options.token_file.as_deref(), options.identity.as_deref());
+    let shown = Shown::of_role(token, identity, Role::Controller)?;
+    check_listen(options.listen, shown.is_any())?;
     let directory = &options.directory;
     std::fs::create_dir_all(directory).map_err(|e| failed(directory, "cannot be made", e))?;
     // It is locked from here on, so that the socket is nobody else's.
@@ -24,12 +26,13 @@ pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
     let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
     let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;
     let signals = signals()?;
-    let sockets = StoreSockets { tcp, unix: Some(unix), token };
+    let is_sealed = shown.tls.is_some();
+    let sockets = StoreSockets { tcp, unix: Some(unix), token: shown.token, tls: shown.tls };
     let server = StoreServer::start(Box::new(store), sockets)?;
     say(&format!("controller of near-compute logs: store {}", directory.display()));
     say(&format!("  Unix socket {}", socket.path.display()));
     if let Some(address) = address {
-        say(&format!("  TCP {address}"));
+        say(&format!("  {} {address}", if is_sealed { "TLS" } else { "TCP" }));
     }
     // The sender is gone once the thread of signals is, which is never.
     let _ = signals.recv();

@@ -9,8 +9,7 @@
 //! application is refused, and only commands that change files take `--take-over`.
 
 use super::run::failed;
-use super::sockets::read_token;
-use super::{parse_controller, remote_store};
+use super::{Shown, parse_controller};
 use clap::Args;
 use gabion_base::{Error, ErrorKind, Result, crc};
 use gabion_control::Store;
@@ -52,6 +51,10 @@ pub(crate) struct FilesPlace {
     /// A file with what controller and peers ask for
     #[arg(long, value_name = "FILE", requires = "controller")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificate of the application or of an operator, for TLS: PATH.pem, with PATH.key and the ca.pem
+    /// beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
+    #[arg(long, value_name = "PATH", requires = "controller")]
+    pub(crate) identity: Option<PathBuf>,
     /// Instead of peers: the store that `ncl run --store` keeps in this directory
     #[arg(long, value_name = "DIR", conflicts_with = "controller")]
     pub(crate) store: Option<PathBuf>,
@@ -77,8 +80,8 @@ pub(super) struct Opened {
 }
 
 impl FilesPlace {
-    fn token(&self) -> Result<Option<Vec<u8>>> {
-        self.token_file.as_deref().map(read_token).transpose()
+    fn shown(&self) -> Result<Shown> {
+        Shown::open(self.token_file.as_deref(), self.identity.as_deref())
     }
 
     /// The application by name; the directory of a store has but one, without a name.
@@ -116,8 +119,8 @@ impl FilesPlace {
     }
 
     fn start(&self, controller: &LinkAddress, right: Right) -> Result<Arc<Logs>> {
-        let (token, name) = (self.token()?, self.application());
-        let mut store = remote_store(controller, token.as_deref());
+        let (shown, name) = (self.shown()?, self.application());
+        let mut store = shown.store(controller);
         let map = match store.get(&map_name(name))? {
             Some(found) => ApMap::decode(&found.value)?,
             None => ApMap::default(),
@@ -139,7 +142,7 @@ impl FilesPlace {
             0 => OnLoss::Wait,
             seconds => OnLoss::FailAfter(seconds.saturating_mul(1_000)),
         };
-        settings.token = token.unwrap_or_default();
+        (settings.token, settings.tls) = (shown.token(), shown.tls);
         let logs = Arc::new(Logs::start(settings, Box::new(store))?);
         logs.wait_until_ready()?;
         Ok(logs)
@@ -148,7 +151,7 @@ impl FilesPlace {
     /// A running instance's word on its files; none if it does not run.
     pub(super) fn report(&self) -> Result<Option<(InstanceReport, u32)>> {
         let Some(controller) = &self.controller else { return Ok(None) };
-        let mut store = remote_store(controller, self.token()?.as_deref());
+        let mut store = self.shown()?.store(controller);
         if !runs(&mut store, self.application())? {
             return Ok(None);
         }

@@ -1,17 +1,17 @@
 //! `gabion ncl status --controller`: peers, programs and their files, as the controller knows them.
 
 use super::identity::client_number;
-use super::sockets::read_token;
-use super::{StatusOptions, remote_store};
+use super::{Shown, StatusOptions};
 use crate::screen;
 use crate::units::{count, size};
 use gabion_base::Result;
 use gabion_control::{Store, Versioned};
-use gabion_fabric::remote::{LinkAddress, PeerLink};
+use gabion_fabric::remote::LinkAddress;
 use gabion_media::remote::{ClientConfig, ClientId, ConnectionGeneration, PeerId};
 use gabion_ncl::map::{ApMap, InstanceRecord, PEERS_PREFIX, PeerRecord, instance_name, peer_of};
 use gabion_ncl_driver::address::{PeerAddress, boot};
 use gabion_ncl_driver::report::{FileReport, InstanceReport, report_name};
+use gabion_ncl_driver::tls::connect;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -42,14 +42,14 @@ struct Application {
 }
 
 pub(super) fn run(options: &StatusOptions, controller: &LinkAddress) -> Result<u8> {
-    let token = options.token_file.as_deref().map(read_token).transpose()?;
-    let mut store = remote_store(controller, token.as_deref());
+    let shown = Shown::open(options.token_file.as_deref(), options.identity.as_deref())?;
+    let mut store = shown.store(controller);
     let mut peers = BTreeMap::new();
     for (name, found) in store.list(PEERS_PREFIX)? {
         let Some(id) = peer_of(&name) else { continue };
         let record = PeerRecord::decode(&found.value)?;
         let address = PeerAddress::decode(&record.address)?;
-        let found = greet(id, &address, token.as_deref());
+        let found = greet(id, &address, &shown);
         peers.insert(id, Peer { record, address, found });
     }
     let mut applications = BTreeMap::new();
@@ -97,14 +97,14 @@ fn take(
 fn greet(
     id: PeerId,
     address: &PeerAddress,
-    token: Option<&[u8]>,
+    shown: &Shown,
 ) -> std::result::Result<(u32, u64), String> {
     let mut why = "it has ended".to_owned();
     for place in address.places(&boot()) {
         let mut config = ClientConfig::new(ClientId(client_number()), ConnectionGeneration(1));
-        config.token = token.unwrap_or_default().to_vec();
+        config.token = shown.token();
         config.reply_timeout_ms = GREETING_MS;
-        match PeerLink::connect(place, config) {
+        match connect(place, config, shown.tls.as_deref(), address) {
             Ok(link) if link.peer() == id => return Ok((link.incarnation().0, link.free_bytes())),
             Ok(link) => why = format!("peer {} is there", link.peer()),
             Err(error) => why = error.to_string(),

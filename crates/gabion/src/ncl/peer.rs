@@ -1,21 +1,25 @@
 //! `gabion ncl peer`: lends memory until it is told to end.
 
 use super::identity::Identity;
-use super::sockets::{SocketFile, check_listen, listen_tcp, read_token, say, signals};
-use super::{PeerOptions, default_socket, remote_store};
+use super::sockets::{SocketFile, check_listen, listen_tcp, say, signals};
+use super::{PeerOptions, Shown, default_socket};
 use crate::cluster::failed;
 use crate::units::{count, size};
 use gabion_base::units::MIB;
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_fabric::Ciphers;
 use gabion_fabric::remote::{PeerServer, ServerOptions};
 use gabion_media::remote::PeerConfig;
 use gabion_media::remote::message::DOMAIN_LEN_MAX;
 use gabion_ncl::Sizes;
 use gabion_ncl_driver::address::PeerAddress;
 use gabion_ncl_driver::registry::Registrar;
+use gabion_ncl_driver::tls::FromPrograms;
+use gabion_tls::Role;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -34,25 +38,28 @@ const RENEW_EVERY: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(options: &PeerOptions) -> Result<u8> {
-    check(options)?;
-    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let (token, identity) = (options.token_file.as_deref(), options.identity.as_deref());
+    let shown = Shown::of_role(token, identity, Role::Node)?;
+    check(options, &shown)?;
     raise_open_files(options.regions)?;
     let identity = Identity::begin(&options.directory)?;
     let path = options.socket.clone().unwrap_or_else(|| default_socket(&options.directory));
     let socket = SocketFile::listen(path)?;
     let tcp = listen_tcp(options.listen)?;
     let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
-    let registrar = registrar(options, &identity, token.as_deref(), (address, &socket.path));
+    let registrar = registrar(options, &identity, &shown, (address, &socket.path));
     let mut config = PeerConfig::new(identity.id, identity.incarnation, options.memory);
     (config.regions_max, config.ready_bytes) = (options.regions, options.ready);
     config.expected = Sizes::default().regions(EXPECTED_LOG);
     config.failure_domain.clone_from(&options.failure_domain);
-    config.token = token;
+    config.token = shown.token;
+    let is_sealed = shown.tls.is_some();
     let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;
     let signals = signals()?;
     let server = PeerServer::start(ServerOptions {
         config,
         tcp,
+        ciphers: shown.tls.map(|tls| Arc::new(FromPrograms(tls)) as Arc<dyn Ciphers>),
         unix: Some(unix),
         greeting_timeout_ms: GREETING_TIMEOUT_MS,
     })?;
@@ -69,7 +76,7 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     ));
     say(&format!("  Unix socket {}", socket.path.display()));
     if let Some(address) = address {
-        say(&format!("  TCP {address}"));
+        say(&format!("  {} {address}", if is_sealed { "TLS" } else { "TCP" }));
     }
     let drain_timeout = Duration::from_secs(options.drain_timeout);
     let (ends, ended) = channel();
@@ -83,16 +90,17 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     })
 }
 
-/// The place of this peer at the controller, if it has one. Peers and controller have one token.
+/// The place of this peer at the controller, if it has one. It shows there what it asks for here.
 fn registrar(
     options: &PeerOptions,
     identity: &Identity,
-    token: Option<&[u8]>,
+    shown: &Shown,
     (tcp, socket): (Option<SocketAddr>, &Path),
 ) -> Option<Registrar> {
-    let store = remote_store(options.controller.as_ref()?, token);
+    let store = shown.store(options.controller.as_ref()?);
     let (peer, domain) = ((identity.id, identity.incarnation), &options.failure_domain);
-    let address = PeerAddress::here(tcp, Some(socket));
+    let node = shown.tls.as_ref().map(|tls| tls.identity().name());
+    let address = PeerAddress::here(tcp, node, Some(socket));
     Some(Registrar::new(Box::new(store), peer, domain, &address, RENEW_EVERY))
 }
 
@@ -155,7 +163,7 @@ fn serve(server: &PeerServer, signals: &Receiver<()>, drain_timeout: Duration) -
     Ok(0)
 }
 
-fn check(options: &PeerOptions) -> Result<()> {
+fn check(options: &PeerOptions, shown: &Shown) -> Result<()> {
     if options.memory < MEMORY_MIN {
         return Err(Error::invalid(format!("--memory {}: 1MiB or more is valid", options.memory)));
     }
@@ -174,7 +182,7 @@ fn check(options: &PeerOptions) -> Result<()> {
             options.failure_domain.len()
         )));
     }
-    check_listen(options.listen, options.token_file.is_some())
+    check_listen(options.listen, shown.is_any())
 }
 
 /// Each region is an open file, and most shells allow a thousand.

@@ -8,8 +8,7 @@
 //!
 //! The interposer is a shared library that `build.rs` builds and this program carries.
 
-use super::sockets::read_token;
-use super::{RunOptions, remote_store};
+use super::{RunOptions, Shown};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
@@ -101,7 +100,7 @@ fn open(options: &RunOptions, application: &str) -> Result<Opened> {
         );
         return Ok((Box::new(files), None, kept));
     };
-    let token = options.token_file.as_deref().map(read_token).transpose()?;
+    let shown = Shown::open(options.token_file.as_deref(), options.identity.as_deref())?;
     let mut settings = LogsOptions::new(application);
     settings.core.f = options.f.into();
     settings.core.takes_over = options.take_over;
@@ -109,8 +108,8 @@ fn open(options: &RunOptions, application: &str) -> Result<Opened> {
         0 => OnLoss::Wait,
         seconds => OnLoss::FailAfter(seconds.saturating_mul(1_000)),
     };
-    let store = remote_store(controller, token.as_deref());
-    settings.token = token.unwrap_or_default();
+    let store = shown.store(controller);
+    (settings.token, settings.tls) = (shown.token(), shown.tls);
     let logs = Arc::new(Logs::start(settings, Box::new(store))?);
     logs.wait_until_ready()?;
     let (status, counts) = logs.status()?;

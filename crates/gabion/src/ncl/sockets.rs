@@ -66,7 +66,8 @@ pub(super) fn read_token(path: &Path) -> Result<Vec<u8>> {
     Ok(token)
 }
 
-/// A TCP socket. Other machines reach it unless it is loopback, so it takes a token then.
+/// A TCP socket. Other machines reach it unless it is loopback, so it takes certificates or a token
+/// then.
 pub(super) fn listen_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
     let listen = |address| {
         TcpListener::bind(address).map_err(|e| {
@@ -77,12 +78,12 @@ pub(super) fn listen_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListen
     address.map(listen).transpose()
 }
 
-/// Whether an address may be listened on without a token.
-pub(super) fn check_listen(address: Option<SocketAddr>, has_token: bool) -> Result<()> {
+/// Whether an address may be listened on: beyond loopback with certificates or a token alone.
+pub(super) fn check_listen(address: Option<SocketAddr>, is_closed: bool) -> Result<()> {
     match address {
-        Some(address) if !address.ip().is_loopback() && !has_token => Err(Error::invalid(format!(
-            "--listen {address}: other machines reach it, so it takes --token-file; without one \
-             only loopback is valid"
+        Some(address) if !address.ip().is_loopback() && !is_closed => Err(Error::invalid(format!(
+            "--listen {address}: other machines reach it, so it takes --identity or --token-file; \
+             without one only loopback is valid"
         ))),
         _ => Ok(()),
     }

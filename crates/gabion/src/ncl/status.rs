@@ -1,24 +1,22 @@
 //! `gabion ncl status`: what a peer holds and has done.
 
-use super::StatusOptions;
 use super::identity::client_number;
-use super::sockets::read_token;
+use super::{Shown, StatusOptions};
 use crate::screen;
 use crate::units::{count, size};
 use gabion_base::{Error, Result};
-use gabion_fabric::remote::PeerLink;
 use gabion_media::remote::{
     ClientConfig, ClientId, ConnectionGeneration, OwnerUsage, Reply, Request, Usage,
 };
+use gabion_ncl_driver::tls::connect_to_any;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub(super) fn run(options: &StatusOptions) -> Result<u8> {
     let mut config = ClientConfig::new(ClientId(client_number()), ConnectionGeneration(1));
-    if let Some(path) = &options.token_file {
-        config.token = read_token(path)?;
-    }
-    let mut link = PeerLink::connect(options.address(), config)?;
+    let shown = Shown::open(options.token_file.as_deref(), options.identity.as_deref())?;
+    config.token = shown.token();
+    let mut link = connect_to_any(options.address(), config, shown.tls.as_deref())?;
     let usage = match link.call(&Request::Usage)? {
         Reply::Usage(usage) => usage,
         Reply::Refused(refusal) => return Err(refusal.error()),
