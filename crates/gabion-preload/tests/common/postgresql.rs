@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Segments, their histories, and what becomes a segment by a new name.
 pub(crate) const GLOBS: &str = "pg_wal/0???????*,pg_wal/xlogtemp.*,pg_wal/RECOVERY*";
 
+/// Bytes of a segment.
+pub(crate) const SEGMENT: u64 = 1 << 20;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const SOCKET: &str = ".s.PGSQL.5432";
 
@@ -41,14 +44,21 @@ impl Site {
         if !sockets.exists() {
             // The build's own directory may be one that only root may enter.
             std::fs::copy(interposer(), site.interposer()).unwrap();
-            std::fs::create_dir(&sockets).unwrap();
-            site.own(&sockets);
+            for directory in [&sockets, &site.archive()] {
+                std::fs::create_dir(directory).unwrap();
+                site.own(directory);
+            }
         }
         site
     }
 
     fn sockets(&self) -> PathBuf {
         self.home.join("postgresql")
+    }
+
+    /// A directory that a server may copy segments to.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.home.join("archive")
     }
 
     fn interposer(&self) -> PathBuf {
@@ -76,7 +86,8 @@ impl Site {
         self.own(root);
         let mut command = self.command(run, "initdb", root);
         command.args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]);
-        let output = command.args(["--wal-segsize=1", "-D"]).arg(root).output().unwrap();
+        command.arg(format!("--wal-segsize={}", SEGMENT >> 20)).arg("-D").arg(root);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut command = self.command(run, "postgres", root);
         command.arg("--single").arg("-D").arg(root).arg("template1").stdin(Stdio::piped());

@@ -1,6 +1,6 @@
 //! PostgreSQL, killed under load.
 
-use super::postgresql_site::{GLOBS, Session, Site, Workers};
+use super::postgresql_site::{GLOBS, SEGMENT, Session, Site, Workers};
 use super::{common, moved, rounds};
 use common::{Rng, Run};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,16 @@ const METHODS: [&str; 4] = ["fdatasync", "open_datasync", "fsync", "open_sync"];
 struct Server {
     child: Child,
     _workers: Workers,
+}
+
+impl Server {
+    /// `pg_ctl stop -m fast`: sessions end at once, and a last checkpoint is made.
+    fn stop(&mut self) {
+        // SAFETY: the child is not waited for yet; no memory is touched.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) }, 0);
+        let code = self.child.wait().unwrap();
+        assert!(code.success(), "a fast shutdown: {code}");
+    }
 }
 
 impl Drop for Server {
@@ -86,10 +96,15 @@ impl Round<'_> {
         // A copy of before a checkpoint needs what that makes superfluous.
         let kept = if self.disk.is_some() { 64 } else { 0 };
         let how = if self.number.is_multiple_of(3) { "fsync" } else { "syncfs" };
+        let archive = self.site.archive();
+        let archive = archive.display();
         let settings = [
             format!("wal_sync_method={method}"),
             format!("wal_keep_size={kept}"),
             format!("recovery_init_sync_method={how}"),
+            "archive_mode=on".to_owned(),
+            // Children of the server read segments.
+            format!("archive_command=cp %p {archive}/%f.new && mv {archive}/%f.new {archive}/%f"),
         ];
         let settings = settings.each_ref().map(String::as_str);
         let child = self.site.server(run, self.root, &settings).spawn().unwrap();
@@ -169,7 +184,7 @@ fn postgresql_loses_no_commit_when_killed_amid_recycled_segments_and_lost_disks(
     for number in 0..rounds() {
         let lost = !number.is_multiple_of(2);
         let round = Round { site: &site, root: &root, number, disk: lost.then_some(&disk) };
-        let (server, mut session) = round.start(&run);
+        let (mut server, mut session) = round.start(&run);
         round.verify(&mut session, &load);
         if lost {
             Site::copy_synced(&mut session, &root, &disk);
@@ -182,6 +197,9 @@ fn postgresql_loses_no_commit_when_killed_amid_recycled_segments_and_lost_disks(
             }
             round.load(&mut session, &load, &mut rng);
             load.is_over.store(true, SeqCst);
+            if number % 4 == 2 {
+                server.stop();
+            }
             drop(server);
         });
         if lost {
@@ -191,6 +209,13 @@ fn postgresql_loses_no_commit_when_killed_amid_recycled_segments_and_lost_disks(
         run = moved(run, &home, &mut root, GLOBS, number);
     }
     run.stop();
-    eprintln!("postgresql: {} commits, killed {} times", load.sum(), rounds());
+    let archived: Vec<PathBuf> =
+        std::fs::read_dir(site.archive()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for path in archived.iter().filter(|path| path.extension().is_none()) {
+        assert_eq!(path.metadata().unwrap().len(), SEGMENT, "{}", path.display());
+    }
+    let (commits, archived) = (load.sum(), archived.len());
+    eprintln!("postgresql: {commits} commits, {archived} segments archived, {} ends", rounds());
+    assert!(archived as u64 > rounds(), "each round ends some segments");
     std::fs::remove_dir_all(home).unwrap();
 }
