@@ -31,7 +31,7 @@ impl Kind for Postgres {
         let mut command = site.server(run, root, &settings);
         command.envs(end_at.map(|at| ("GABION_NCL_END_AT", at)));
         let mut child = command.spawn().unwrap();
-        let workers = Workers(root.clone());
+        let workers = Workers::new(root);
         let session = site.wait(&mut child);
         if session.is_none() {
             child.wait().unwrap();

@@ -112,7 +112,7 @@ impl Round<'_> {
         ];
         let settings = settings.each_ref().map(String::as_str);
         let child = self.site.server(run, self.root, &settings).spawn().unwrap();
-        let mut server = Server { child, _workers: Workers(self.root.to_path_buf()) };
+        let mut server = Server { child, _workers: Workers::new(self.root) };
         let session = self.site.wait(&mut server.child);
         let session = session.unwrap_or_else(|| panic!("it ended: {}", self.site.log()));
         (server, session)
@@ -177,7 +177,7 @@ fn directory() -> PathBuf {
     let home = std::env::temp_dir().join(format!("gabion-postgresql-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&home);
     std::fs::create_dir_all(home.join("root")).unwrap();
-    home.canonicalize().unwrap()
+    home
 }
 
 /// docs/faults.md: N13
