@@ -14,9 +14,9 @@ use std::time::Instant;
 const SETTINGS: [&str; 6] = [
     "listen_addresses=",
     "min_wal_size=2MB",
-    "max_wal_size=8MB",
-    // The disk is one of before a checkpoint.
-    "wal_keep_size=16",
+    "max_wal_size=4MB",
+    // The disk is one of before a checkpoint. A peer's 64 MiB hold former copies and new ones.
+    "wal_keep_size=8",
     "recovery_init_sync_method=syncfs",
     "dynamic_shared_memory_type=mmap",
 ];
@@ -56,14 +56,17 @@ fn open_sockets(house: &House) {
 fn start(house: &House, root: &Path, sockets: &Path) -> (Process, Session) {
     let mut command = run(house, root, "postgres");
     command.arg("-k").arg(sockets).args(SETTINGS.map(|setting| format!("-c{setting}")));
+    let log = house.dir.join("postgresql.log");
+    command.stderr(std::fs::File::create(&log).unwrap());
     let mut server = Process::start(&mut command);
+    let said = || std::fs::read_to_string(&log).unwrap();
     let begun = Instant::now();
     loop {
         if let Ok(session) = Session::new(sockets) {
             return (server, session);
         }
-        assert!(server.child.try_wait().unwrap().is_none(), "it has ended");
-        assert!(begun.elapsed() < PATIENCE, "no session");
+        assert!(server.child.try_wait().unwrap().is_none(), "it has ended: {}", said());
+        assert!(begun.elapsed() < PATIENCE, "no session: {}", said());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
