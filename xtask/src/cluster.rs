@@ -44,9 +44,14 @@ pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
 /// Checks that there is space where a check's directory is made; `what` names the check.
 pub(crate) fn need_space(what: &str, needed: u64) -> Step {
     let dir = target_directory()?;
-    let said = output(Command::new("df").args(["-B1", "--output=avail"]).arg(&dir))?;
+    is_room(what, &dir, needed, free_space(Path::new(&dir))?)
+}
+
+/// Bytes that are free in a directory's file system.
+pub(crate) fn free_space(dir: &Path) -> Result<u64, String> {
+    let said = output(Command::new("df").args(["-B1", "--output=avail"]).arg(dir))?;
     let free = said.lines().last().and_then(|line| line.trim().parse().ok());
-    is_room(what, &dir, needed, free.ok_or_else(|| format!("df {dir}: {said}"))?)
+    free.ok_or_else(|| format!("df {}: {said}", dir.display()))
 }
 
 fn is_room(what: &str, dir: &str, needed: u64, free: u64) -> Step {

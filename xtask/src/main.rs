@@ -19,8 +19,8 @@
 //! cargo xtask failovers [ROUNDS]
 //!                           faults of replicas and links (default 10) under load, in a network
 //!                           of its own; every answer is checked; needs root
-//! cargo xtask ncl [KILLS]   redis-server and sqlite3 under the interposer, killed KILLS times
-//!                           (default 6); call scripts with and without it
+//! cargo xtask ncl [KILLS]   redis-server, sqlite3 and PostgreSQL under the interposer, killed
+//!                           KILLS times (default 6); call scripts with and without it
 //! cargo xtask ncl-points [N]
 //!                           the same programs ended at N of their calls (default 500), a peer lost
 //!                           each time

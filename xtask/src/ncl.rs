@@ -1,8 +1,9 @@
 //! Programs that know nothing of near-compute logs, unmodified, under the interposer.
 
-use crate::cluster::need;
+use crate::cluster::{self, need};
 use crate::steps::{Step, head_commit, run, test};
 use std::fs::File;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// How often each program is killed and recovered.
@@ -18,11 +19,30 @@ pub(crate) const POINTS_SOAK: u64 = 500;
 /// The source that only an interposer with a planted death has.
 const PLANTED: &str = "crates/gabion-preload/src/planted.rs";
 
+/// The server, which Debian keeps out of `PATH`; its package has the clients and checks too.
+const POSTGRESQL: &str = "/usr/lib/postgresql/15/bin/postgres";
+
+/// Room that data directories of PostgreSQL may take in memory.
+const MEMORY: u64 = 1 << 30;
+
+/// A place for directories of programs that are killed: memory, if there is room. A kill loses none
+/// of the kernel's pages, and PostgreSQL's starts sync all of its files.
+fn directories() -> String {
+    let place = Path::new("/dev/shm");
+    match cluster::free_space(place) {
+        Ok(free) if free >= MEMORY => place.display().to_string(),
+        _ => std::env::temp_dir().display().to_string(),
+    }
+}
+
 /// The check.
 pub(crate) fn check(kills: u64) -> Step {
-    println!("\n── Near-compute logs: call scripts, redis-server and sqlite3 under the interposer");
+    println!(
+        "\n── Near-compute logs: call scripts, redis-server, sqlite3 and PostgreSQL, interposed"
+    );
     need("redis-server", "redis-server")?;
     need("sqlite3", "sqlite3")?;
+    need(POSTGRESQL, "postgresql-15")?;
     need("strace", "strace")?;
     // The program that makes the calls of scripts.
     run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
@@ -31,9 +51,12 @@ pub(crate) fn check(kills: u64) -> Step {
     test(&[&package[..], &["differential"]].concat(), &env)?;
     let programs = ["programs", "--", "--ignored", "--nocapture"];
     let kills = kills.to_string();
-    let env = [("GABION_NCL_KILLS", kills.as_str())];
-    test(&[&package[..], &programs].concat(), &env)?;
-    // Controller, peers and programs as processes, which are killed.
+    let place = directories();
+    let kills = [("GABION_NCL_KILLS", kills.as_str()), ("TMPDIR", place.as_str())];
+    test(&[&package[..], &programs].concat(), &kills)?;
+    // Controller, peers and programs as processes, which are killed. Each `ncl run` that is leaves a
+    // directory with the interposer, which is not for memory.
+    let env = [kills[0]];
     test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)?;
     points(POINTS)
 }
@@ -43,6 +66,7 @@ pub(crate) fn check(kills: u64) -> Step {
 pub(crate) fn points(count: u64) -> Step {
     need("redis-server", "redis-server")?;
     need("sqlite3", "sqlite3")?;
+    need(POSTGRESQL, "postgresql-15")?;
     let seed = u64::from_str_radix(&head_commit()?, 16).unwrap_or(1).to_string();
     let count = count.to_string();
     // A shared library has one name whatever its features are: this file is of this build alone, so
@@ -50,7 +74,12 @@ pub(crate) fn points(count: u64) -> Step {
     let changed = File::options().write(true).open(PLANTED);
     let changed = changed.and_then(|file| file.set_modified(SystemTime::now()));
     changed.map_err(|error| format!("{PLANTED}: {error}"))?;
-    let env = [("GABION_NCL_POINTS", count.as_str()), ("GABION_FIRST_SEED", seed.as_str())];
+    let place = directories();
+    let env = [
+        ("GABION_NCL_POINTS", count.as_str()),
+        ("GABION_FIRST_SEED", seed.as_str()),
+        ("TMPDIR", place.as_str()),
+    ];
     let package = ["-p", "gabion-preload", "--features", "planted", "--test", "kill_points"];
     let all = ["--", "--include-ignored", "--nocapture"];
     test(&[&package[..], &all].concat(), &env)

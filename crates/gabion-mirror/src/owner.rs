@@ -85,6 +85,8 @@ struct State {
     names: BTreeMap<Vec<u8>, u32>,
     /// Files (device, inode) that got matching names by renaming and whose bytes are not here.
     plain: BTreeSet<(u64, u64)>,
+    /// Somebody was told that a file which matches is not mirrored.
+    is_plain_told: bool,
     /// The bytes of the current record.
     bytes: Vec<u8>,
     /// The slot that was given last.
@@ -129,6 +131,7 @@ impl Owner {
             mirrors: (0..SLOTS).map(|_| None).collect(),
             names: BTreeMap::new(),
             plain: BTreeSet::new(),
+            is_plain_told: false,
             bytes: Vec::new(),
             last_slot: SLOTS as u32 - 1,
             used: 0,

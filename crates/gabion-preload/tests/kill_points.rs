@@ -11,6 +11,10 @@
 mod common;
 #[path = "../../gabion-ncl-driver/tests/support/peers.rs"]
 mod peers;
+#[path = "kill_points/postgresql.rs"]
+mod postgresql;
+#[path = "common/postgresql.rs"]
+mod postgresql_site;
 
 use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;
@@ -18,6 +22,7 @@ use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
 use gabion_ncl_driver::registry::Registrar;
 use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
 use peers::{Shared, Way};
+use postgresql_site::{Session, Workers};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -112,12 +117,12 @@ impl House {
     }
 
     /// Another owner, in another directory, whose only files are those that are not mirrored.
-    fn move_on(&mut self, point: u64) {
+    fn move_on<K: Kind>(&mut self, point: u64) {
         let (run, logs) = self.owner.take().unwrap();
         run.stop();
         drop(logs);
         let next = self.home.join(format!("root-{}", point + 1));
-        common::copy_plain(&self.root, &next);
+        K::survive(self, point, &next);
         std::fs::remove_dir_all(&self.root).unwrap();
         self.root = next;
         self.open();
@@ -152,6 +157,7 @@ struct Program {
 enum Client {
     Redis(BufReader<UnixStream>),
     Sqlite(ChildStdin, BufReader<ChildStdout>),
+    Postgres(Session, #[expect(dead_code, reason = "they end with it")] Workers),
 }
 
 impl Drop for Program {
@@ -170,14 +176,19 @@ impl Program {
         let read = match &mut self.client {
             Client::Redis(stream) => stream.read_line(&mut line),
             Client::Sqlite(_, output) => output.read_line(&mut line),
+            Client::Postgres(..) => return None,
         };
         read.ok().filter(|len| *len > 0).map(|_| line.trim_end().to_owned())
     }
 
     fn ask(&mut self, text: &str) -> Option<String> {
+        if let Client::Postgres(session, _) = &mut self.client {
+            return session.ask(text).ok();
+        }
         let said = match &mut self.client {
             Client::Redis(stream) => stream.get_mut().write_all(format!("{text}\r\n").as_bytes()),
             Client::Sqlite(input, _) => input.write_all(format!("{text}\n").as_bytes()),
+            Client::Postgres(..) => unreachable!("asked above"),
         };
         said.ok()?;
         let line = self.line()?;
@@ -191,7 +202,9 @@ impl Program {
     }
 
     fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        // Its own process of the session may have, and the server is about to.
+        matches!(&self.client, Client::Postgres(session, _) if session.is_lost)
+            || self.child.try_wait().unwrap().is_some()
     }
 }
 
@@ -210,6 +223,11 @@ trait Kind {
 
     /// Checks all of it, and gives the last number.
     fn check(house: &House, point: u64) -> u64;
+
+    /// Makes a directory of what another machine has of the files that are not mirrored.
+    fn survive(house: &House, _point: u64, next: &Path) {
+        common::copy_plain(&house.root, next);
+    }
 }
 
 struct RedisServer;
@@ -365,7 +383,7 @@ fn every_point<K: Kind>() {
         // So that most points lie within the load, however many calls it makes.
         limit = if is_ended { limit + limit / 8 } else { limit - limit / 4 };
         ended += u64::from(is_ended);
-        house.move_on(point);
+        house.move_on::<K>(point);
         let last = K::check(&house, point + 1);
         let (name, seed) = (K::NAME, seed());
         assert!(
@@ -384,6 +402,13 @@ fn every_point<K: Kind>() {
 #[ignore = "needs redis-server: cargo xtask ncl"]
 fn redis_that_ends_at_any_call_loses_nothing_while_peers_are_lost() {
     every_point::<RedisServer>();
+}
+
+/// docs/faults.md: N13
+#[test]
+#[ignore = "needs postgresql: cargo xtask ncl"]
+fn postgresql_that_ends_at_any_call_loses_no_commit_while_peers_and_disks_are_lost() {
+    every_point::<postgresql::Postgres>();
 }
 
 /// docs/faults.md: N13

@@ -3,6 +3,10 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
 
 mod common;
+#[path = "programs/postgresql.rs"]
+mod postgresql;
+#[path = "common/postgresql.rs"]
+mod postgresql_site;
 
 use common::{Rng, Run};
 use std::io::{BufRead, BufReader, Read, Write};

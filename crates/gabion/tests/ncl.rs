@@ -54,6 +54,26 @@ fn a_programs_logs_are_there_again_in_another_directory_and_the_rest_is_not_touc
     std::fs::remove_dir_all(home).unwrap();
 }
 
+#[test]
+fn the_first_file_that_is_written_and_not_mirrored_although_its_name_matches_is_told_of() {
+    let home = directory("ncl-plain");
+    let store = home.join("store");
+    for name in ["old.log", "older.log"] {
+        std::fs::write(home.join(name), b"before\n").unwrap();
+    }
+    let words = ["--match", "*.log", "--store", store.to_str().unwrap(), "--", "sh", "-c"];
+    let told = |script: &str| {
+        let output = run(&home, &[&words[..], &[script]].concat());
+        text(&output.stderr).lines().filter(|line| line.contains("had bytes before")).count()
+    };
+    assert_eq!(told("cat old.log; echo new > new.log; echo more >> new.log"), 0);
+    assert_eq!(told("echo more >> old.log; echo more >> older.log; echo more >> old.log"), 1);
+    // A name that a file gets later does not bring its bytes to the store.
+    assert_eq!(told("echo text > a.txt; mv a.txt a.log; echo more >> a.log"), 1);
+    assert_eq!(std::fs::read(home.join("a.log")).unwrap(), b"text\nmore\n");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
 /// docs/faults.md: N14
 #[test]
 fn without_peers_or_a_store_and_for_programs_that_are_none_nothing_is_run() {

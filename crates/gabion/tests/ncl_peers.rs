@@ -7,6 +7,8 @@ mod certificates;
 mod demo;
 #[path = "ncl_peers/files.rs"]
 mod files;
+#[path = "ncl_peers/postgresql.rs"]
+mod postgresql;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;

@@ -165,7 +165,11 @@ impl State {
         let Some(status) = status_of(path, inode) else {
             return plain;
         };
-        if !status.is_file() || self.plain.contains(&inode) {
+        if !status.is_file() {
+            return plain;
+        }
+        if self.plain.contains(&inode) {
+            self.tell_of_plain(path, request.flags);
             return plain;
         }
         if is_placeholder(path, None) {
@@ -177,10 +181,24 @@ impl State {
         }
         // Bytes that are there already stay where they are.
         if status.len() > 0 {
+            self.tell_of_plain(path, request.flags);
             return plain;
         }
         let slot = self.create(name, path, &status)?;
         self.opened(slot, request.flags & !(libc::O_TRUNC as u32))
+    }
+
+    /// Whoever gave the globs is told of the first file that they match and that is written where
+    /// it is. Others are alike: PostgreSQL's segments, which it uses again and again.
+    fn tell_of_plain(&mut self, path: &Path, flags: u32) {
+        let is_written = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        if is_written && !std::mem::replace(&mut self.is_plain_told, true) {
+            eprintln!(
+                "gabion ncl: {} had bytes before it was mirrored, so it stays in the file system, \
+                 as any such file does, and is as durable as that; `gabion ncl import` takes files",
+                path.display()
+            );
+        }
     }
 
     fn create(&mut self, name: Vec<u8>, path: &Path, status: &Status) -> Result<u32, Errno> {

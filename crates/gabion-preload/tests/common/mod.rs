@@ -5,7 +5,10 @@ use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Owner, Settings};
 use gabion_mirror::start;
+use gabion_mirror::wire::SOCKET;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -50,7 +53,10 @@ impl Run {
             every_write,
             directory: socket.clone(),
         };
-        Ok(Self { owner: Owner::start(settings, store)?, socket })
+        let owner = Owner::start(settings, store)?;
+        // A program may run as another user than its owner.
+        std::fs::set_permissions(socket.join(SOCKET), Permissions::from_mode(0o777))?;
+        Ok(Self { owner, socket })
     }
 
     /// A program with the interposer.
@@ -97,9 +103,10 @@ pub(crate) fn script(run: Option<&Run>, place: &Path, script: &Path) -> String {
     said
 }
 
-/// Copies directories, links, and files that are no placeholders.
+/// Copies directories, links, and files that are no placeholders, with modes and owners.
 pub(crate) fn copy_plain(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
+    copy_rights(from, to);
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
@@ -109,9 +116,16 @@ pub(crate) fn copy_plain(from: &Path, to: &Path) {
         } else if kind.is_symlink() {
             std::os::unix::fs::symlink(std::fs::read_link(&path).unwrap(), target).unwrap();
         } else if !std::fs::read(&path).unwrap().starts_with(b"gabion-ncl 1 ") {
-            std::fs::copy(&path, target).unwrap();
+            std::fs::copy(&path, &target).unwrap();
+            copy_rights(&path, &target);
         }
     }
+}
+
+fn copy_rights(from: &Path, to: &Path) {
+    let status = from.metadata().unwrap();
+    std::os::unix::fs::chown(to, Some(status.uid()), Some(status.gid())).unwrap();
+    std::fs::set_permissions(to, status.permissions()).unwrap();
 }
 
 /// Numbers that follow from a seed.
