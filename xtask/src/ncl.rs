@@ -20,12 +20,9 @@ const PLANTED: &str = "crates/gabion-preload/src/planted.rs";
 
 /// The check.
 pub(crate) fn check(kills: u64) -> Step {
-    println!("\n── Near-compute logs: call scripts, redis-server and sqlite3 under the interposer");
-    need("redis-server", "redis-server")?;
-    need("sqlite3", "sqlite3")?;
+    println!("\n── Near-compute logs: call scripts, redis-server, sqlite3, RocksDB interposed");
+    programs()?;
     need("strace", "strace")?;
-    // The program that makes the calls of scripts.
-    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
     let package = ["-p", "gabion-preload", "--test"];
     let env = [("GABION_SEEDS", SCRIPTS), ("GABION_FIRST_SEED", "10000")];
     test(&[&package[..], &["differential"]].concat(), &env)?;
@@ -38,11 +35,20 @@ pub(crate) fn check(kills: u64) -> Step {
     points(POINTS)
 }
 
+/// The programs, and those of the tests: which make the calls of scripts, write to RocksDB, and note
+/// what was synced.
+fn programs() -> Step {
+    need("redis-server", "redis-server")?;
+    need("sqlite3", "sqlite3")?;
+    // With it comes RocksDB's library.
+    need("ldb", "rocksdb-tools")?;
+    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])
+}
+
 /// Each program ends at so many of its calls, one after the other, with a log peer lost each time;
 /// which calls follows from the commit.
 pub(crate) fn points(count: u64) -> Step {
-    need("redis-server", "redis-server")?;
-    need("sqlite3", "sqlite3")?;
+    programs()?;
     let seed = u64::from_str_radix(&head_commit()?, 16).unwrap_or(1).to_string();
     let count = count.to_string();
     // A shared library has one name whatever its features are: this file is of this build alone, so

@@ -11,6 +11,8 @@
 mod common;
 #[path = "../../gabion-ncl-driver/tests/support/peers.rs"]
 mod peers;
+#[path = "kill_points/rocksdb.rs"]
+mod rocksdb;
 
 use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;
@@ -112,12 +114,12 @@ impl House {
     }
 
     /// Another owner, in another directory, whose only files are those that are not mirrored.
-    fn move_on(&mut self, point: u64) {
+    fn move_on<K: Kind>(&mut self, point: u64) {
         let (run, logs) = self.owner.take().unwrap();
         run.stop();
         drop(logs);
         let next = self.home.join(format!("root-{}", point + 1));
-        common::copy_plain(&self.root, &next);
+        K::survive(self, point, &next);
         std::fs::remove_dir_all(&self.root).unwrap();
         self.root = next;
         self.open();
@@ -210,6 +212,11 @@ trait Kind {
 
     /// Checks all of it, and gives the last number.
     fn check(house: &House, point: u64) -> u64;
+
+    /// Makes a directory of what another machine has of the files that are not mirrored.
+    fn survive(house: &House, _point: u64, next: &Path) {
+        common::copy_plain(&house.root, next);
+    }
 }
 
 struct RedisServer;
@@ -365,7 +372,7 @@ fn every_point<K: Kind>() {
         // So that most points lie within the load, however many calls it makes.
         limit = if is_ended { limit + limit / 8 } else { limit - limit / 4 };
         ended += u64::from(is_ended);
-        house.move_on(point);
+        house.move_on::<K>(point);
         let last = K::check(&house, point + 1);
         let (name, seed) = (K::NAME, seed());
         assert!(

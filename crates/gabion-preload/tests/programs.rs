@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
 
 mod common;
+#[path = "programs/rocksdb.rs"]
+mod rocksdb;
 
 use common::{Rng, Run};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -5,6 +5,8 @@
 mod demo;
 #[path = "ncl_peers/files.rs"]
 mod files;
+#[path = "ncl_peers/rocksdb.rs"]
+mod rocksdb;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
