@@ -45,6 +45,7 @@ mod faults;
 mod golang;
 mod kills;
 mod ncl;
+mod ncl_suites;
 mod page;
 mod porcupine;
 mod python;
@@ -53,6 +54,7 @@ mod redis;
 mod rooms;
 mod shipping;
 mod soak;
+mod sources;
 mod steps;
 mod suites;
 mod walk;
@@ -102,6 +104,8 @@ fn main() -> ExitCode {
             Ok(count) if count > 0 => ncl::points(count),
             _ => Err(format!("'{count}' is not a number of calls")),
         },
+        ["ncl-suites"] => ncl_suites::check(None),
+        ["ncl-suites", suite @ ("redis" | "sqlite")] => ncl_suites::check(Some(suite)),
         ["etcd"] => etcd::check(),
         ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
@@ -117,8 +121,8 @@ fn main() -> ExitCode {
         ["bench", part, directory] => bench::bench(part, Some(directory)),
         _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
                   redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|ncl-points [N]|etcd|walk [one]|page|shipping|soak [HOURS]|\
-                  bench [PART [DIR]] (see xtask/src/main.rs)"
+                  ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|\
+                  shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
             .into()),
     };
     match result {
