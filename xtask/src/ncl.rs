@@ -9,7 +9,7 @@ use std::time::SystemTime;
 pub(crate) const KILLS: u64 = 6;
 
 /// Scripts of calls with and without the interposer, beside those of `cargo test`.
-const SCRIPTS: &str = "300";
+const SCRIPTS: u64 = 300;
 
 /// Calls at which each program is ended, in CI and in the soak.
 const POINTS: u64 = 15;
@@ -23,9 +23,8 @@ pub(crate) fn check(kills: u64) -> Step {
     println!("\n── Near-compute logs: call scripts, redis-server, sqlite3, RocksDB interposed");
     programs()?;
     need("strace", "strace")?;
+    scripts(10_000, SCRIPTS)?;
     let package = ["-p", "gabion-preload", "--test"];
-    let env = [("GABION_SEEDS", SCRIPTS), ("GABION_FIRST_SEED", "10000")];
-    test(&[&package[..], &["differential"]].concat(), &env)?;
     let programs = ["programs", "--", "--ignored", "--nocapture"];
     let kills = kills.to_string();
     let env = [("GABION_NCL_KILLS", kills.as_str())];
@@ -43,6 +42,15 @@ fn programs() -> Step {
     // With it comes RocksDB's library.
     need("ldb", "rocksdb-tools")?;
     run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])
+}
+
+/// Scripts of calls with and without the interposer, from that one on.
+pub(crate) fn scripts(first: u64, count: u64) -> Step {
+    // The program that makes their calls.
+    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
+    let (first, count) = (first.to_string(), count.to_string());
+    let env = [("GABION_SEEDS", count.as_str()), ("GABION_FIRST_SEED", first.as_str())];
+    test(&["-p", "gabion-preload", "--test", "differential"], &env)
 }
 
 /// Each program ends at so many of its calls, one after the other, with a log peer lost each time;

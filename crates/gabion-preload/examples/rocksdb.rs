@@ -13,7 +13,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "each is one call of RocksDB's library")]
 
 use std::ffi::{CStr, CString, c_char, c_uchar, c_void};
-use std::io::{BufRead, Write as _};
+use std::io::BufRead;
 use std::ptr::null_mut;
 use std::sync::mpsc;
 
@@ -141,9 +141,13 @@ impl Database {
     }
 }
 
-/// One write to the descriptor: threads do not mix their lines.
 fn tell(thread: usize, number: u64) {
-    let line = format!("{thread} {number}\n");
+    say(&format!("{thread} {number}"));
+}
+
+/// One write to the descriptor: threads do not mix their lines.
+fn say(line: &str) {
+    let line = format!("{line}\n");
     let wrote = unsafe { libc::write(1, line.as_ptr().cast(), line.len()) };
     assert_eq!(wrote, line.len() as isize, "standard output");
 }
@@ -162,9 +166,7 @@ fn write(database: &Database, threads: usize) {
                 }
             });
         }
-        // After the last of RocksDB's own lines, if it has any.
-        println!("open");
-        std::io::stdout().flush().expect("standard output");
+        say("open");
         for line in std::io::stdin().lock().lines() {
             let line = line.expect("standard input");
             let (thread, number) = line.split_once(' ').expect("a thread and a number");

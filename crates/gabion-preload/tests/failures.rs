@@ -133,6 +133,23 @@ fn a_shared_mapping_that_may_write_is_refused_with_a_sentence() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
+/// docs/faults.md: N11
+#[test]
+fn a_link_of_another_name_leads_to_the_mirror() {
+    let home = common::directory("link");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nwrite 0 1 10\nsymlink a.log l.txt\nopen 1 l.txt 1025 600\n\
+         write 1 2 20\nfopen 0 l.txt a\nfwrite 0 3 30\nfclose 0",
+    );
+    assert_eq!(said, ["3", "10", "0", "4", "20", "a stream", "30", "0"]);
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), 60)]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
 /// RocksDB reserves as much as its write buffer for each of its logs.
 #[test]
 fn room_that_is_reserved_ahead_of_writes_takes_no_memory() {

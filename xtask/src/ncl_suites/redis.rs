@@ -11,6 +11,22 @@ use std::path::{Path, PathBuf};
 const PROGRAMS: [&str; 5] =
     ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
 
+/// Units with tests that write or load an append-only file.
+const UNITS: [&str; 12] = [
+    "integration/aof",
+    "integration/aof-multi-part",
+    "integration/aof-race",
+    "unit/aofrw",
+    "integration/rdb",
+    "integration/shutdown",
+    "unit/other",
+    "unit/multi",
+    "unit/expire",
+    "unit/functions",
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+];
+
 pub(super) struct Redis {
     source: PathBuf,
 }
@@ -34,20 +50,10 @@ impl Redis {
 impl Suite for Redis {
     const NAME: &'static str = "redis";
     const GLOBS: &'static str = "*.aof,*.manifest";
-    const UNITS: &'static [&'static str] = &[
-        "integration/aof",
-        "integration/aof-multi-part",
-        "integration/aof-race",
-        "unit/aofrw",
-        "integration/rdb",
-        "integration/shutdown",
-        "unit/other",
-        "unit/multi",
-        "unit/expire",
-        "unit/functions",
-        "unit/type/stream",
-        "unit/type/stream-cgroups",
-    ];
+
+    fn units(&self) -> Result<Vec<String>, String> {
+        Ok(UNITS.map(str::to_owned).to_vec())
+    }
 
     fn empty_place(&self) -> Result<PathBuf, String> {
         let place = self.source.join("tests/tmp");

@@ -10,6 +10,9 @@ use std::process::Command;
 /// SQLite's suite is built without syncs. Here they are of interest.
 const WITH_SYNCS: &str = "TEMP_STORE=-DSQLITE_TEMP_STORE=1 -USQLITE_NO_SYNC";
 
+/// How the names of the units begin.
+const KINDS: [&str; 4] = ["wal", "crash", "ioerr", "lock"];
+
 pub(super) struct Sqlite {
     source: PathBuf,
     program: PathBuf,
@@ -56,7 +59,18 @@ fn build(source: &Path) -> Result<PathBuf, String> {
 impl Suite for Sqlite {
     const NAME: &'static str = "sqlite";
     const GLOBS: &'static str = "*-wal,*-journal";
-    const UNITS: &'static [&'static str] = &["wal"];
+
+    fn units(&self) -> Result<Vec<String>, String> {
+        let tests = self.source.join("test");
+        let listed = std::fs::read_dir(&tests);
+        let listed = listed.map_err(|error| format!("{}: {error}", tests.display()))?;
+        let names = listed.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let units = names.filter_map(|name| name.strip_suffix(".test").map(str::to_owned));
+        let is_wanted = |unit: &String| KINDS.iter().any(|kind| unit.starts_with(kind));
+        let mut units: Vec<String> = units.filter(is_wanted).collect();
+        units.sort();
+        Ok(units)
+    }
 
     fn empty_place(&self) -> Result<PathBuf, String> {
         let _ = std::fs::remove_dir_all(&self.place);
