@@ -138,8 +138,8 @@ fn run_shard(shard: &str) -> Step {
             let keys = LOAD.to_string();
             run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
-        // Every bit of images of pools, files and logs. Each room has some.
         Some(("ncl-suites", suite)) => ncl_suites::check(Some(suite)),
+        // Every bit of images of pools, files and logs. Each room has some.
         Some(("flipped", _)) => {
             ["gabion-pool", "gabion-engine", "gabion-log"].into_iter().try_for_each(|room| {
                 test(&["--release", "-p", room, "flips", "--", "--ignored", "--nocapture"], &[])
