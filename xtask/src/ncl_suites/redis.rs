@@ -17,12 +17,12 @@ const UNITS: [&str; 12] = [
     "integration/aof-multi-part",
     "integration/aof-race",
     "unit/aofrw",
-    "integration/rdb",
     "integration/shutdown",
     "unit/other",
     "unit/multi",
     "unit/expire",
     "unit/functions",
+    "unit/scripting",
     "unit/type/stream",
     "unit/type/stream-cgroups",
 ];
