@@ -61,6 +61,11 @@ mod walk;
 
 use std::process::ExitCode;
 
+const USAGE: &str = "usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|\
+     redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
+     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|\
+     shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)";
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -104,8 +109,7 @@ fn main() -> ExitCode {
             Ok(count) if count > 0 => ncl::points(count),
             _ => Err(format!("'{count}' is not a number of calls")),
         },
-        ["ncl-suites"] => ncl_suites::check(None),
-        ["ncl-suites", suite @ ("redis" | "sqlite")] => ncl_suites::check(Some(suite)),
+        ["ncl-suites", ref names @ ..] => ncl_suites::check(names),
         ["etcd"] => etcd::check(),
         ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
@@ -119,11 +123,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
-                  redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|\
-                  shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)"
-            .into()),
+        _ => Err(USAGE.into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

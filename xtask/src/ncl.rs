@@ -34,8 +34,8 @@ pub(crate) fn check(kills: u64) -> Step {
     points(POINTS)
 }
 
-/// The programs, and those of the tests: which make the calls of scripts, write to RocksDB, and note
-/// what was synced.
+/// The programs, and those of the tests: which make the calls of scripts, write to RocksDB, and
+/// note what was synced.
 fn programs() -> Step {
     need("redis-server", "redis-server")?;
     need("sqlite3", "sqlite3")?;

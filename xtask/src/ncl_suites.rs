@@ -45,16 +45,21 @@ trait Suite {
     fn outcomes(unit: &str, text: &str) -> Result<Vec<Outcome>, String>;
 }
 
-/// Both suites; `only` names one.
-pub(crate) fn check(only: Option<&str>) -> Step {
+/// The suites of these names, or both.
+pub(crate) fn check(names: &[&str]) -> Step {
+    let known = [redis::Redis::NAME, sqlite::Sqlite::NAME];
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        return Err(format!("'{name}' is no suite: {}", known.join(", ")));
+    }
+    let is_wanted = |name| names.is_empty() || names.contains(&name);
     println!("\n── The suites of Redis and SQLite under the interposer");
     let begun = Instant::now();
     let gabion = program()?;
     let mut problems = Vec::new();
-    if only != Some("sqlite") {
+    if is_wanted(redis::Redis::NAME) {
         problems.extend(compare_units(&redis::Redis::new()?, &gabion)?);
     }
-    if only != Some("redis") {
+    if is_wanted(sqlite::Sqlite::NAME) {
         problems.extend(compare_units(&sqlite::Sqlite::new()?, &gabion)?);
     }
     println!("── {:.0} s", begun.elapsed().as_secs_f64());
@@ -89,12 +94,9 @@ fn compare_units<S: Suite>(suite: &S, gabion: &Path) -> Result<Vec<String>, Stri
         }
         problems.extend(differing.unwrap_or_default());
     }
-    println!(
-        "{}: {tests} tests of {} units, {failed_anyway} fail without the interposer, {} with it alone",
-        S::NAME,
-        units.len(),
-        problems.len()
-    );
+    let (name, units, alone) = (S::NAME, units.len(), problems.len());
+    println!("{name}: {tests} tests of {units} units, {failed_anyway} fail without the interposer");
+    println!("{name}: {alone} fail with it alone");
     if tests == 0 {
         problems.push(format!("{}: no test ran", S::NAME));
     }

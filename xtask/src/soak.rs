@@ -138,7 +138,7 @@ fn run_shard(shard: &str) -> Step {
             let keys = LOAD.to_string();
             run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
-        Some(("ncl-suites", suite)) => ncl_suites::check(Some(suite)),
+        Some(("ncl-suites", suite)) => ncl_suites::check(&[suite]),
         // Every bit of images of pools, files and logs. Each room has some.
         Some(("flipped", _)) => {
             ["gabion-pool", "gabion-engine", "gabion-log"].into_iter().try_for_each(|room| {

@@ -3,7 +3,7 @@
 //! machine is lost. Mirrored files have no name below the root, and are not noted.
 #![allow(clippy::disallowed_methods, reason = "a library of tests that copies files")]
 
-#[path = "../tests/common/disk.rs"]
+#[path = "disk/shadow.rs"]
 mod disk;
 
 use std::ffi::{CStr, c_int, c_void};

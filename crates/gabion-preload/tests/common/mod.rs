@@ -1,6 +1,7 @@
 //! Common code of the interposer's tests: an owner in this process, and programs under it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[path = "../../examples/disk/shadow.rs"]
 pub(crate) mod disk;
 
 use gabion_mirror::files::LogFiles;

@@ -1,6 +1,6 @@
 //! RocksDB with synced writes of several threads: program, `gabion ncl run` and a peer are killed.
 
-#[path = "../../../gabion-preload/tests/common/disk.rs"]
+#[path = "../../../gabion-preload/examples/disk/shadow.rs"]
 mod disk;
 
 use super::*;
