@@ -99,6 +99,11 @@ fn line_of(command: &Command) -> String {
 /// Checks that a program is there: installs its package if it is missing.
 pub(crate) fn need(program: &str, package: &str) -> Step {
     let is_there = || Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
+    need_what(program, package, &is_there)
+}
+
+/// The same for anything that a package brings.
+pub(crate) fn need_what(what: &str, package: &str, is_there: &dyn Fn() -> bool) -> Step {
     if is_there() {
         return Ok(());
     }
@@ -107,8 +112,8 @@ pub(crate) fn need(program: &str, package: &str) -> Step {
     };
     apt(&["update", "-qq"])
         .and_then(|()| apt(&["install", "-y", "-qq", "--no-install-recommends", package]))
-        .map_err(|error| format!("{program} is needed and {package} was not installed: {error}"))?;
-    if is_there() { Ok(()) } else { Err(format!("{package} is installed, {program} is missing")) }
+        .map_err(|error| format!("{what} is needed and {package} was not installed: {error}"))?;
+    if is_there() { Ok(()) } else { Err(format!("{package} is installed, {what} is missing")) }
 }
 
 /// A cluster on free ports, with its data in a directory of its own.

@@ -45,6 +45,7 @@ mod faults;
 mod golang;
 mod kills;
 mod ncl;
+mod ncl_suites;
 mod page;
 mod porcupine;
 mod python;
@@ -53,11 +54,17 @@ mod redis;
 mod rooms;
 mod shipping;
 mod soak;
+mod sources;
 mod steps;
 mod suites;
 mod walk;
 
 use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|\
+     redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
+     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|\
+     shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -102,6 +109,7 @@ fn main() -> ExitCode {
             Ok(count) if count > 0 => ncl::points(count),
             _ => Err(format!("'{count}' is not a number of calls")),
         },
+        ["ncl-suites", ref names @ ..] => ncl_suites::check(names),
         ["etcd"] => etcd::check(),
         ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
@@ -115,11 +123,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench("all", None),
         ["bench", part] => bench::bench(part, None),
         ["bench", part, directory] => bench::bench(part, Some(directory)),
-        _ => Err("usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|redis|\
-                  redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-                  ncl [KILLS]|ncl-points [N]|etcd|walk [one]|page|shipping|soak [HOURS]|\
-                  bench [PART [DIR]] (see xtask/src/main.rs)"
-            .into()),
+        _ => Err(USAGE.into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 pub(crate) const KILLS: u64 = 6;
 
 /// Scripts of calls with and without the interposer, beside those of `cargo test`.
-const SCRIPTS: &str = "300";
+const SCRIPTS: u64 = 300;
 
 /// Calls at which each program is ended, in CI and in the soak.
 const POINTS: u64 = 15;
@@ -37,18 +37,11 @@ fn directories() -> String {
 
 /// The check.
 pub(crate) fn check(kills: u64) -> Step {
-    println!(
-        "\n── Near-compute logs: call scripts, redis-server, sqlite3 and PostgreSQL, interposed"
-    );
-    need("redis-server", "redis-server")?;
-    need("sqlite3", "sqlite3")?;
-    need(POSTGRESQL, "postgresql-15")?;
+    println!("\n── Near-compute logs: call scripts, and programs interposed");
+    programs()?;
     need("strace", "strace")?;
-    // The program that makes the calls of scripts.
-    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
+    scripts(10_000, SCRIPTS)?;
     let package = ["-p", "gabion-preload", "--test"];
-    let env = [("GABION_SEEDS", SCRIPTS), ("GABION_FIRST_SEED", "10000")];
-    test(&[&package[..], &["differential"]].concat(), &env)?;
     let programs = ["programs", "--", "--ignored", "--nocapture"];
     let kills = kills.to_string();
     let place = directories();
@@ -61,12 +54,30 @@ pub(crate) fn check(kills: u64) -> Step {
     points(POINTS)
 }
 
-/// Each program ends at so many of its calls, one after the other, with a log peer lost each time;
-/// which calls follows from the commit.
-pub(crate) fn points(count: u64) -> Step {
+/// The programs, and those of the tests: which make the calls of scripts, write to RocksDB, and
+/// note what was synced.
+fn programs() -> Step {
     need("redis-server", "redis-server")?;
     need("sqlite3", "sqlite3")?;
     need(POSTGRESQL, "postgresql-15")?;
+    // With it comes RocksDB's library.
+    need("ldb", "rocksdb-tools")?;
+    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])
+}
+
+/// Scripts of calls with and without the interposer, from that one on.
+pub(crate) fn scripts(first: u64, count: u64) -> Step {
+    // The program that makes their calls.
+    run("cargo", &["build", "-p", "gabion-preload", "--examples"], &[])?;
+    let (first, count) = (first.to_string(), count.to_string());
+    let env = [("GABION_SEEDS", count.as_str()), ("GABION_FIRST_SEED", first.as_str())];
+    test(&["-p", "gabion-preload", "--test", "differential"], &env)
+}
+
+/// Each program ends at so many of its calls, one after the other, with a log peer lost each time;
+/// which calls follows from the commit.
+pub(crate) fn points(count: u64) -> Step {
+    programs()?;
     let seed = u64::from_str_radix(&head_commit()?, 16).unwrap_or(1).to_string();
     let count = count.to_string();
     // A shared library has one name whatever its features are: this file is of this build alone, so

@@ -5,7 +5,7 @@ use crate::cluster::need_space;
 use crate::steps::{
     CHECKED, Step, head_commit, log_seeds, run, some_seeds, target_directory, test,
 };
-use crate::{failovers, ncl, porcupine, shipping};
+use crate::{failovers, ncl, ncl_suites, porcupine, shipping};
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::process::Command;
@@ -17,6 +17,9 @@ const SEEDS: u64 = 1_000;
 const CONTROLLED: u64 = 5;
 /// Shards of as many seeds of near-compute logs.
 const LOGS: u64 = 5;
+/// Shards of scripts of calls with and without the interposer, and the scripts of each.
+const SCRIPTED: u64 = 20;
+const SCRIPTS: u64 = 5_000;
 /// Records of the shard that loads some.
 const LOAD: u64 = 2_000_000;
 /// The shard that loads many records into a store within 2 GiB of memory, their number, and the
@@ -76,13 +79,17 @@ pub(crate) fn soak(hours: f64) -> Step {
         "guest",
         FAILOVERS,
         POINTS,
+        "ncl-suites redis",
+        "ncl-suites sqlite",
         "chain, 25000 seeds",
         "model of logs",
         "planted",
     ];
     let controlled = (0..CONTROLLED).map(|n| format!("failover {}", n * SEEDS));
     let logs = (0..LOGS).map(|n| format!("ncl {}", n * SEEDS));
-    let once = once.into_iter().map(str::to_owned).chain(controlled).chain(logs);
+    // Behind those of CI, which begin at 10,000.
+    let scripts = (0..SCRIPTED).map(|n| format!("scripts {}", 100_000 + n * SCRIPTS));
+    let once = once.into_iter().map(str::to_owned).chain(controlled).chain(logs).chain(scripts);
     let once = once.chain(exhaustive()?);
     if !done.contains(&load.as_str()) {
         shipping::is_there_room(LOAD)?;
@@ -117,11 +124,12 @@ pub(crate) fn soak(hours: f64) -> Step {
 fn run_shard(shard: &str) -> Step {
     println!("\n── shard: {shard}");
     match shard.split_once(' ') {
-        Some((test @ ("seeds" | "failover" | "ncl"), first)) => {
+        Some((test @ ("seeds" | "failover" | "ncl" | "scripts"), first)) => {
             let first = first.parse().map_err(|_| format!("shard {shard}: no number"))?;
             match test {
                 "seeds" => some_seeds(test, first, SEEDS),
                 "ncl" => log_seeds(first, SEEDS),
+                "scripts" => ncl::scripts(first, SCRIPTS),
                 _ => porcupine::failovers(first, SEEDS),
             }
         }
@@ -130,6 +138,7 @@ fn run_shard(shard: &str) -> Step {
             let keys = LOAD.to_string();
             run("cargo", &["xtask", "shipping"], &[("GABION_SHIPPING_KEYS", &keys)])
         }
+        Some(("ncl-suites", suite)) => ncl_suites::check(&[suite]),
         // Every bit of images of pools, files and logs. Each room has some.
         Some(("flipped", _)) => {
             ["gabion-pool", "gabion-engine", "gabion-log"].into_iter().try_for_each(|room| {

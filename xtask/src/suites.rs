@@ -12,14 +12,14 @@
 //! test that passes, on an unlisted one that fails, and on a number of tests other than the
 //! recorded one.
 
-mod list;
+pub(crate) mod list;
 mod redis_py;
-mod tcl;
+pub(crate) mod tcl;
 
 use crate::cluster::{Cluster, program};
-use crate::steps::{Step, target_directory};
+use crate::sources::directory;
+use crate::steps::Step;
 use list::{List, Outcome};
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Both suites; `only` names one.
@@ -50,16 +50,8 @@ pub(crate) fn check(only: Option<&str>) -> Step {
     Err(format!("{}\n{what_to_do} {}", problems.join("\n"), place.display()))
 }
 
-/// The directory of downloads and of the suites' outputs, so that later runs find them.
-fn directory() -> Result<PathBuf, String> {
-    let directory = Path::new(&target_directory()?).join("suites");
-    std::fs::create_dir_all(&directory)
-        .map_err(|error| format!("{}: {error}", directory.display()))?;
-    Ok(directory)
-}
-
 /// Keeps a suite's output.
-fn keep(name: &str, said: &str) -> Step {
+pub(crate) fn keep(name: &str, said: &str) -> Step {
     let path = directory()?.join(name);
     std::fs::write(&path, said).map_err(|error| format!("{}: {error}", path.display()))
 }

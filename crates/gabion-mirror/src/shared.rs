@@ -138,8 +138,6 @@ struct Header {
     busy: AtomicU32,
     /// Slots ever used: the others need not be looked at.
     used: AtomicU32,
-    /// Mirrored files whose names the pattern does not match, as they were renamed.
-    outside: AtomicU32,
     /// 1: each write waits until it is stored.
     every_write: AtomicU32,
     /// An `errno`: the store has failed, and nothing will be stored any more. 0: it works.
@@ -263,17 +261,6 @@ impl Shared {
     /// Tells how many slots were ever used.
     pub fn set_used(&self, slots: u32) {
         self.header().used.store(slots, Release);
-    }
-
-    /// True if a mirrored file has a name that the pattern does not match.
-    #[must_use]
-    pub fn has_outside(&self) -> bool {
-        self.header().outside.load(Acquire) > 0
-    }
-
-    /// Tells how many mirrored files have names that the pattern does not match.
-    pub fn set_outside(&self, names: u32) {
-        self.header().outside.store(names, Release);
     }
 
     /// True if each write waits until it is stored.

@@ -119,7 +119,7 @@ impl Machine {
             | "fdatasync" | "sendfile" | "copy" | "pallocate" | "splice" | "append2" => {
                 self.call_change(words, &number)
             }
-            "read" | "pread" | "seek" | "fstat" | "map" | "mapshared" | "fstatx" => {
+            "read" | "pread" | "seek" | "fstat" | "blocks" | "map" | "mapshared" | "fstatx" => {
                 self.call_read(words, &number)
             }
             "fopen" | "fdopen" | "fwrite" | "fprintf" | "fflush" | "fread" | "fseek" | "ftell"
@@ -270,6 +270,11 @@ impl Machine {
                 let mut status: libc::stat = std::mem::zeroed();
                 let done = libc::fstat(descriptor, &mut status);
                 format!("{} {}", result(done.into()), told(&status))
+            }
+            "blocks" => {
+                let mut status: libc::stat = std::mem::zeroed();
+                libc::fstat(descriptor, &mut status);
+                status.st_blocks.to_string()
             }
             "fstatx" => {
                 let mut status: libc::statx = std::mem::zeroed();

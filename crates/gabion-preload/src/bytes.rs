@@ -192,6 +192,9 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
         return call();
     };
     let change = |locked: &mut Locked<'_>| {
+        if mode == libc::FALLOC_FL_KEEP_SIZE {
+            return reserve(descriptor, offset, len);
+        }
         let answer = call();
         if answer == 0 && mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
             locked.put(Kind::Reread, offset as u64, len as u64, &[])?;
@@ -204,6 +207,18 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
         Ok(answer)
     };
     locked(descriptor, file, false, &change, &call)
+}
+
+/// Room on a disk ahead of later writes, which a mirror does not need: the kernel would take memory
+/// for it at once. The checks are the kernel's, in its order.
+fn reserve(descriptor: c_int, offset: i64, len: i64) -> Result<Answer, c_int> {
+    if offset < 0 || len <= 0 {
+        return Err(libc::EINVAL);
+    }
+    if raw::flags(descriptor) & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(libc::EBADF);
+    }
+    offset.checked_add(len).map(|_| 0).ok_or(libc::EFBIG)
 }
 
 /// `fsync` and `fdatasync`, by number.

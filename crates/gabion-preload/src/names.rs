@@ -58,7 +58,8 @@ pub(crate) fn open(directory: c_int, path: usize, flags: c_int, mode: u32) -> An
         return call(flags);
     };
     let matches = raw::path(path).is_some_and(|path| ready.may_match(path));
-    if !matches && !ready.shared.has_outside() {
+    // By another name too: a link that leads to a mirrored file, or one that was renamed.
+    if !matches && !ready.shared.has_files() {
         return call(flags);
     }
     // The placeholder of a mirrored file keeps its line.

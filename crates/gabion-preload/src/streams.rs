@@ -113,7 +113,7 @@ pub(crate) fn open(path: *const c_char, mode: *const c_char, name: &CStr) -> *mu
     let known = raw::path(path as usize).zip(raw::path(mode as usize));
     let ours = ready()
         .zip(known)
-        .filter(|(ready, (path, _))| ready.shared.has_outside() || ready.may_match(path));
+        .filter(|(ready, (path, _))| ready.shared.has_files() || ready.may_match(path));
     let flags = ours.and_then(|(_, (_, mode))| flags_of(mode));
     let Some(flags) = flags else {
         // SAFETY: the C library's function of that type, with the program's arguments.

@@ -133,6 +133,42 @@ fn a_shared_mapping_that_may_write_is_refused_with_a_sentence() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
+/// docs/faults.md: N11
+#[test]
+fn a_link_of_another_name_leads_to_the_mirror() {
+    let home = common::directory("link");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nwrite 0 1 10\nsymlink a.log l.txt\nopen 1 l.txt 1025 600\n\
+         write 1 2 20\nfopen 0 l.txt a\nfwrite 0 3 30\nfclose 0",
+    );
+    assert_eq!(said, ["3", "10", "0", "4", "20", "a stream", "30", "0"]);
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), 60)]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// RocksDB reserves as much as its write buffer for each of its logs.
+#[test]
+fn room_that_is_reserved_ahead_of_writes_takes_no_memory() {
+    let home = common::directory("reserved");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nwrite 0 1 10\nfallocate 0 1 0 8388608\nblocks 0\n\
+         fallocate 0 1 0 0\nfallocate 0 1 9223372036854775807 1\nopen 1 a.log 0 600\n\
+         fallocate 1 1 0 4096\nfallocate 0 0 0 8192\nblocks 0",
+    );
+    let expected = ["3", "10", "0", "8", "E22", "E27", "4", "E9", "0", "16"];
+    assert_eq!(said, expected);
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), 8192)]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
 #[test]
 fn bytes_that_belong_to_the_file_system_stay_there_whatever_their_names_become() {
     let home = common::directory("edge");

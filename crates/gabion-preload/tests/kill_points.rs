@@ -15,6 +15,8 @@ mod peers;
 mod postgresql;
 #[path = "common/postgresql.rs"]
 mod postgresql_site;
+#[path = "kill_points/rocksdb.rs"]
+mod rocksdb;
 
 use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;

@@ -7,6 +7,8 @@ mod common;
 mod postgresql;
 #[path = "common/postgresql.rs"]
 mod postgresql_site;
+#[path = "programs/rocksdb.rs"]
+mod rocksdb;
 
 use common::{Rng, Run};
 use std::io::{BufRead, BufReader, Read, Write};

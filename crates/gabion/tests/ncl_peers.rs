@@ -9,6 +9,8 @@ mod demo;
 mod files;
 #[path = "ncl_peers/postgresql.rs"]
 mod postgresql;
+#[path = "ncl_peers/rocksdb.rs"]
+mod rocksdb;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;

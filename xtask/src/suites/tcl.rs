@@ -1,14 +1,11 @@
 //! The units of Redis's own test suite, in its external mode.
 
 use super::list::{List, Outcome};
-use super::{directory, judge, keep};
-use crate::cluster::{need, output, run, said};
-use crate::steps::Step;
-use std::fs;
-use std::path::{Path, PathBuf};
+use super::{judge, keep};
+use crate::cluster::{need, said};
+use crate::sources::REDIS;
 use std::process::Command;
 
-const VERSION: &str = "7.0.15";
 const LIST: &str = include_str!("../../suites/tcl.txt");
 
 /// The units that apply to a store of strings.
@@ -36,7 +33,7 @@ const LEFT_OUT: &str = "-needs:debug -needs:repl -needs:config-maxmemory -needs:
 /// Runs the units at a port. Returns the contradictions to the list.
 pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     need("tclsh", "tcl")?;
-    let source = source()?;
+    let source = REDIS.directory()?;
     let list = List::read(LIST, "").map_err(|error| format!("xtask/suites/tcl.txt: {error}"))?;
     let mut outcomes = Vec::new();
     for unit in UNITS {
@@ -61,8 +58,8 @@ pub(super) fn check(port: u16) -> Result<Vec<String>, String> {
     Ok(judge("Redis's suite", &list, outcomes))
 }
 
-/// How each test of a unit ended, by the suite's output.
-fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
+/// How each test of a unit ended, by the suite's output without colours.
+pub(crate) fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
     let (tests, _) = text.split_once("                   The End\n").ok_or_else(|| {
         // The exception and, in the lines behind it, its place.
         let why = text.find("[exception]").map_or("without a word", |at| &text[at..]);
@@ -88,84 +85,11 @@ fn outcomes_of(unit: &str, text: &str) -> Result<Vec<Outcome>, String> {
     Ok(outcomes)
 }
 
-fn without_colours(text: &str) -> String {
+/// Text without the codes of a terminal's colours.
+pub(crate) fn without_colours(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
-}
-
-/// The directory of Redis's source; Debian's package of it holds it as it was published.
-fn source() -> Result<PathBuf, String> {
-    let directory = directory()?;
-    let source = directory.join(format!("redis-{VERSION}"));
-    if source.exists() {
-        return Ok(source);
-    }
-    let apt = directory.join("apt");
-    let options = sources_of_packages(&apt)?;
-    let apt_get = |words: &[&str]| {
-        let mut command = Command::new("apt-get");
-        run(command.args(&options).args(["-qq"]).args(words).current_dir(&apt))
-    };
-    apt_get(&["update"])?;
-    let shown = output(Command::new("apt-cache").args(&options).args(["showsrc", "redis"]))?;
-    let versions: Vec<&str> =
-        shown.lines().filter_map(|line| line.strip_prefix("Version: ")).collect();
-    let is_wanted = |version: &&&str| version.contains(&format!("{VERSION}-"));
-    let version = versions.iter().find(is_wanted).ok_or_else(|| {
-        format!("the system's package sources have redis {versions:?}, not {VERSION}")
-    })?;
-    apt_get(&["source", "--download-only", &format!("redis={version}")])?;
-    let archive = apt.join(format!("redis_{VERSION}.orig.tar.gz"));
-    // Renamed when it is complete.
-    run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&apt))?;
-    let unpacked = apt.join(format!("redis-{VERSION}"));
-    fs::rename(&unpacked, &source).map_err(|error| format!("{}: {error}", unpacked.display()))?;
-    Ok(source)
-}
-
-/// Options with which apt reads source packages from the system's package sources. They leave the
-/// system's own configuration and lists alone.
-fn sources_of_packages(apt: &Path) -> Result<Vec<String>, String> {
-    let _ = fs::remove_dir_all(apt);
-    for part in ["sources", "lists/partial", "cache/archives/partial"] {
-        make_directory(&apt.join(part))?;
-    }
-    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
-    files.extend(
-        fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|f| f.path()),
-    );
-    for file in files {
-        let is_list = file.extension().is_some_and(|end| end == "list" || end == "sources");
-        let Some(name) = file.file_name().filter(|_| is_list) else { continue };
-        let Ok(text) = fs::read_to_string(&file) else { continue };
-        let lines: Vec<String> = text.lines().map(for_sources).collect();
-        let copy = apt.join("sources").join(name);
-        fs::write(&copy, lines.join("\n") + "\n")
-            .map_err(|error| format!("{}: {error}", copy.display()))?;
-    }
-    let at = |name: &str, place: &str| format!("{name}={}", apt.join(place).display());
-    let places = [
-        at("Dir::Etc::SourceList", "none"),
-        at("Dir::Etc::SourceParts", "sources"),
-        at("Dir::State::Lists", "lists"),
-        at("Dir::Cache", "cache"),
-        "APT::Sandbox::User=root".to_owned(),
-    ];
-    Ok(places.into_iter().flat_map(|place| ["-o".to_owned(), place]).collect())
-}
-
-/// A line of a list of packages as one of sources, in either of apt's two formats.
-fn for_sources(line: &str) -> String {
-    match line.strip_prefix("deb ") {
-        Some(rest) => format!("deb-src {rest}"),
-        None if line.starts_with("Types:") => "Types: deb-src".to_owned(),
-        None => line.to_owned(),
-    }
-}
-
-fn make_directory(path: &Path) -> Step {
-    fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -193,12 +117,5 @@ mod tests {
     fn a_unit_that_does_not_come_to_its_end_broke_off() {
         let found = outcomes_of("unit/x", "[ok]: A (3 ms)\n[exception]: x\n");
         assert_eq!(found, Err("it broke off: [exception]: x".to_owned()));
-    }
-
-    #[test]
-    fn the_lists_of_packages_are_turned_into_lists_of_sources() {
-        assert_eq!(for_sources("deb [a=b] c d e"), "deb-src [a=b] c d e");
-        assert_eq!(for_sources("Types: deb"), "Types: deb-src");
-        assert_eq!(for_sources("Suites: d"), "Suites: d");
     }
 }

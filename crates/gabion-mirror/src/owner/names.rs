@@ -31,7 +31,6 @@ impl State {
         for file in &listed {
             self.recover_file(file)?;
         }
-        self.count_outside();
         self.remove_strays()
     }
 
@@ -217,7 +216,6 @@ impl State {
         let _ = self.write_placeholder(path, file);
         self.names.insert(name, slot);
         self.count_links(slot);
-        self.count_outside();
         Ok(slot)
     }
 
@@ -268,7 +266,6 @@ impl State {
         for slot in touched {
             self.count_links(slot);
         }
-        self.count_outside();
         Ok(())
     }
 
@@ -279,11 +276,6 @@ impl State {
         } else if let Some(slot) = self.shared.slot(slot) {
             slot.links.store(links as u32, Relaxed);
         }
-    }
-
-    fn count_outside(&self) {
-        let outside = self.names.keys().filter(|name| !self.matches(name)).count();
-        self.shared.set_outside(outside as u32);
     }
 
     fn file_of(&self, name: &[u8]) -> Option<FileId> {

@@ -1,6 +1,9 @@
 //! Common code of the interposer's tests: an owner in this process, and programs under it.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[path = "../../examples/disk/shadow.rs"]
+pub(crate) mod disk;
+
 use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Owner, Settings};
@@ -89,6 +92,20 @@ pub(crate) fn interposer() -> PathBuf {
     let places = ["deps/libgabion_preload.so", "libgabion_preload.so"];
     let found = places.map(|place| built.join(place)).into_iter().find(|path| path.exists());
     found.expect("the interposer is built with its tests")
+}
+
+/// A program or library of this crate's tests. `cargo build --examples` makes them.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let path = built().join("examples").join(name);
+    assert!(path.exists(), "{name} is missing: cargo build -p gabion-preload --examples");
+    path
+}
+
+/// Has the syncs of an interposed program's other files noted, for what a lost disk has.
+pub(crate) fn note_syncs(command: &mut Command, shadow: &Path, root: &Path) {
+    let libraries = [example("libdisk.so"), interposer()].map(|path| path.into_os_string());
+    command.env("LD_PRELOAD", libraries.join(std::ffi::OsStr::new(":")));
+    command.env(disk::SHADOW, shadow).env(disk::ROOT, root);
 }
 
 /// Runs a script of calls in a directory, and gives what it printed.
