@@ -390,7 +390,8 @@ impl Group {
             let spent = last.cpu;
             known.earlier_cpu.add(&spent);
         }
-        let is_ready = status.is_ready;
+        // A replica that was left out is back when the group has it again.
+        let is_back = status.is_ready && status.is_member;
         let ring_before = known.last.as_ref().map_or("", |last| &last.ring);
         let ring = Some(status.ring.clone()).filter(|ring| !ring.is_empty() && ring != ring_before);
         known.last = Some(*status);
@@ -398,7 +399,7 @@ impl Group {
             self.screen.say(&format!("{name}: {ring}"));
         }
         let known = &mut self.known[i];
-        if is_ready
+        if is_back
             && let Some(died_at) = known.died_at.take()
             && self.has_been_ready
         {

@@ -500,9 +500,14 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
     let slots = reply(d, "CLUSTER SLOTS");
     assert!(slots.contains("16383") && slots.contains("7001"), "{slots}");
 
-    let status = machines.run(&["status"]);
-    let told = said(&status);
+    // Nodes d of the first group and a of the second hold spares, whose doors serve all the same.
+    let is_well = |machines: &Machines| machines.run(&["status"]).status.success();
+    machines.wait("spares are ready as members are", is_well);
+    let told = said(&machines.run(&["status"]));
     assert!(told.contains("group g-1\n") && told.contains("group g-2\n"), "{told}");
+    let spares = told.lines().filter(|line| line.contains(" spare  "));
+    assert!(spares.count() == 2 && !told.contains("not ready"), "{told}");
+    machines.is_seen(None);
 
     // Users are the same at all doors of all nodes.
     assert_eq!(reply(second, "ACL SETUSER ann on >pw +get ~*"), "+OK\r\n");
@@ -522,8 +527,10 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
                 !full.is_empty() && !full.iter().any(|it| it == node)
             })
         });
+        assert!(!is_well(&machines), "a member is missing");
         machines.start(node);
         are_whole(&machines, &["a", "b", "c"], &["b", "c", "d"]);
+        machines.wait("all doors serve again", is_well);
     }
 
     // Another node takes the place of one of each group, and has a replica of both.
