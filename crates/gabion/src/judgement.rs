@@ -58,6 +58,7 @@ pub(crate) enum Kind {
     NodeAway,
     Spare,
     Filling,
+    PutAside,
     Starting,
 }
 
@@ -80,6 +81,7 @@ impl Kind {
             Self::NodeAway => "node-away",
             Self::Spare => "spare",
             Self::Filling => "filling",
+            Self::PutAside => "put-aside",
             Self::Starting => "starting",
         }
     }
@@ -146,6 +148,8 @@ pub(crate) struct SeatNote {
     pub(crate) node: String,
     /// The node's word on what is wrong with it.
     pub(crate) trouble: Option<String>,
+    /// Where files are that it had before, if any were put aside.
+    pub(crate) aside: Option<String>,
     /// The node has not asked for its orders lately.
     pub(crate) is_away: bool,
 }
@@ -292,6 +296,11 @@ fn of_replica(
     if let Some(trouble) = seat.and_then(|seat| seat.trouble.as_ref()) {
         let text = format!("{name} is not as it should be: {}.", trouble.trim_end_matches('.'));
         push(Kind::Trouble, Severity::Warn, text, "Its node tries again by itself.");
+    }
+    if let Some(aside) = seat.and_then(|seat| seat.aside.as_ref()) {
+        let text = format!("{name} was made anew, and its former files are kept in {aside}.");
+        let advice = "They were damaged, or not whole: look at its disk, and remove them.";
+        push(Kind::PutAside, Severity::Note, text, advice);
     }
     match replica.verdict {
         None => {

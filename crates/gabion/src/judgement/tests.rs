@@ -174,13 +174,24 @@ fn a_member_that_is_filled_is_told_with_its_estimate() {
 }
 
 #[test]
+fn files_that_were_put_aside_are_told_with_their_place() {
+    let aside = Some("/data/group-7/replica-2.broken-9".to_owned());
+    let seat = SeatNote { node: "b".to_owned(), aside, ..SeatNote::default() };
+    let seats = [(ReplicaId(2), seat)].into();
+    let (kinds, text) = judged(&status(), &Around { seats, ..around() });
+    assert_eq!(kinds, [Kind::PutAside]);
+    assert!(text.starts_with("Replica 2 on node b was made anew"), "{text}");
+    assert!(text.ends_with("/data/group-7/replica-2.broken-9."), "{text}");
+}
+
+#[test]
 fn a_store_that_does_not_answer_a_node_with_trouble_and_a_lost_spare_are_told() {
     let store = Some("etcd does not answer".to_owned());
     let (kinds, text) = judged(&status(), &Around { store, ..around() });
     assert_eq!(kinds, [Kind::Store]);
     assert!(text.contains("without its store: etcd does not answer"), "{text}");
     let trouble = Some("its files are missing.".to_owned());
-    let seat = SeatNote { node: "b".to_owned(), trouble, is_away: false };
+    let seat = SeatNote { node: "b".to_owned(), trouble, ..SeatNote::default() };
     let seats = [(ReplicaId(2), seat)].into();
     let (kinds, text) = judged(&status(), &Around { seats, ..around() });
     assert_eq!(kinds, [Kind::Trouble]);

@@ -89,6 +89,7 @@ impl Inner {
             let note = SeatNote {
                 node: seat.node.clone(),
                 trouble: word.and_then(|word| word.trouble.clone()),
+                aside: word.and_then(|word| word.aside.clone()),
                 is_away: !is_here(&seat.node),
             };
             (ReplicaId(seat.replica), note)
