@@ -156,6 +156,34 @@ fn a_certificate_is_told_before_its_end_and_after_it() {
     assert!(text.contains("replica 2 has expired, 2 days ago"), "{text}");
     let (_, text) = judged(&until(0), &around());
     assert!(text.contains("less than a day ago"), "{text}");
+    let of_controller = |s| Around { controller_until_s: Some(NOW_S + s), ..around() };
+    let (kinds, text) = judged(&status(), &of_controller(9 * DAY_S));
+    assert_eq!(kinds, [Kind::CertificateEnds]);
+    assert_eq!(text, "The certificate of the controller expires in 9 days.");
+    let mut group = status();
+    group.replicas.iter_mut().for_each(|it| it.verdict = Some(Verdict::Silent(5_000)));
+    let (kinds, text) = judged(&group, &of_controller(-1));
+    assert_eq!(kinds[0], Kind::NoAnswer);
+    assert!(text.ends_with("heard by the controller, whose certificate has expired."), "{text}");
+}
+
+#[test]
+fn a_member_that_nobody_connects_with_as_its_certificate_has_expired_is_told_so() {
+    let lost = without_second(Verdict::Silent(12_300));
+    let expected = "Replica 2 on node b is lost: its certificate has expired, silent for 12 s; 2 \
+                    of 3 full members are left.";
+    // The controller has seen the certificate, or the replica's last report told of its end.
+    let seat = |is_expired| SeatNote { node: "b".to_owned(), is_expired, ..SeatNote::default() };
+    let seats = |is_expired| [(ReplicaId(2), seat(is_expired))].into();
+    let (kinds, text) = judged(&lost, &Around { seats: seats(true), ..around() });
+    assert_eq!((&kinds[..], &text[..]), (&[Kind::CertificateExpired][..], expected));
+    let mut told = lost.clone();
+    let vitals = Vitals { certificate_until_s: Some(NOW_S - 1), ..Vitals::default() };
+    told.replicas[1].vitals = Some(vitals);
+    let (_, text) = judged(&told, &Around { seats: seats(false), ..around() });
+    assert_eq!(text, expected);
+    let (kinds, _) = judged(&lost, &Around { seats: seats(false), ..around() });
+    assert_eq!(kinds, [Kind::Lost]);
 }
 
 #[test]
