@@ -58,10 +58,9 @@ impl Fault {
     /// Words of the first sentence, and those that would name somebody else.
     const fn told(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
-            Self::Stopped => (
-                &["on node b is lost", "stopped or is cut off", "2 of 3 full members are left"],
-                &["node a", "node c"],
-            ),
+            Self::Stopped => {
+                (&["on node b is lost", "2 of 3 full members are left"], &["node a", "node c"])
+            }
             Self::Expired => {
                 (&["certificate", "on node c", "has expired, 1 day ago"], &["node a", "node b"])
             }
