@@ -2,7 +2,8 @@
 //
 //   node page.mjs CHROMIUM URL DIRECTORY NAME WORDS [offline]
 //
-// In light and dark, 400 and 1280 px wide: waits until the page says each of WORDS (by `|`), takes
+// In light and dark, 400 and 1280 px wide: waits until the page says each of WORDS (by `|`; those
+// that begin with `top:` in its first sentence), takes
 // a picture DIRECTORY/NAME-….png, and checks that no error was logged, no other host was asked,
 // nothing is wider than the window, and a refresh keeps the elements. With
 // `offline` the browser loses its network for a while: the page keeps its state, and says its age.
@@ -81,11 +82,15 @@ async function look(scheme, width) {
   };
   const text = () => evaluate("document.body ? document.body.innerText : ''");
   const until = async (what, isSo) => {
-    for (const begun = Date.now(); !isSo(await text()); await pause(50))
+    for (const begun = Date.now(); !await isSo(await text()); await pause(50))
       if (Date.now() - begun > PATIENCE_MS)
         throw new Error(`${scheme}, ${width} px: not ${what}, but\n${await text()}`);
   };
-  for (const word of words.split("|")) await until(`'${word}'`, it => it.includes(word));
+  const top = () => evaluate("document.getElementById('sentence')?.innerText ?? ''");
+  for (const word of words.split("|")) {
+    if (!word.startsWith("top:")) await until(`'${word}'`, it => it.includes(word));
+    else await until(`'${word}'`, async () => (await top()).includes(word.slice(4)));
+  }
   const wide = await evaluate(`(() => {
     const wide = [...document.querySelectorAll("body *")].filter(it => {
       const box = it.getBoundingClientRect();

@@ -187,12 +187,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every replica says that it is ready.
+    /// Waits until every replica says that it is ready, as a member of the group.
     pub(crate) fn wait_ready(&mut self) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         loop {
             let status: Vec<_> = (1..=REPLICAS).map(|replica| self.status(replica)).collect();
-            if status.iter().all(|status| status.as_ref().is_ok_and(|s| s["ready"] == true)) {
+            let is_back = |s: &Value| s["ready"] == true && s["membership"] != "none";
+            if status.iter().all(|status| status.as_ref().is_ok_and(is_back)) {
                 return status.into_iter().collect();
             }
             let ended = self.up.as_mut().and_then(|up| up.try_wait().ok().flatten());

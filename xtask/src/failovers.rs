@@ -6,8 +6,8 @@
 //!                                                          └─► xtask cut-link … ─► nft, cgroups
 //! ```
 
-mod disks;
-mod links;
+pub(crate) mod disks;
+pub(crate) mod links;
 
 use crate::cluster::{need, need_space, program, run, scratch};
 use crate::steps::{Step, head_commit};

@@ -28,6 +28,8 @@
 //! cargo xtask walk [one]    five nodes, two controllers, three members of etcd, TLS, clients of
 //!                           three languages: through the loss of each; of one group; as root
 //! cargo xtask page          the status page in a headless Chromium, through a fail-over
+//! cargo xtask staged        five faults of nodes, one after the other: the page, `status`, `top` and
+//!                           `doctor` name the member and the fault; as root
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
@@ -55,6 +57,7 @@ mod rooms;
 mod shipping;
 mod soak;
 mod sources;
+mod staged;
 mod steps;
 mod suites;
 mod walk;
@@ -63,7 +66,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|\
      redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|\
+     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|staged|\
      shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)";
 
 fn main() -> ExitCode {
@@ -114,6 +117,8 @@ fn main() -> ExitCode {
         ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
         ["page"] => page::check(),
+        ["staged"] => staged::check(),
+        ["staged-inside", dir, program] => staged::inside(dir, program),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {

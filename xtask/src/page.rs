@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const CHROMIUM: &str = "chromium-headless-shell";
+pub(crate) const CHROMIUM: &str = "chromium-headless-shell";
 /// The page of `up` is so far above its first port.
 const ABOVE: u16 = 300;
 /// Clients that write, each with one command at a time.
@@ -48,11 +48,17 @@ pub(crate) fn check() -> Step {
 /// The arguments of the script: a name for the pictures, the words that the page is to say, and
 /// `offline`.
 fn look(cluster: &Cluster, pictures: &Path, wanted: &[&str]) -> Step {
+    let seen = look_at(cluster.port + ABOVE, pictures, wanted);
+    seen.map_err(|error| format!("{error}\n{}", cluster.logs()))
+}
+
+/// The same at a port of this machine.
+pub(crate) fn look_at(port: u16, pictures: &Path, wanted: &[&str]) -> Step {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("page/page.mjs");
-    let url = format!("http://127.0.0.1:{}/", cluster.port + ABOVE);
+    let url = format!("http://127.0.0.1:{port}/");
     let mut command = Command::new("timeout");
     command.args(["120", "node"]).arg(script).args([CHROMIUM, &url]).arg(pictures);
-    run(command.args(wanted)).map_err(|error| format!("{error}\n{}", cluster.logs()))
+    run(command.args(wanted))
 }
 
 /// Writers at the third replica, until this is ended.

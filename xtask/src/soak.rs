@@ -76,6 +76,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         "clients",
         "etcd",
         "walk",
+        "staged",
         "guest",
         FAILOVERS,
         POINTS,

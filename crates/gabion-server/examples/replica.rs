@@ -21,7 +21,9 @@ fn main() -> ExitCode {
     let result = try_main();
     match &result {
         Ok(ExitReason::Signal) => {}
-        Ok(ExitReason::Failed(error)) | Err(error) => eprintln!("{error}"),
+        Ok(ExitReason::Failed(error) | ExitReason::Damaged { error, .. }) | Err(error) => {
+            eprintln!("{error}")
+        }
     }
     ExitCode::from(exit_code(&result))
 }

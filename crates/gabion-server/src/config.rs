@@ -205,6 +205,13 @@ pub enum ExitReason {
     /// The replica can no longer be trusted with its disk, or a part of the process failed. A
     /// new process starts from what is durable.
     Failed(Error),
+    /// The pool or the log of a replica is damaged, as its start found: nothing runs.
+    Damaged {
+        /// The place of its group among those of the process.
+        place: usize,
+        /// The damage.
+        error: Error,
+    },
 }
 
 /// The exit code of a process that cannot work as it is told, or with what the system gives it;
@@ -213,18 +220,26 @@ pub const EXIT_CONFIGURATION: u8 = 78;
 
 /// The exit code of a process whose pool or log is damaged: another would end as well, and the
 /// other members have what it had.
-pub const EXIT_DAMAGED: u8 = 65;
+const EXIT_DAMAGED: u8 = 65;
+
+/// The same where it is that of a further group of the process, with its place added.
+const EXIT_DAMAGED_BEHIND: u8 = 160;
 
 /// The process's exit code for what [`crate::run()`] returned: 0 after a signal, 70 after a failure
-/// while it ran, 65 when the pool or the log is damaged, 75 when another process holds the pool, 78
-/// for a configuration that cannot work, or limits of the system that are too low, else 1.
+/// while it ran, 65 when the pool or the log is damaged (of the group at place N of several,
+/// 160 + N), 75 when another process holds the pool, 78 for a configuration that cannot work, or
+/// limits of the system that are too low, else 1.
 #[must_use]
 pub fn exit_code(result: &Result<ExitReason>) -> u8 {
     match result {
         Ok(ExitReason::Signal) => 0,
         Ok(ExitReason::Failed(_)) => 70,
+        Ok(ExitReason::Damaged { place: 0, .. }) => EXIT_DAMAGED,
+        Ok(ExitReason::Damaged { place, .. }) => {
+            let place = u8::try_from(*place).unwrap_or(u8::MAX);
+            EXIT_DAMAGED_BEHIND.saturating_add(place)
+        }
         Err(error) if error.kind() == ErrorKind::Busy => 75,
-        Err(error) if error.kind() == ErrorKind::Corruption => EXIT_DAMAGED,
         Err(error)
             if matches!(
                 error.kind(),
@@ -234,6 +249,16 @@ pub fn exit_code(result: &Result<ExitReason>) -> u8 {
             EXIT_CONFIGURATION
         }
         Err(_) => 1,
+    }
+}
+
+/// The place of the group whose pool or log is damaged, by its process's exit code; none where that
+/// says something else.
+#[must_use]
+pub fn damaged_place(code: i32) -> Option<usize> {
+    match u8::try_from(code).ok()? {
+        EXIT_DAMAGED => Some(0),
+        code => code.checked_sub(EXIT_DAMAGED_BEHIND).map(usize::from),
     }
 }
 
@@ -266,6 +291,18 @@ impl ServerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exit_code_says_whose_pool_is_damaged() {
+        for place in [0, 1, 15] {
+            let error = Error::corruption("a test says so");
+            let code = exit_code(&Ok(ExitReason::Damaged { place, error }));
+            assert_eq!(damaged_place(i32::from(code)), Some(place));
+        }
+        let failed = exit_code(&Ok(ExitReason::Failed(Error::io("it fails"))));
+        let others = [0, 1, i32::from(failed), 75, i32::from(EXIT_CONFIGURATION), 128 + 9, -1, 999];
+        assert!(others.iter().all(|code| damaged_place(*code).is_none()));
+    }
 
     fn door(address: &str, clients: ClientCertificates) -> TlsDoor {
         let files = ServerFiles {

@@ -86,8 +86,8 @@ mod warm;
 
 pub use admin::RecordDigest;
 pub use config::{
-    EXIT_CONFIGURATION, EXIT_DAMAGED, ExitReason, Home, INPUT_BYTES, PeerAddress, SecurityConfig,
-    ServerConfig, TlsDoor, exit_code,
+    EXIT_CONFIGURATION, ExitReason, Home, INPUT_BYTES, PeerAddress, SecurityConfig, ServerConfig,
+    TlsDoor, damaged_place, exit_code,
 };
 pub use gabion_fabric::BackendChoice;
 pub use gabion_host::replica::{create_founder, create_joining, create_replica, random_id};

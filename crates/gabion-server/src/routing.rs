@@ -296,13 +296,14 @@ impl Service {
         }
     }
 
-    /// Why commands that come here would not reach who runs them, if anything is in the way.
+    /// Why commands that come here would not reach who runs them, if anything is in the way. A view
+    /// is known.
     pub(crate) fn obstacle_to_forwarding(&self) -> Option<String> {
-        if !self.is_member() {
-            return Some("this replica is no member of its group now".to_owned());
-        }
         let unconnected = |to: ReplicaId, place: &str| {
-            Some(format!("the {place} of the chain, replica {}, is not connected", to.get()))
+            let why = self.peers.iter().find(|peer| peer.id == to).map(|peer| &peer.complaint);
+            let why = why.filter(|why| !why.is_empty());
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            Some(format!("the {place} of the chain, replica {}, is not connected{why}", to.get()))
         };
         if self.writer() != self.me && self.peer(self.writer()).and_then(Peer::greeted).is_none() {
             return unconnected(self.writer(), "head");

@@ -46,6 +46,24 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+/// Why a process cannot start.
+#[derive(Debug)]
+pub(crate) struct Unopened {
+    /// The group of which it cannot open its replica, if it is for that.
+    place: Option<usize>,
+    error: Error,
+}
+
+impl From<Error> for Unopened {
+    fn from(error: Error) -> Self {
+        Self { place: None, error }
+    }
+}
+
+fn is_damage(error: &Error) -> bool {
+    error.kind() == ErrorKind::Corruption
+}
+
 /// Runs a replica until SIGTERM, SIGINT or a failure. The calling thread waits meanwhile.
 ///
 /// # Errors
@@ -69,7 +87,13 @@ pub fn run_all(configs: Vec<ServerConfig>) -> Result<ExitReason> {
     let descriptors = Descriptors::take(&configs)?;
     let (sender, receiver) = channel();
     let handle = thread("gabion-loop", 0, move || {
-        let _ = sender.send(prepare(configs, descriptors).and_then(Server::run));
+        let _ = sender.send(match prepare(configs, descriptors) {
+            Ok(server) => server.run(),
+            Err(Unopened { place: Some(place), error }) if is_damage(&error) => {
+                Ok(ExitReason::Damaged { place, error })
+            }
+            Err(Unopened { error, .. }) => Err(error),
+        });
     })?;
     let result = receiver.recv();
     let _ = handle.join();
@@ -119,7 +143,7 @@ fn check_members(config: &ServerConfig, view: &View) -> Result<()> {
 pub(crate) fn prepare(
     configs: impl IntoIterator<Item = ServerConfig>,
     descriptors: Descriptors,
-) -> Result<Server> {
+) -> Result<Server, Unopened> {
     let poll = Poll::new().map_err(refused("the loop gets no readiness"))?;
     let signals = watch_signals()?;
     let waker = Waker::new(poll.registry(), WAKER).map_err(refused("the loop gets no waker"))?;
@@ -140,7 +164,7 @@ pub(crate) fn prepare(
         let place = server.services.len();
         if place == SERVICES_MAX {
             let message = format!("more than {SERVICES_MAX} replicas in one process");
-            return Err(Error::limit(message));
+            return Err(Error::limit(message).into());
         }
         let of_cluster = match shared.take().filter(|_| is_spread) {
             Some(of_cluster) => of_cluster,
@@ -154,7 +178,19 @@ pub(crate) fn prepare(
             of_cluster,
             seats: seats.clone(),
         };
-        let service = open_service(place, config, process, exchange.clone())?;
+        let (group, me, dir) = (config.group, config.replica, config.data.clone());
+        let opened = open_service(place, config, process, exchange.clone());
+        let service = opened.map_err(|error| {
+            let error = match is_damage(&error) {
+                true => error.within(format!(
+                    "{}: files of replica {} of group {group} are damaged",
+                    dir.display(),
+                    me.get()
+                )),
+                false => error,
+            };
+            Unopened { place: Some(place), error }
+        })?;
         server.services.push(service);
     }
     server

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) fn role(view: &View) -> &'static str {
     match (view.is_full(), view.duties()) {
         (false, _) if view.is_member() => "filling",
-        (false, _) => "left out",
+        (false, _) => "spare",
         (true, Duties { append: true, .. }) => "primary",
         (true, Duties { serve_reads: true, .. }) => "tail",
         (true, _) => "middle",
@@ -214,8 +214,11 @@ fn gate_reason(node: &Node) -> Option<String> {
 
 /// What keeps commands that come here from being run, if anything: who is told `ready` finds writes
 /// taken and reads answered through this node. A pool that is full is no such thing, as reads go
-/// on.
+/// on. A spare has members run them, and knows of the group what the view says.
 pub(crate) fn obstacle(service: &Service, node: &Node) -> Option<String> {
+    if service.is_guest() {
+        return node.view().group().too_few().or_else(|| service.obstacle_to_forwarding());
+    }
     if !node.protocol().is_ready() {
         return Some(gate_reason(node).unwrap_or_else(|| "the group is starting".to_owned()));
     }

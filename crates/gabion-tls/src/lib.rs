@@ -37,6 +37,7 @@ pub use mutual::{Expected, MutualFiles, MutualTls};
 pub use rustls;
 pub use server::{ClientCertificates, ServerFiles, ServerTls};
 pub use stream::{HANDSHAKE_LEN_MAX, SharedSocket, TlsStream};
+pub use validity::{certificate_until_s, is_expired};
 
 use std::sync::Arc;
 

@@ -7,7 +7,12 @@
 //!       validity  SEQUENCE  notBefore, notAfter: UTCTime or GeneralizedTime (RFC 5280 §4.1.2.5)
 //! ```
 
+use crate::server::certificates;
+use gabion_base::{Error, Result};
+use rustls::CertificateError;
 use rustls::pki_types::CertificateDer;
+use std::io;
+use std::path::Path;
 use time::{Date, Month, PrimitiveDateTime, Time};
 
 const INTEGER: u8 = 0x02;
@@ -15,6 +20,25 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
+
+/// Whether a connection did not begin as the other end's certificate has expired.
+#[must_use]
+pub fn is_expired(error: &io::Error) -> bool {
+    let found = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(why)) = found else { return false };
+    matches!(why, CertificateError::Expired | CertificateError::ExpiredContext { .. })
+}
+
+/// When the certificate in a file of PEM ends, the first one there, in seconds since 1970.
+///
+/// # Errors
+/// I/O; invalid input where the file holds none that can be read.
+pub fn certificate_until_s(path: &Path) -> Result<i64> {
+    let all = certificates(path)?;
+    all.first().and_then(until_s).ok_or_else(|| {
+        Error::invalid(format!("{}: does not say until when it is valid", path.display()))
+    })
+}
 
 /// The end of a certificate, in seconds since 1970; none where its bytes cannot be read.
 pub(crate) fn until_s(certificate: &CertificateDer<'_>) -> Option<i64> {

@@ -58,8 +58,8 @@ pub(crate) struct Death {
     pub(crate) how: String,
     /// Every further process would end like this, because of its options or its environment.
     pub(crate) is_final: bool,
-    /// Its pool or its log is damaged.
-    pub(crate) is_damaged: bool,
+    /// The place of the group whose pool or log is damaged, if one is.
+    pub(crate) damaged: Option<usize>,
     /// The last line that it printed.
     pub(crate) last_words: Option<String>,
     pub(crate) restart_in: Duration,
@@ -234,9 +234,15 @@ impl Replica {
         let said_something = status.code().is_some_and(|code| code != 0);
         let last_words = if said_something { last_line(&self.log_path()) } else { None };
         let is_final = status.code() == Some(i32::from(gabion_server::EXIT_CONFIGURATION));
-        let is_damaged = status.code() == Some(i32::from(gabion_server::EXIT_DAMAGED));
+        let damaged = status.code().and_then(gabion_server::damaged_place);
+        let damaged = damaged.filter(|place| *place < self.groups.len());
         let how = how_it_ended(status);
-        Some(Death { pid, how, is_final, is_damaged, last_words, restart_in })
+        Some(Death { pid, how, is_final, damaged, last_words, restart_in })
+    }
+
+    /// Whether its process has run for so long.
+    pub(crate) fn has_run_for(&self, time: Duration) -> bool {
+        self.child.is_some() && self.started.elapsed() >= time
     }
 
     /// Starts the next process when it is due. Returns whether it did.
@@ -271,17 +277,14 @@ impl Replica {
             .then(|| format!("replica {number}: its pool is gone while its process runs: killed"))
     }
 
-    /// Puts damaged files aside. Returns what is to be said.
-    pub(crate) fn put_aside(&self) -> String {
+    /// Puts the damaged files of the group at a place aside. Returns what is to be said.
+    pub(crate) fn put_aside(&self, place: usize) -> String {
         let now_s = crate::control::unix_ms() / 1_000;
-        // The process does not say which group's are damaged.
-        let put_aside =
-            |(dir, number): &(PathBuf, u32)| match cluster::put_aside(dir, *number, now_s) {
-                Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
-                Err(error) => format!("replica {number}: {error}"),
-            };
-        let lines: Vec<String> = self.groups.iter().map(put_aside).collect();
-        lines.join("\n")
+        let (dir, number) = &self.groups[place];
+        match cluster::put_aside(dir, *number, now_s) {
+            Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
+            Err(error) => format!("replica {number}: {error}"),
+        }
     }
 
     /// Kills the process, if there is one and it was not killed here before.

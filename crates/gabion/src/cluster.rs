@@ -949,6 +949,16 @@ pub(crate) fn put_aside(data: &Path, number: u32, unix_s: u64) -> Result<PathBuf
     Ok(aside)
 }
 
+/// A directory of a replica that was put aside, if there is one: the oldest.
+pub(crate) fn found_aside(data: &Path, number: u32) -> Option<PathBuf> {
+    let start = format!("replica-{number}{BROKEN}");
+    let entries = std::fs::read_dir(data).ok()?.flatten();
+    let is_aside = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start))
+    };
+    entries.map(|entry| entry.path()).filter(is_aside).min()
+}
+
 /// Between the name of a directory that was put aside and the time when it was.
 pub(crate) const BROKEN: &str = ".broken-";
 

@@ -14,9 +14,13 @@ mod checks;
 mod disk;
 
 use crate::cluster;
+use crate::control::unix_ms;
+use crate::machines::config::NodeConfig;
+use crate::machines::hosted::Hosted;
 use crate::options::{DoctorOptions, PORT_DEFAULT};
 use crate::screen::put;
 use gabion_base::Result;
+use gabion_base::units::GIB;
 use serde_json::{Value, json};
 
 /// How a thing is.
@@ -85,14 +89,10 @@ impl Check {
 
 /// `gabion doctor`. The exit code is 1 where something is bad.
 pub(crate) fn run(options: &DoctorOptions) -> Result<u8> {
-    let data = cluster::data_dir(&options.data)?;
-    let settings = cluster::load(&data).ok().flatten();
-    let kept = settings.as_ref().map(|settings| settings.port);
-    let port = options.port.or(kept).unwrap_or(PORT_DEFAULT);
-    let replicas = settings.as_ref().map_or(3, |settings| settings.replicas + settings.spares);
-    let mut all = checks::system(replicas);
-    all.extend(disk::checks(&data, settings.as_ref()));
-    all.push(checks::ports(port, replicas));
+    let all = match &options.config {
+        Some(path) => of_node(&NodeConfig::load(path)?),
+        None => of_up(options)?,
+    };
     let is_bad = all.iter().any(|check| check.state == State::Bad);
     if options.json {
         let all: Vec<Value> = all.iter().map(Check::json).collect();
@@ -105,4 +105,30 @@ pub(crate) fn run(options: &DoctorOptions) -> Result<u8> {
         put(&format!("{} checks: {bad} bad, {warn} to be thought about\n", all.len()));
     }
     Ok(u8::from(is_bad))
+}
+
+/// The machine of a node. Its doors are its own as long as it runs, so ports are not looked at.
+fn of_node(config: &NodeConfig) -> Vec<Check> {
+    let groups = config.groups_max();
+    let mut all = checks::system(groups);
+    // Room for pools that are there already is not asked for again.
+    let is_new = !Hosted::is_any(&config.data);
+    let to_make = is_new.then(|| config.pool_size * u64::from(groups));
+    all.extend(disk::checks(&config.data, to_make));
+    all.extend(checks::certificates(&config.certificate_files(), unix_ms() / 1_000));
+    all
+}
+
+/// The machine of a group of `up`.
+fn of_up(options: &DoctorOptions) -> Result<Vec<Check>> {
+    let data = cluster::data_dir(&options.data)?;
+    let settings = cluster::load(&data).ok().flatten();
+    let kept = settings.as_ref().map(|settings| settings.port);
+    let port = options.port.or(kept).unwrap_or(PORT_DEFAULT);
+    let replicas = settings.as_ref().map_or(3, |settings| settings.replicas + settings.spares);
+    let to_make = settings.is_none().then_some(GIB);
+    let mut all = checks::system(replicas);
+    all.extend(disk::checks(&data, to_make));
+    all.push(checks::ports(port, replicas));
+    Ok(all)
 }

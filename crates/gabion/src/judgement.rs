@@ -15,8 +15,11 @@ const POOL_USED_MAX: u64 = 90;
 /// Age of the oldest record that a full member lacks, in ms, from which on it is told.
 const LAG_MS_MAX: u64 = 10_000;
 /// Days before the end of a certificate from which on it is told.
-const CERTIFICATE_DAYS_MIN: i64 = 14;
-const DAY_S: i64 = 86_400;
+pub(crate) const CERTIFICATE_DAYS_MIN: i64 = 14;
+pub(crate) const DAY_S: i64 = 86_400;
+/// The advice on a certificate that ends.
+pub(crate) const RENEW: &str =
+    "`gabion ca renew` makes another one; in the old one's place it is read without a restart.";
 
 /// How much something matters, from the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +61,7 @@ pub(crate) enum Kind {
     NodeAway,
     Spare,
     Filling,
+    PutAside,
     Starting,
 }
 
@@ -80,6 +84,7 @@ impl Kind {
             Self::NodeAway => "node-away",
             Self::Spare => "spare",
             Self::Filling => "filling",
+            Self::PutAside => "put-aside",
             Self::Starting => "starting",
         }
     }
@@ -136,6 +141,8 @@ pub(crate) struct Around {
     pub(crate) seats: BTreeMap<ReplicaId, SeatNote>,
     /// Why the controller's store does not answer, if it does not.
     pub(crate) store: Option<String>,
+    /// When the controller's own certificate ends, if it has one, in seconds since 1970.
+    pub(crate) controller_until_s: Option<i64>,
     /// Seconds since 1970.
     pub(crate) unix_s: i64,
 }
@@ -146,14 +153,22 @@ pub(crate) struct SeatNote {
     pub(crate) node: String,
     /// The node's word on what is wrong with it.
     pub(crate) trouble: Option<String>,
+    /// Where files are that it had before, if any were put aside.
+    pub(crate) aside: Option<String>,
     /// The node has not asked for its orders lately.
     pub(crate) is_away: bool,
+    /// The controller does not connect with it, as its certificate has expired.
+    pub(crate) is_expired: bool,
 }
 
 impl Around {
     /// The group, as a sentence begins with it.
     fn group(&self) -> String {
         self.group.as_ref().map_or_else(|| "The group".to_owned(), |name| format!("Group {name}"))
+    }
+
+    fn is_controller_expired(&self) -> bool {
+        self.controller_until_s.is_some_and(|until_s| until_s <= self.unix_s)
     }
 
     /// A replica within a sentence.
@@ -174,6 +189,7 @@ pub(crate) fn judge(group: &GroupStatus, around: &Around) -> Vec<Problem> {
     let mut problems = Vec::new();
     of_group(group, around, &mut problems);
     of_store(around, &mut problems);
+    of_controller(around, &mut problems);
     of_room(group, around, &mut problems);
     for replica in group.replicas.iter().filter(|it| counts(it, around)) {
         of_replica(group, replica, around, &mut problems);
@@ -203,13 +219,15 @@ fn of_group(group: &GroupStatus, around: &Around, problems: &mut Vec<Problem>) {
     let is_heard = |it: &&ReplicaStatus| it.verdict.is_some() && !is_lost(it);
     let (left, needed) = (left(group), usize::from(group.view.members_min));
     if !members.is_empty() && !members.iter().any(is_heard) {
-        problems.push(Problem::new(
-            Kind::NoAnswer,
-            Severity::Bad,
-            format!("{name} does not answer: no member is heard by the controller."),
-            "Start its processes, or look whether the network between them and the controller is \
-             cut; nothing that was acknowledged is lost while their disks are there.",
-        ));
+        let start = "Start its processes, or look whether the network between them and the \
+                     controller is cut; nothing that was acknowledged is lost while their disks \
+                     are there.";
+        let (why, advice) = match around.is_controller_expired() {
+            true => (", whose certificate has expired", RENEW),
+            false => ("", start),
+        };
+        let text = format!("{name} does not answer: no member is heard by the controller{why}.");
+        problems.push(Problem::new(Kind::NoAnswer, Severity::Bad, text, advice));
     } else if group.view.too_few().is_some() || left < needed {
         let is = if left == 1 { "is" } else { "are" };
         problems.push(Problem::new(
@@ -293,6 +311,11 @@ fn of_replica(
         let text = format!("{name} is not as it should be: {}.", trouble.trim_end_matches('.'));
         push(Kind::Trouble, Severity::Warn, text, "Its node tries again by itself.");
     }
+    if let Some(aside) = seat.and_then(|seat| seat.aside.as_ref()) {
+        let text = format!("{name} was made anew, and its former files are kept in {aside}.");
+        let advice = "They were damaged, or not whole: look at its disk, and remove them.";
+        push(Kind::PutAside, Severity::Note, text, advice);
+    }
     match replica.verdict {
         None => {
             let text = format!("{name} has not been heard since the controller began.");
@@ -344,8 +367,19 @@ fn of_lost(
         let advice = "Bring it back: until then no spare may be there for the next failure.";
         return push(Kind::Spare, Severity::Warn, text, advice);
     }
-    let is_away = around.seats.get(&replica.replica).is_some_and(|seat| seat.is_away);
+    let seat = around.seats.get(&replica.replica);
+    let is_away = seat.is_some_and(|seat| seat.is_away);
+    let until_s = replica.vitals.as_ref().and_then(|vitals| vitals.certificate_until_s);
+    let is_expired =
+        seat.is_some_and(|it| it.is_expired) || until_s.is_some_and(|it| it <= around.unix_s);
     match verdict {
+        Verdict::Silent(ms) if is_expired => {
+            let silent = span(ms / 1_000);
+            let text = format!(
+                "{name} is lost: its certificate has expired, silent for {silent}; {left}."
+            );
+            push(Kind::CertificateExpired, Severity::Bad, text, RENEW);
+        }
         Verdict::Silent(ms) => {
             let why = if is_away { "its node is away" } else { "it has stopped or is cut off" };
             let silent = span(ms / 1_000);
@@ -400,6 +434,15 @@ pub(crate) fn lag_of(group: &GroupStatus, replica: ReplicaId) -> Option<(u64, u6
     vitals.lags.iter().find(|lag| lag.replica == replica).map(|lag| (lag.bytes, lag.ms))
 }
 
+/// The controller's own certificate.
+fn of_controller(around: &Around, problems: &mut Vec<Problem>) {
+    let Some(until_s) = around.controller_until_s else { return };
+    let mut push = |kind, severity, text: String, advice: &str| {
+        problems.push(Problem::new(kind, severity, sentence(&text), advice));
+    };
+    of_certificate("the controller", until_s - around.unix_s, &mut push);
+}
+
 fn of_vitals(
     replica: &ReplicaStatus,
     name: &str,
@@ -425,21 +468,30 @@ fn of_vitals(
         );
         push(Kind::PoolShort, Severity::Warn, text, "Delete keys, or give it a larger pool.");
     }
-    let Some(left_s) = vitals.certificate_until_s.map(|until_s| until_s - unix_s) else { return };
-    let advice = "`gabion ca renew` makes another one, which is read without a restart.";
-    let days = |s: i64| match s / DAY_S {
-        0 => "less than a day".to_owned(),
-        days => count(days.unsigned_abs(), "day"),
-    };
+    if let Some(until_s) = vitals.certificate_until_s {
+        of_certificate(name, until_s - unix_s, push);
+    }
+}
+
+/// The certificate of a replica or the controller, by the seconds that it is still valid.
+fn of_certificate(name: &str, left_s: i64, push: &mut impl FnMut(Kind, Severity, String, &str)) {
     if left_s <= 0 {
         let text = format!(
             "The certificate of {name} has expired, {} ago: what begins with it is refused.",
             days(-left_s)
         );
-        push(Kind::CertificateExpired, Severity::Bad, text, advice);
+        push(Kind::CertificateExpired, Severity::Bad, text, RENEW);
     } else if left_s < CERTIFICATE_DAYS_MIN * DAY_S {
         let text = format!("The certificate of {name} expires in {}.", days(left_s));
-        push(Kind::CertificateEnds, Severity::Warn, text, advice);
+        push(Kind::CertificateEnds, Severity::Warn, text, RENEW);
+    }
+}
+
+/// A time in days.
+pub(crate) fn days(s: i64) -> String {
+    match s / DAY_S {
+        0 => "less than a day".to_owned(),
+        days => count(days.unsigned_abs(), "day"),
     }
 }
 

@@ -20,7 +20,7 @@
 //!   group of `up` stands for.
 
 pub(crate) mod commands;
-mod config;
+pub(crate) mod config;
 pub(crate) mod controller;
 pub(crate) mod hosted;
 pub(crate) mod node;

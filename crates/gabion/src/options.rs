@@ -530,6 +530,9 @@ pub(crate) struct TopOptions {
 pub(crate) struct DoctorOptions {
     #[command(flatten)]
     pub(crate) data: DataOption,
+    /// Look at what this node.toml names, its certificates too, and not at data of `up`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "port"])]
+    pub(crate) config: Option<PathBuf>,
     /// RESP port of the first replica [default: that of the data, else 6379]
     #[arg(short, long, value_name = "PORT", value_parser = parse_port)]
     pub(crate) port: Option<u16>,

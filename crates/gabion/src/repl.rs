@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 
 pub(crate) fn run(options: &CliOptions) -> Result<u8> {
     options.door.take(&options.place)?;
-    // A spare runs, and answers no commands.
+    // Members run commands, and a spare has them run: the way by it is longer.
     let addresses = full_of(&options.place, addresses(&options.place)?);
     let mut session = Session { addresses, client: None, for_people: io::stdout().is_terminal() };
     if options.words.is_empty() {

@@ -9,7 +9,7 @@ use gabion_base::{Error, ReplicaId, Result};
 use gabion_node::NodeOptions;
 use gabion_server::commands::Spread;
 use gabion_server::{
-    Home, NodeDoors, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig, TlsDoor,
+    ExitReason, Home, NodeDoors, PeerAddress, SecurityConfig, ServerConfig, SpreadConfig, TlsDoor,
 };
 use rustix::process::{Pid, Signal};
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ pub(crate) fn run(options: &ServerOptions) -> Result<u8> {
     }
     let result = gabion_server::run_all(configs);
     match &result {
-        Ok(gabion_server::ExitReason::Signal) => {}
-        Ok(gabion_server::ExitReason::Failed(error)) | Err(error) => {
+        Ok(ExitReason::Signal) => {}
+        Ok(ExitReason::Failed(error) | ExitReason::Damaged { error, .. }) | Err(error) => {
             gabion_server::note!("{error}")
         }
     }

@@ -49,6 +49,8 @@ pub(crate) struct Status {
     pub(crate) role: String,
     pub(crate) term: u64,
     pub(crate) is_ready: bool,
+    /// Whether the view in which it acts has it.
+    pub(crate) is_member: bool,
     /// Why it is not ready.
     pub(crate) reason: String,
     /// The possible loss with its ring, in a sentence.
@@ -94,6 +96,7 @@ impl Status {
             role: text(&value["role"]),
             term: number(&value["term"]),
             is_ready: value["ready"].as_bool().unwrap_or(false),
+            is_member: value["membership"].as_str().is_some_and(|it| it != "none"),
             reason: text(&value["reason"]),
             ring: text(&value["ring"]["message"]),
             ring_fate: text(&value["ring"]["fate"]),
@@ -199,7 +202,7 @@ fn look(place: &WhereOptions, doors: &[(Option<u32>, u32, SocketAddr)]) -> Seen 
     if answers.iter().all(|(.., answer)| answer.as_ref().is_err_and(is_refused)) {
         lines.push(format!("nothing listens on any of these ports: {IS_UP_RUNNING}"));
     }
-    let code = exit_code(rows.iter().map(|row| row.status.as_ref()));
+    let code = exit_code(rows.iter().map(|row| row.status.as_ref()), group.as_ref());
     Seen { code, json: to_json(&answers, group), lines }
 }
 
@@ -223,8 +226,17 @@ fn note_of(error: &Error, address: SocketAddr) -> String {
     "does not answer".to_owned()
 }
 
-fn exit_code<'a>(rows: impl Iterator<Item = Option<&'a Status>>) -> u8 {
-    u8::from(!rows.into_iter().all(|row| row.is_some_and(|status| status.is_ready)))
+/// Zero where all are ready, and the group has as many members as it is to have: a spare is ready
+/// as well, and so is a replica that was left out and runs.
+fn exit_code<'a>(mut rows: impl Iterator<Item = Option<&'a Status>>, group: Option<&Value>) -> u8 {
+    let is_ready = rows.all(|row| row.is_some_and(|status| status.is_ready));
+    u8::from(!is_ready || group.is_some_and(lacks_members))
+}
+
+/// Whether a group has fewer members than it is to have, by its controller's word.
+pub(crate) fn lacks_members(group: &Value) -> bool {
+    let members = group["members"].as_array().map_or(0, Vec::len);
+    (members as u64) < group["wanted"].as_u64().unwrap_or(0)
 }
 
 fn to_json(answers: &[(u32, SocketAddr, Result<Value>)], group: Option<Value>) -> Value {
@@ -255,6 +267,20 @@ mod tests {
             assert_eq!(status.pid, 0);
             assert!(status.level_files.is_empty());
         }
+    }
+
+    #[test]
+    fn spares_are_well_as_long_as_no_member_is_missing() {
+        let ready = |role: &str| Status::from_json(&json!({"role": role, "ready": true}));
+        let rows = [ready("primary"), ready("tail"), ready("spare")];
+        let code = |rows: &[Status], group: Option<&Value>| exit_code(rows.iter().map(Some), group);
+        let group = json!({"members": [1, 2], "wanted": 2});
+        assert_eq!((code(&rows, Some(&group)), code(&rows, None)), (0, 0));
+        let lacking = json!({"members": [1], "wanted": 2});
+        assert_eq!(code(&rows, Some(&lacking)), 1);
+        let cut_off = json!({"role": "spare", "ready": false, "reason": "no head"});
+        let rows = [ready("primary"), ready("tail"), Status::from_json(&cut_off)];
+        assert_eq!(code(&rows, Some(&group)), 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::judgement::sentences;
 use crate::options::TopOptions;
 use crate::quantile::quantile;
 use crate::screen::{Screen, put};
-use crate::status::ask;
+use crate::status::{ask, lacks_members};
 use crate::units::{count, short_count, short_size};
 use gabion_base::Result;
 use gabion_bench::grouped;
@@ -43,7 +43,8 @@ pub(crate) fn run(options: &TopOptions) -> Result<u8> {
             .zip(before.iter().zip(&now))
             .map(|((number, _), (before, now))| Row::of(*number, before.as_ref(), now.as_ref()))
             .collect();
-        let is_well = rows.iter().all(|row| row.is_ready);
+        let is_well =
+            rows.iter().all(|row| row.is_ready) && !group.as_ref().is_some_and(lacks_members);
         if options.once {
             put(&(lines(&rows, addresses[0].1, &problems).join("\n") + "\n"));
             return Ok(u8::from(!is_well));

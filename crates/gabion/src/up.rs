@@ -390,7 +390,8 @@ impl Group {
             let spent = last.cpu;
             known.earlier_cpu.add(&spent);
         }
-        let is_ready = status.is_ready;
+        // A replica that was left out is back when the group has it again.
+        let is_back = status.is_ready && status.is_member;
         let ring_before = known.last.as_ref().map_or("", |last| &last.ring);
         let ring = Some(status.ring.clone()).filter(|ring| !ring.is_empty() && ring != ring_before);
         known.last = Some(*status);
@@ -398,7 +399,7 @@ impl Group {
             self.screen.say(&format!("{name}: {ring}"));
         }
         let known = &mut self.known[i];
-        if is_ready
+        if is_back
             && let Some(died_at) = known.died_at.take()
             && self.has_been_ready
         {
@@ -445,6 +446,12 @@ impl Group {
         Ok(())
     }
 
+    /// Whether the group at a place serves without a replica.
+    fn is_enough_without(&self, place: usize, i: usize) -> bool {
+        let control = self.controls.get(place);
+        control.is_some_and(|control| control.is_enough_without(self.replicas[i].number))
+    }
+
     /// Whether all groups serve without a replica.
     fn is_served_without(&self, i: usize) -> bool {
         let number = self.replicas[i].number;
@@ -467,12 +474,13 @@ impl Group {
     }
 
     fn mend_if_due(&mut self, i: usize) -> Result<()> {
-        if !self.replicas[i].is_due_without_files() || !self.is_served_without(i) {
+        let missing = self.replicas[i].missing();
+        let is_enough = |place: &usize| self.is_enough_without(*place, i);
+        if !self.replicas[i].is_due_without_files() || !missing.iter().all(is_enough) {
             return Ok(());
         }
         let number = self.replicas[i].number;
         self.screen.say(&child::anew(number, "its pool is gone"));
-        let missing = self.replicas[i].missing();
         let groups = self.settings.by_group(&self.data);
         let mut missing = missing.into_iter().map(|place| &groups[place]);
         let made = missing.try_for_each(|(dir, group)| cluster::make_empty(dir, group, number));
@@ -486,9 +494,9 @@ impl Group {
         self.replicas[i].is_served = is_served;
         let replica = &self.replicas[i];
         let line = death.in_words(replica.number);
-        if death.is_damaged && is_served {
+        if let Some(place) = death.damaged.filter(|place| self.is_enough_without(*place, i)) {
             self.screen.say(&line);
-            let line = replica.put_aside();
+            let line = replica.put_aside(place);
             self.screen.say(&line);
             return Ok(());
         }

@@ -399,3 +399,71 @@ fn whoever_shows_a_wrong_certificate_or_none_is_refused_at_each_port_with_nothin
     let said = said(&place.run_as(None, &["node", "list"]));
     assert!(said.contains("it may take certificates"), "{said}");
 }
+
+/// A node's certificate is made anew, valid until so many seconds from now.
+fn reissue(place: &Place, node: &str, left_s: i64) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let ip = place.address(node, 0).ip().to_string();
+    ["pem", "key"].iter().for_each(|ending| {
+        std::fs::remove_file(place.file(&format!("{node}.{ending}"))).unwrap();
+    });
+    let identity = Identity::new(Role::Node, node).unwrap();
+    place.authority.issue_until(&identity, &[ip], now.cast_signed() + left_s).unwrap();
+}
+
+/// Waits until the first problem is of this kind, with these words, and returns its sentence.
+fn first_problem(place: &Place, kind: &str, words: &[&str]) -> String {
+    let begun = Instant::now();
+    loop {
+        let group = place.json(&["status"])["group"].take();
+        let first = &group["problems"][0];
+        let text = first["text"].as_str().unwrap_or_default().to_owned();
+        if first["kind"] == kind && words.iter().all(|word| text.contains(word)) {
+            return text;
+        }
+        assert!(begun.elapsed() < PATIENCE, "never {kind}, {words:?}: {group:#}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn a_certificate_is_told_before_it_ends_and_after_and_one_more_mends_it_without_a_restart() {
+    const DAY_S: i64 = 86_400;
+    let mut place = Place::new(23, &NODES);
+    place.succeeds(&["group", "create", "g", "--nodes", "a,b,c"]);
+    place.wait("the group is whole", |place| place.full() == 3);
+    let seats = place.json(&["status"])["group"]["seats"].take();
+    let mut seats = seats.as_array().unwrap().iter();
+    let replica = seats.find(|seat| seat["node"] == "b").unwrap()["replica"].clone();
+    let of_b = format!("replica {replica} on node b");
+    let doctor = |place: &Place| {
+        let config = place.processes.dir.join("b.toml");
+        let output = Command::new(GABION).arg("doctor").arg("--config").arg(config).output();
+        said(&output.unwrap())
+    };
+
+    reissue(&place, "b", 9 * DAY_S + 60);
+    first_problem(&place, "certificate-ends", &[&of_b, "expires in 9 days"]);
+    assert!(doctor(&place).contains("9 days"), "{}", doctor(&place));
+    reissue(&place, "b", -DAY_S - 60);
+    let told = first_problem(&place, "certificate-expired", &[&of_b, "has expired, 1 day ago"]);
+    for command in [&["top", "--once"][..], &["status"], &["group"]] {
+        let output = said(&place.run(command));
+        assert!(output.contains(&format!("! {told}")), "{command:?}: {output}");
+    }
+    let found = doctor(&place);
+    assert!(found.contains("bad   tls.certificate") && found.contains("1 day ago"), "{found}");
+
+    // Nobody takes a connection that begins with it.
+    place.processes.kill("b");
+    place.wait("it is left out", |place| place.full() == 2);
+    place.start("b");
+    let lost = "is lost: its certificate has expired";
+    first_problem(&place, "certificate-expired", &[&of_b[1..], lost, "2 of 3 full members"]);
+    reissue(&place, "b", 30 * DAY_S);
+    place.wait("it is a member again, as it runs", |place| place.full() == 3);
+    place.wait("nothing is wrong", |place| {
+        let problems = place.json(&["status"])["group"]["problems"].take();
+        problems.as_array().is_some_and(Vec::is_empty)
+    });
+}

@@ -18,7 +18,7 @@ use processes::{GABION, Processes, ask, nodes_here};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::time::{Duration, Instant};
 
@@ -199,6 +199,26 @@ impl Machines {
 
     fn is_whole(&self, nodes: &[&str]) {
         self.wait("the group is whole", |machines| machines.full() == nodes);
+    }
+
+    /// Makes two groups on these nodes.
+    fn create_two(&self, nodes: &str) {
+        let told = self.succeeds(&["group", "create", "g", "--nodes", nodes, "--groups", "2"]);
+        assert!(told.ends_with("group g-2 takes writes\n"), "{told}");
+    }
+
+    /// Waits until those are members of the two groups.
+    fn are_whole(&self, first: &[&str], second: &[&str]) {
+        self.wait("both groups are whole", |machines| {
+            [("g-1", first), ("g-2", second)]
+                .iter()
+                .all(|(name, nodes)| Self::full_of(&machines.part(name)) == *nodes)
+        });
+    }
+
+    /// Whether all replicas are ready, and no member is missing.
+    fn is_well(&self) -> bool {
+        self.run(&["status"]).status.success()
     }
 
     fn create(&self) {
@@ -471,16 +491,8 @@ fn reply(door: SocketAddr, command: &str) -> String {
 #[test]
 fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_any() {
     let mut machines = Machines::with_groups(2, 6, &["a", "b", "c", "d"]);
-    let create = ["group", "create", "g", "--nodes", "a,b,c,d", "--groups", "2"];
-    let told = machines.succeeds(&create);
-    assert!(told.ends_with("group g-2 takes writes\n"), "{told}");
-    let are_whole = |machines: &Machines, first: &[&str], second: &[&str]| {
-        machines.wait("both groups are whole", |machines| {
-            [("g-1", first), ("g-2", second)]
-                .iter()
-                .all(|(name, nodes)| Machines::full_of(&machines.part(name)) == *nodes)
-        });
-    };
+    machines.create_two("a,b,c,d");
+    let are_whole = Machines::are_whole;
     are_whole(&machines, &["a", "b", "c"], &["b", "c", "d"]);
     let writers = ["g-1", "g-2"].map(|name| Machines::writer_of(&machines.part(name)));
     assert_ne!(writers[0], writers[1]);
@@ -500,9 +512,12 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
     let slots = reply(d, "CLUSTER SLOTS");
     assert!(slots.contains("16383") && slots.contains("7001"), "{slots}");
 
-    let status = machines.run(&["status"]);
-    let told = said(&status);
+    // Nodes d of the first group and a of the second hold spares, whose doors serve all the same.
+    machines.wait("spares are ready as members are", Machines::is_well);
+    let told = said(&machines.run(&["status"]));
     assert!(told.contains("group g-1\n") && told.contains("group g-2\n"), "{told}");
+    let spares = told.lines().filter(|line| line.contains(" spare  "));
+    assert!(spares.count() == 2 && !told.contains("not ready"), "{told}");
 
     // Users are the same at all doors of all nodes.
     assert_eq!(reply(second, "ACL SETUSER ann on >pw +get ~*"), "+OK\r\n");
@@ -522,8 +537,10 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
                 !full.is_empty() && !full.iter().any(|it| it == node)
             })
         });
+        assert!(!machines.is_well(), "a member is missing");
         machines.start(node);
         are_whole(&machines, &["a", "b", "c"], &["b", "c", "d"]);
+        machines.wait("all doors serve again", Machines::is_well);
     }
 
     // Another node takes the place of one of each group, and has a replica of both.
@@ -545,4 +562,100 @@ fn groups_over_which_keys_are_spread_share_nodes_and_go_on_through_the_loss_of_a
     let left = std::fs::read_dir(machines.data("b")).unwrap().flatten();
     let mut left = left.map(|entry| entry.file_name().into_string().unwrap());
     assert!(left.all(|name| !name.starts_with("group-")));
+}
+
+impl Machines {
+    /// The directory of a node's replica of one of the two groups, and its number there.
+    fn replica_dir(&self, group: &str, node: &str) -> (PathBuf, u64) {
+        let listed = self.json(&["group", "list"]);
+        let found = listed["groups"].as_array().unwrap().iter().find(|it| it["name"] == group);
+        let found = found.unwrap();
+        let mut seats = found["seats"].as_array().unwrap().iter();
+        let replica = seats.find(|seat| seat["node"] == node).unwrap()["replica"].as_u64().unwrap();
+        let base = self.data(node).join(format!("group-{}", found["group"]));
+        (base.join(format!("replica-{replica}")), replica)
+    }
+
+    /// Damages the pool of a replica whose process does not run: the placement log goes.
+    fn damage(&self, group: &str, node: &str) -> (PathBuf, u64) {
+        let (dir, replica) = self.replica_dir(group, node);
+        let pool = std::fs::File::options().write(true).open(dir.join("pool")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&pool, &vec![0xa5; 1 << 20], 64 << 10).unwrap();
+        (dir, replica)
+    }
+
+    /// Whether the page has a problem of this kind with these words.
+    fn is_told(&self, kind: &str, words: &[&str]) {
+        page::wait(self.page(), PATIENCE, |told| {
+            let groups = told["groups"].as_array().cloned().unwrap_or_default();
+            let problems = groups.iter().filter_map(|group| group["problems"].as_array()).flatten();
+            problems.filter(|it| it["kind"] == kind).any(|it| {
+                let text = it["text"].as_str().unwrap_or_default();
+                words.iter().all(|word| text.contains(word))
+            })
+        });
+    }
+}
+
+/// The files of a replica that were put aside.
+fn aside_of(dir: &Path) -> Option<PathBuf> {
+    let start = format!("{}.broken-", dir.file_name().unwrap().to_string_lossy());
+    let mut entries = std::fs::read_dir(dir.parent().unwrap()).unwrap().flatten();
+    let found = entries.find(|it| it.file_name().to_string_lossy().starts_with(&start));
+    found.map(|entry| entry.path())
+}
+
+/// docs/faults.md: R11
+#[test]
+fn a_damaged_pool_is_named_and_put_aside_alone_of_the_groups_of_a_node() {
+    let mut machines = Machines::with_groups(2, 7, &["a", "b", "c"]);
+    machines.create_two("a,b,c");
+    machines.are_whole(&["a", "b", "c"], &["a", "b", "c"]);
+    assert_eq!(reply(machines.clients("a"), "SET foo 1"), "+OK\r\n");
+    let is_left_out = |machines: &Machines, node: &str| {
+        let groups = ["g-1", "g-2"];
+        groups.iter().all(|name| !Machines::full_of(&machines.part(name)).contains(&node.into()))
+    };
+
+    machines.kill("c");
+    machines.wait("c is left out", |machines| is_left_out(machines, "c"));
+    let (first, _) = machines.replica_dir("g-1", "c");
+    let (second, replica) = machines.damage("g-2", "c");
+    machines.start("c");
+    machines.are_whole(&["a", "b", "c"], &["a", "b", "c"]);
+    let aside = aside_of(&second).expect("the damaged files are kept");
+    assert_eq!(aside_of(&first), None, "the other group's pool is whole");
+    let log = machines.log("c");
+    let named = format!("{}: files of replica {replica} of group", second.display());
+    assert!(log.contains(&named), "{log}");
+    let aside_text = aside.display().to_string();
+    let node = format!("Replica {replica} on node c of group g-2");
+    machines.is_told("put-aside", &[&node, &aside_text]);
+    let listed =
+        |machines: &Machines, words: &str| machines.succeeds(&["node", "list"]).contains(words);
+    machines.wait("the list of nodes tells it", |machines| listed(machines, &aside_text));
+    std::fs::remove_dir_all(&aside).unwrap();
+    machines.is_seen(None);
+
+    // The group cannot do without it: nothing is put aside, and all say why.
+    machines.kill("b");
+    machines.wait("b is left out", |machines| is_left_out(machines, "b"));
+    machines.kill("c");
+    let (second, replica) = machines.damage("g-2", "c");
+    machines.start("c");
+    let node = format!("Replica {replica} on node c of group g-2");
+    let path = second.display().to_string();
+    let advice = format!("gabion group give-up {replica} --group g-2");
+    machines.is_told("trouble", &[&node, &path, "damaged", &advice]);
+    machines.is_told("trouble", &["on node c of group g-1", "of group g-2 are damaged"]);
+    assert!(listed(&machines, &path) && listed(&machines, &advice));
+    assert_eq!(aside_of(&second), None);
+    // Replica 1 of node a has all that it had.
+    machines.succeeds(&["group", "give-up", "c", "--group", "g-2"]);
+    machines.start("b");
+    machines.are_whole(&["a", "b", "c"], &["a", "b", "c"]);
+    assert_eq!(reply(machines.clients("c"), "GET foo"), "$1\r\n1\r\n");
+    for name in ["g-1", "g-2"] {
+        machines.succeeds(&["verify", "--group", name]);
+    }
 }

@@ -16,9 +16,12 @@ const V1: &str = "/mnt";
 /// Its files, with the device and a number: 0 is no limit.
 const V1_LIMITS: [&str; 2] = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
 const V2_LIMIT: &str = "io.max";
+/// The file of v1 for slow writes, and writes a second of a slow disk.
+const V1_WRITES: &str = "blkio.throttle.write_iops_device";
+const SLOW_WRITES: u32 = 5;
 
 /// Makes the controller usable, in this mount namespace alone. `links` has mounted v2.
-pub(super) fn mount() -> Step {
+pub(crate) fn mount() -> Step {
     let root = Path::new(CGROUPS);
     let controllers = read(&root.join("cgroup.controllers"))?;
     if !controllers.split_whitespace().any(|name| name == "io") {
@@ -42,10 +45,25 @@ pub(super) fn hang(pid: &str, directory: &str) -> Step {
     V1_LIMITS.iter().try_for_each(|limit| write(&group.join(limit), &format!("{device} 1")))
 }
 
+/// Lets a few writes of a process a second end on the device where the directory lies.
+pub(crate) fn slow(pid: &str, directory: &Path) -> Step {
+    let device = device_of(directory)?;
+    if Path::new(CGROUPS).join(OWN).exists() {
+        let group = Path::new(CGROUPS).join(OWN).join(pid);
+        fs::create_dir_all(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+        write(&group.join("cgroup.procs"), pid)?;
+        return write(&group.join(V2_LIMIT), &format!("{device} wiops={SLOW_WRITES}"));
+    }
+    let group = Path::new(V1).join(OWN).join(pid);
+    fs::create_dir_all(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+    write(&group.join("cgroup.procs"), pid)?;
+    write(&group.join(V1_WRITES), &format!("{device} {SLOW_WRITES}"))
+}
+
 /// Lifts the limits of every process.
-pub(super) fn heal() -> Step {
+pub(crate) fn heal() -> Step {
     for group in groups(V1) {
-        for limit in V1_LIMITS {
+        for limit in V1_LIMITS.into_iter().chain([V1_WRITES]) {
             for device in devices(&group.join(limit))? {
                 write(&group.join(limit), &format!("{device} 0"))?;
             }
@@ -55,7 +73,7 @@ pub(super) fn heal() -> Step {
         let limit = group.join(V2_LIMIT);
         if limit.exists() {
             for device in devices(&limit)? {
-                write(&limit, &format!("{device} rbps=max wbps=max"))?;
+                write(&limit, &format!("{device} rbps=max wbps=max wiops=max"))?;
             }
         }
     }
@@ -63,7 +81,7 @@ pub(super) fn heal() -> Step {
 }
 
 /// Removes the cgroups of replicas that have ended.
-pub(super) fn clear() {
+pub(crate) fn clear() {
     for path in groups(V1).into_iter().chain([Path::new(V1).join(OWN)]) {
         let _ = fs::remove_dir(path);
     }

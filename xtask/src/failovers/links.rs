@@ -26,12 +26,12 @@ const TABLE: &str = "gabion_links";
 
 /// Mounts cgroup v2 where nft looks for it, whatever the machine has there. Only this mount
 /// namespace sees it.
-pub(super) fn mount_cgroups() -> Step {
+pub(crate) fn mount_cgroups() -> Step {
     crate::cluster::run(Command::new("mount").args(["-t", "cgroup2", "none", CGROUPS]))
 }
 
 /// Removes the cgroups of replicas that have ended.
-pub(super) fn clear_cgroups() {
+pub(crate) fn clear_cgroups() {
     let own = Path::new(CGROUPS).join(OWN);
     let replicas = std::fs::read_dir(&own).into_iter().flatten().flatten();
     // Those of processes that run stay, and with them their parent.

@@ -12,7 +12,7 @@ const COUNTER: Kind = Kind::Counter;
 const GAUGE: Kind = Kind::Gauge;
 
 /// Its roles, of which it has one.
-const ROLES: [&str; 5] = ["primary", "middle", "tail", "filling", "left out"];
+const ROLES: [&str; 5] = ["primary", "middle", "tail", "filling", "spare"];
 /// Fates of a ring that was lost.
 const FATES: [&str; 3] = ["open", "taken-over", "gone"];
 

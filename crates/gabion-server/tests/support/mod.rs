@@ -46,7 +46,9 @@ pub fn become_replica() {
     let result = run(config(Path::new(dir), id.parse().unwrap(), &ports));
     match &result {
         Ok(ExitReason::Signal) => {}
-        Ok(ExitReason::Failed(error)) | Err(error) => eprintln!("{error}"),
+        Ok(ExitReason::Failed(error) | ExitReason::Damaged { error, .. }) | Err(error) => {
+            eprintln!("{error}")
+        }
     }
     std::process::exit(i32::from(exit_code(&result)));
 }

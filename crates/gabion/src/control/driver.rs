@@ -21,7 +21,7 @@ use gabion_control::wire::ControlMessage;
 use gabion_control::{Command, Controller, Epoch, GroupRecord, Moment, Output, Patience};
 use gabion_tls::MutualTls;
 use serde_json::Value;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -85,6 +85,8 @@ pub(crate) struct Driver {
 pub(crate) struct Handle {
     inbox: Sender<Input>,
     seen: Arc<Seen>,
+    /// Certificates of this process.
+    tls: Option<Arc<MutualTls>>,
 }
 
 /// Observations of the thread that are no part of the machine.
@@ -94,6 +96,8 @@ struct Seen {
     store: Mutex<Option<String>>,
     /// The load of each group.
     histories: Mutex<BTreeMap<GroupId, History>>,
+    /// Replicas to which no connection is made, as their certificates have expired.
+    expired: Mutex<BTreeSet<(GroupId, ReplicaId)>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,6 +139,16 @@ impl Handle {
         locked(&self.seen.store).clone()
     }
 
+    /// Whether no connection with a replica is made, as its certificate has expired.
+    pub(crate) fn is_expired(&self, group: GroupId, replica: ReplicaId) -> bool {
+        locked(&self.seen.expired).contains(&(group, replica))
+    }
+
+    /// When the certificate of this process ends, if it has one, in seconds since 1970.
+    pub(crate) fn certificate_until_s(&self) -> Option<i64> {
+        self.tls.as_ref()?.until_s()
+    }
+
     /// The load of a group over the last hour, as JSON; null before the first sample.
     pub(crate) fn history(&self, group: GroupId) -> Value {
         locked(&self.seen.histories).get(&group).map_or(Value::Null, History::json)
@@ -154,7 +168,8 @@ impl Driver {
         heard: impl Fn(GroupId, Event) + Send + 'static,
     ) -> Result<Self> {
         let (sender, inbox) = channel();
-        let handle = Handle { inbox: sender, seen: Arc::default() };
+        let tls = setup.tls.clone();
+        let handle = Handle { inbox: sender, seen: Arc::default(), tls };
         let (calls, waiting) = channel();
         let answers = handle.inbox.clone();
         spawn("gabion-store", move || serve_store(store, &waiting, &answers))?;
@@ -226,7 +241,13 @@ impl Machine {
         let heard = move |message| {
             let _ = reports.send(Input::Heard(group, replica, Box::new(message)));
         };
-        let link = Link::start(Target { group, replica, door, tls: self.tls.clone() }, heard)?;
+        let seen = self.seen.clone();
+        let noted = move |is_expired| {
+            let (mut expired, key) = (locked(&seen.expired), (group, replica));
+            let _ = if is_expired { expired.insert(key) } else { expired.remove(&key) };
+        };
+        let target = Target { group, replica, door, tls: self.tls.clone() };
+        let link = Link::start(target, heard, noted)?;
         self.links.insert((group, replica), link);
         Ok(())
     }

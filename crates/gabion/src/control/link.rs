@@ -69,13 +69,15 @@ impl Drop for Link {
 type Tells = Arc<Mutex<Option<SyncSender<Vec<u8>>>>>;
 
 impl Link {
-    /// Starts the thread.
+    /// Starts the thread. `noted` gets after each attempt whether the certificate at the other end
+    /// has expired.
     ///
     /// # Errors
     /// I/O when it cannot start.
     pub(super) fn start(
         target: Target,
         heard: impl Fn(ControlMessage) + Send + 'static,
+        noted: impl Fn(bool) + Send + 'static,
     ) -> Result<Self> {
         let (tells, stopped) = (Tells::default(), Arc::new(AtomicBool::new(false)));
         let link = Self { tells: tells.clone(), stopped: stopped.clone() };
@@ -84,10 +86,14 @@ impl Link {
             while !stopped.load(Ordering::Relaxed) {
                 let mut is_heard = false;
                 // The detector tells of a silent replica, and its log says why.
-                let _ = serve(&target, &tells, &stopped, &mut |message| {
+                let ended = serve(&target, &tells, &stopped, &mut |message| {
+                    if !is_heard {
+                        noted(false);
+                    }
                     is_heard = true;
                     heard(message);
                 });
+                noted(ended.is_err_and(|error| has_expired(&error)));
                 pause = if is_heard { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 std::thread::sleep(pause);
             }
@@ -102,6 +108,12 @@ impl Link {
             let _ = tells.try_send(message.encode());
         }
     }
+}
+
+/// Whether a connection was not made as the certificate of its other end has expired.
+fn has_expired(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    source.and_then(|it| it.downcast_ref::<io::Error>()).is_some_and(gabion_tls::is_expired)
 }
 
 /// Makes a connection and reads from it until it is lost.

@@ -1,6 +1,7 @@
 //! The system: kernel, limits, clocks, memory, ports.
 
 use super::{Check, State};
+use crate::judgement::{CERTIFICATE_DAYS_MIN, DAY_S, RENEW, days};
 use crate::status;
 use crate::units::size;
 use gabion_base::units::MIB;
@@ -8,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::read_to_string;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The first kernel whose io_uring needs no locked memory for what Gabion does.
@@ -47,6 +49,33 @@ pub(super) fn system(replicas: u32) -> Vec<Check> {
         huge_pages(&text("/sys/kernel/mm/transparent_hugepage/enabled")),
         memory(memory_limit(), replicas),
     ]
+}
+
+/// The certificates in files, by the options that name them.
+pub(super) fn certificates(files: &[(&'static str, PathBuf)], unix_s: u64) -> Vec<Check> {
+    let look = |(option, path): &(&'static str, PathBuf)| {
+        let until_s = gabion_tls::certificate_until_s(path);
+        certificate(option, until_s.map_err(|error| error.to_string()), unix_s.cast_signed())
+    };
+    files.iter().map(look).collect()
+}
+
+fn certificate(option: &'static str, until_s: Result<i64, String>, unix_s: i64) -> Check {
+    let limit = format!("{CERTIFICATE_DAYS_MIN} days or more");
+    let left_s = match until_s {
+        Ok(until_s) => until_s - unix_s,
+        Err(error) => {
+            let change = "a file with a certificate in PEM that this user may read";
+            return Check::ok(option, error, limit).but(State::Bad, change);
+        }
+    };
+    let (value, state) = match left_s {
+        ..=0 => (format!("expired, {} ago", days(-left_s)), State::Bad),
+        _ if left_s < CERTIFICATE_DAYS_MIN * DAY_S => (days(left_s), State::Warn),
+        _ => (days(left_s), State::Ok),
+    };
+    let check = Check::ok(option, value, limit);
+    if state == State::Ok { check } else { check.but(state, RENEW) }
 }
 
 fn version(release: &str) -> Option<(u32, u32)> {
@@ -259,6 +288,23 @@ mod tests {
         {
             assert_eq!(state(&memory(limit, 3)), wanted, "{limit:?}");
         }
+    }
+
+    #[test]
+    fn a_certificate_is_judged_by_the_days_that_it_is_still_valid() {
+        let check = |left_s: i64| certificate("tls.certificate", Ok(1_000_000 + left_s), 1_000_000);
+        for (left_s, value, wanted) in [
+            (30 * DAY_S, "30 days", State::Ok),
+            (13 * DAY_S, "13 days", State::Warn),
+            (5, "less than a day", State::Warn),
+            (-2 * DAY_S, "expired, 2 days ago", State::Bad),
+        ] {
+            let check = check(left_s);
+            assert_eq!((check.state, &check.value[..]), (wanted, value));
+        }
+        let missing = certificates(&[("tls.ca", "/not/there.pem".into())], 0);
+        assert_eq!(state(&missing[0]), State::Bad);
+        assert!(missing[0].value.contains("/not/there.pem"), "{missing:?}");
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! medium takes data, has not written it.
 
 use super::{Check, State};
-use crate::cluster::{Settings, free_at};
+use crate::cluster::free_at;
 use crate::units::size;
-use gabion_base::units::{BLOCK_LEN, GIB, MIB};
+use gabion_base::units::{BLOCK_LEN, MIB};
 use gabion_base::{Error, Result};
 use gabion_fabric::{BackendChoice, DirectIo, MediumOptions, PoolFile};
 use rustix::fs::{major, minor, stat, statfs};
@@ -38,10 +38,11 @@ struct Device {
     turns: bool,
 }
 
-/// All of them, for data that is or is to be here.
-pub(super) fn checks(data: &Path, settings: Option<&Settings>) -> Vec<Check> {
+/// All of them, for data that is or is to be here, with room for pools of so many bytes that are to
+/// be made; none are to be where they are there.
+pub(super) fn checks(data: &Path, to_make: Option<u64>) -> Vec<Check> {
     let dir = existing(data);
-    let mut all = vec![file_system(file_system_of(&dir)), room(free_at(&dir).ok(), settings)];
+    let mut all = vec![file_system(file_system_of(&dir)), room(free_at(&dir).ok(), to_make)];
     let device = device_of(&dir);
     all.push(cache(device));
     match Scratch::make(&dir) {
@@ -144,8 +145,8 @@ fn file_system(magic: Option<u64>) -> Check {
 }
 
 /// Room for pools that are to be made, or for logs and reports beside those that are.
-fn room(free: Option<u64>, settings: Option<&Settings>) -> Check {
-    let wanted = settings.map_or(GIB, |_| 64 * MIB);
+fn room(free: Option<u64>, to_make: Option<u64>) -> Check {
+    let wanted = to_make.unwrap_or(64 * MIB);
     let value = free.map_or("unknown".to_owned(), |free| format!("{} free", size(free)));
     let check = Check::ok("free space", value, format!("{} or more", size(wanted)));
     match free {
@@ -262,6 +263,7 @@ fn flush(median: Result<Duration, String>, device: Option<Device>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_base::units::GIB;
 
     #[test]
     fn a_flush_that_is_faster_than_its_medium_is_found_out() {
@@ -296,8 +298,10 @@ mod tests {
         ] {
             assert_eq!(file_system(magic).state, wanted, "{magic:?}");
         }
-        assert_eq!(room(Some(2 * GIB), None).state, State::Ok);
-        assert_eq!(room(Some(GIB / 2), None).state, State::Bad);
+        assert_eq!(room(Some(2 * GIB), Some(GIB)).state, State::Ok);
+        assert_eq!(room(Some(GIB / 2), Some(GIB)).state, State::Bad);
+        assert_eq!(room(Some(GIB / 2), None).state, State::Ok);
+        assert_eq!(room(Some(MIB), None).state, State::Bad);
         assert_eq!(room(None, None).state, State::Warn);
     }
 

@@ -156,6 +156,34 @@ fn a_certificate_is_told_before_its_end_and_after_it() {
     assert!(text.contains("replica 2 has expired, 2 days ago"), "{text}");
     let (_, text) = judged(&until(0), &around());
     assert!(text.contains("less than a day ago"), "{text}");
+    let of_controller = |s| Around { controller_until_s: Some(NOW_S + s), ..around() };
+    let (kinds, text) = judged(&status(), &of_controller(9 * DAY_S));
+    assert_eq!(kinds, [Kind::CertificateEnds]);
+    assert_eq!(text, "The certificate of the controller expires in 9 days.");
+    let mut group = status();
+    group.replicas.iter_mut().for_each(|it| it.verdict = Some(Verdict::Silent(5_000)));
+    let (kinds, text) = judged(&group, &of_controller(-1));
+    assert_eq!(kinds[0], Kind::NoAnswer);
+    assert!(text.ends_with("heard by the controller, whose certificate has expired."), "{text}");
+}
+
+#[test]
+fn a_member_that_nobody_connects_with_as_its_certificate_has_expired_is_told_so() {
+    let lost = without_second(Verdict::Silent(12_300));
+    let expected = "Replica 2 on node b is lost: its certificate has expired, silent for 12 s; 2 \
+                    of 3 full members are left.";
+    // The controller has seen the certificate, or the replica's last report told of its end.
+    let seat = |is_expired| SeatNote { node: "b".to_owned(), is_expired, ..SeatNote::default() };
+    let seats = |is_expired| [(ReplicaId(2), seat(is_expired))].into();
+    let (kinds, text) = judged(&lost, &Around { seats: seats(true), ..around() });
+    assert_eq!((&kinds[..], &text[..]), (&[Kind::CertificateExpired][..], expected));
+    let mut told = lost.clone();
+    let vitals = Vitals { certificate_until_s: Some(NOW_S - 1), ..Vitals::default() };
+    told.replicas[1].vitals = Some(vitals);
+    let (_, text) = judged(&told, &Around { seats: seats(false), ..around() });
+    assert_eq!(text, expected);
+    let (kinds, _) = judged(&lost, &Around { seats: seats(false), ..around() });
+    assert_eq!(kinds, [Kind::Lost]);
 }
 
 #[test]
@@ -174,13 +202,24 @@ fn a_member_that_is_filled_is_told_with_its_estimate() {
 }
 
 #[test]
+fn files_that_were_put_aside_are_told_with_their_place() {
+    let aside = Some("/data/group-7/replica-2.broken-9".to_owned());
+    let seat = SeatNote { node: "b".to_owned(), aside, ..SeatNote::default() };
+    let seats = [(ReplicaId(2), seat)].into();
+    let (kinds, text) = judged(&status(), &Around { seats, ..around() });
+    assert_eq!(kinds, [Kind::PutAside]);
+    assert!(text.starts_with("Replica 2 on node b was made anew"), "{text}");
+    assert!(text.ends_with("/data/group-7/replica-2.broken-9."), "{text}");
+}
+
+#[test]
 fn a_store_that_does_not_answer_a_node_with_trouble_and_a_lost_spare_are_told() {
     let store = Some("etcd does not answer".to_owned());
     let (kinds, text) = judged(&status(), &Around { store, ..around() });
     assert_eq!(kinds, [Kind::Store]);
     assert!(text.contains("without its store: etcd does not answer"), "{text}");
     let trouble = Some("its files are missing.".to_owned());
-    let seat = SeatNote { node: "b".to_owned(), trouble, is_away: false };
+    let seat = SeatNote { node: "b".to_owned(), trouble, ..SeatNote::default() };
     let seats = [(ReplicaId(2), seat)].into();
     let (kinds, text) = judged(&status(), &Around { seats, ..around() });
     assert_eq!(kinds, [Kind::Trouble]);

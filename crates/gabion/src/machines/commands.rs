@@ -286,10 +286,7 @@ fn group_line(group: &Value) -> String {
     let seats = group["seats"].as_array().cloned().unwrap_or_default();
     let seats: Vec<String> = seats
         .iter()
-        .map(|seat| {
-            let trouble = seat["trouble"].as_str().map(|it| format!(" ({it})")).unwrap_or_default();
-            format!("{} on {}{trouble}", seat["replica"], text(&seat["node"]))
-        })
+        .map(|seat| format!("{} on {}{}", seat["replica"], text(&seat["node"]), trouble_of(seat)))
         .collect();
     let config = group["config"].as_u64().map_or_else(String::new, |it| format!(", c{it}"));
     let away = group["away"].as_array().cloned().unwrap_or_default();
@@ -306,6 +303,13 @@ fn group_line(group: &Value) -> String {
         seats.join(", "),
         waits.unwrap_or_default()
     )
+}
+
+/// The node's word on a replica, in brackets: what is wrong with it, and what is kept of it.
+fn trouble_of(replica: &Value) -> String {
+    let trouble = replica["trouble"].as_str().map(str::to_owned);
+    let aside = replica["aside"].as_str().map(|dir| format!("its former files are {dir}"));
+    trouble.or(aside).map_or_else(String::new, |text| format!(" ({text})"))
 }
 
 fn list_nodes(controller: SocketAddr, json: bool) -> Result<u8> {
@@ -335,7 +339,10 @@ fn node_line(node: &Value) -> String {
     let replicas = node["replicas"].as_array().cloned().unwrap_or_default();
     let replicas: Vec<String> = replicas
         .iter()
-        .map(|it| format!("replica {} of {}", it["replica"], it["group"].as_str().unwrap_or("?")))
+        .map(|it| {
+            let group = it["group"].as_str().unwrap_or("?");
+            format!("replica {} of {group}{}", it["replica"], trouble_of(it))
+        })
         .collect();
     let holds = if replicas.is_empty() { "nothing".to_owned() } else { replicas.join(", ") };
     let free = node["free"].as_u64().map(|free| format!(", {} free", size(free)));

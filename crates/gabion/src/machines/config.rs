@@ -521,6 +521,15 @@ impl NodeConfig {
         self.groups.as_ref().map_or(1, |groups| groups.max)
     }
 
+    /// The files with certificates, and the options that name them.
+    pub(crate) fn certificate_files(&self) -> Vec<(&'static str, PathBuf)> {
+        let own = self.tls.iter().flat_map(|tls| {
+            [("tls.certificate", tls.certificate.clone()), ("tls.ca", tls.ca.clone())]
+        });
+        let of_clients = self.clients.tls_cert.clone().map(|path| ("clients.tls_cert", path));
+        own.chain(of_clients).collect()
+    }
+
     /// As [`ControllerConfig::certificates`].
     pub(crate) fn certificates(&self) -> Result<Certificates> {
         self.tls.as_ref().map(|tls| tls.open(Role::Node, Some(&self.name))).transpose()

@@ -15,7 +15,7 @@
 use super::config::DoorAddresses;
 use super::registrar::{Make, Neighbour, Order, ReplicaWord};
 use super::{load_file, save_file};
-use crate::child::{Replica, anew};
+use crate::child::{Death, Replica, anew};
 use crate::cluster::{self, Settings, failed, is_missing, replica_dir};
 use crate::control::unix_ms;
 use crate::options::{MetricsPort, NodeProcess, ProcessOptions};
@@ -39,6 +39,10 @@ const DIRECTORY: &str = "group-";
 /// How long the controller's word counts that a group has enough without a replica: four times as
 /// long as between two of its words.
 const ANEW_MAX: Duration = Duration::from_secs(2);
+
+/// A process that runs for so long has nothing of what ended the one before: a damaged pool is found
+/// at the start.
+const STEADY: Duration = Duration::from_secs(3);
 
 /// `member.json`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -259,11 +263,17 @@ struct Part {
     /// Until then it may be made anew: the group has enough without it, by the controller's last
     /// word, which nobody relies on for longer.
     anew_until: Option<Instant>,
+    /// Why its process does not run, if that is for its files.
+    trouble: Option<String>,
+    /// Files that it had before, and that were put aside.
+    aside: Option<PathBuf>,
 }
 
 impl Part {
     const fn new(base: PathBuf, member: Member) -> Self {
-        Self { base, member, is_released: false, make: Make::Empty, anew_until: None }
+        let (make, anew_until) = (Make::Empty, None);
+        let (trouble, aside) = (None, None);
+        Self { base, member, is_released: false, make, anew_until, trouble, aside }
     }
 
     /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
@@ -318,6 +328,7 @@ impl Part {
         self.make = order.make;
         self.anew_until = order.may_be_made_anew.then(|| Instant::now() + ANEW_MAX);
         self.is_released |= order.is_released;
+        self.aside = cluster::found_aside(&self.base, self.member.replica);
         let told = Member::of(order, self.member.node, self.member.listen);
         if told != self.member {
             told.save(&self.base)?;
@@ -496,8 +507,9 @@ impl Hosted {
     pub(crate) fn words(&self) -> impl Iterator<Item = ReplicaWord> {
         self.parts.iter().map(|part| {
             let Member { group, replica, .. } = part.member;
-            let (is_made, trouble) = (!part.is_missing(), self.trouble.clone());
-            ReplicaWord { group, replica, is_made, trouble }
+            let trouble = part.trouble.as_ref().or(self.trouble.as_ref()).cloned();
+            let aside = part.aside.as_ref().map(|aside| aside.display().to_string());
+            ReplicaWord { group, replica, is_made: !part.is_missing(), trouble, aside }
         })
     }
 
@@ -513,25 +525,51 @@ impl Hosted {
             say(&line);
         }
         if let Some(death) = self.replica.check() {
-            let line = death.in_words(self.replica.number);
-            self.trouble = Some(line.clone());
-            if death.is_damaged && may_be_made_anew {
-                say(&line);
-                say(&self.replica.put_aside());
-            } else {
-                say(&format!("{line}; next start in {:.1} s", death.restart_in.as_secs_f64()));
-            }
+            self.mourn(&death, say);
         }
         let outcome = match self.is_begun {
             true => self.restart_if_due(say),
             false => self.begin(say),
         };
         match outcome {
-            Ok(true) => self.trouble = None,
-            Ok(false) => {}
+            Ok(_) => {}
             Err(error) => self.complain(&error, say),
         }
+        if self.replica.has_run_for(STEADY) {
+            self.trouble = None;
+            self.parts.iter_mut().for_each(|part| part.trouble = None);
+        }
         false
+    }
+
+    /// Says why the process died. Damaged files are put aside where their group can do without
+    /// them, and those of other groups stay.
+    fn mourn(&mut self, death: &Death, say: &mut dyn FnMut(&str)) {
+        let line = death.in_words(self.replica.number);
+        self.trouble = Some(line.clone());
+        let is_anew = death.damaged.is_some_and(|place| self.parts[place].may_be_made_anew());
+        let next = match is_anew {
+            true => String::new(),
+            false => format!("; next start in {:.1} s", death.restart_in.as_secs_f64()),
+        };
+        say(&(line + &next));
+        let Some(place) = death.damaged else { return };
+        let part = &mut self.parts[place];
+        let Member { name, replica, .. } = &part.member;
+        self.trouble = Some(format!(
+            "its process does not start, as files of replica {replica} of group {name} are damaged"
+        ));
+        let words = death.last_words.as_deref().unwrap_or("its files are damaged");
+        part.trouble = Some(match is_anew {
+            true => format!("{words}; they are put aside, and it is made anew"),
+            false => format!(
+                "{words}; the group waits for them: bring them back, or, if they are lost for \
+                 good, say `gabion group give-up {replica} --group {name}`, and it is made anew"
+            ),
+        });
+        if is_anew {
+            say(&self.replica.put_aside(place));
+        }
     }
 
     /// Says what is wrong, once.

@@ -271,8 +271,16 @@ impl Inner {
         let of = |node: &NodeRecord| {
             let heard = self.heard.get(&node.name).filter(|heard| heard.id == node.id);
             let seats = self.registry.seats_of(&node.name);
-            let seats =
-                seats.map(|(spec, seat)| json!({"group": spec.name, "replica": seat.replica}));
+            let seats = seats.map(|(spec, seat)| {
+                let group = spec.group().ok();
+                let word = heard.zip(group).and_then(|(it, group)| it.word(group, seat.replica));
+                json!({
+                    "group": spec.name,
+                    "replica": seat.replica,
+                    "trouble": word.and_then(|word| word.trouble.clone()),
+                    "aside": word.and_then(|word| word.aside.clone()),
+                })
+            });
             json!({
                 "name": node.name,
                 "here": heard.is_some_and(Heard::is_here),
@@ -308,6 +316,7 @@ impl Inner {
                 "clients": seat.addresses.clients,
                 "made": word.is_some_and(|word| word.is_made),
                 "trouble": word.and_then(|word| word.trouble.clone()),
+                "aside": word.and_then(|word| word.aside.clone()),
                 "released": seat.is_released,
             })
         };

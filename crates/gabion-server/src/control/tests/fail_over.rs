@@ -127,9 +127,35 @@ fn door_is_a_guests(three: &mut Three) {
     let info = three.text(0, &["INFO", "replication"]);
     assert!(info.contains("role:slave\r\n"), "{info}");
     assert!(info.contains("master_link_status:down\r\n"), "{info}");
-    let status = three.text(0, &["GABION", "STATUS"]);
-    for field in ["\"role\":\"left out\"", "\"membership\":\"none\"", "\"ready\":false"] {
-        assert!(status.contains(field), "{field}: {status}");
+    spare_says(three, "\"ready\":true", "\"reason\":null");
+    // Its own connections break, and it may make no other ones.
+    let cut = |three: &mut Three, retry_at_ms: u64| {
+        let service = three.head.service(0);
+        for at in [2, 3].map(ReplicaId) {
+            service.disconnect(at, None, "a test cuts it");
+            let place = service.peer_place(at).unwrap();
+            service.peers[place].retry_at_ms = retry_at_ms;
+        }
+    };
+    cut(three, u64::MAX);
+    let why = "\"reason\":\"the head of the chain, replica 2, is not connected: a test cuts it\"";
+    spare_says(three, "\"ready\":false", why);
+    cut(three, 0);
+    spare_says(three, "\"ready\":true", "\"reason\":null");
+}
+
+/// Waits until the first replica, a spare, says so of itself.
+fn spare_says(three: &mut Three, ready: &str, reason: &str) {
+    let begun = Instant::now();
+    loop {
+        let status = three.text(0, &["GABION", "STATUS"]);
+        for field in ["\"role\":\"spare\"", "\"membership\":\"none\""] {
+            assert!(status.contains(field), "{field}: {status}");
+        }
+        if status.contains(ready) && status.contains(reason) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{ready}, {reason}: {status}");
     }
 }
 

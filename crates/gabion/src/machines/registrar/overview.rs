@@ -89,7 +89,9 @@ impl Inner {
             let note = SeatNote {
                 node: seat.node.clone(),
                 trouble: word.and_then(|word| word.trouble.clone()),
+                aside: word.and_then(|word| word.aside.clone()),
                 is_away: !is_here(&seat.node),
+                is_expired: driver.is_expired(group, ReplicaId(seat.replica)),
             };
             (ReplicaId(seat.replica), note)
         });
@@ -98,6 +100,7 @@ impl Inner {
             group: several.then(|| spec.name.clone()),
             seats: seats.collect(),
             store: driver.store_failure(),
+            controller_until_s: driver.certificate_until_s(),
             unix_s: (unix_ms() / 1_000).cast_signed(),
         }
     }

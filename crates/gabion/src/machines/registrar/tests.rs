@@ -60,6 +60,7 @@ impl Rig {
             replica: *replica,
             is_made: true,
             trouble: None,
+            aside: None,
         };
         let words: Vec<ReplicaWord> = has.iter().map(word).collect();
         let question = json!({ "do": "node", "node": node, "free": 100 * GIB, "replicas": words });
