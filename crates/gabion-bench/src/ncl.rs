@@ -11,8 +11,8 @@
 //!
 //! - [`library`]: Figure 8, threads. [`programs`]: Table 1, Figures 9 and 10.
 //! - [`replacement`]: Table 3. [`recovery`]: Figure 11. [`failures`]: Figure 12. [`memory`].
-//! - [`house`]: processes. [`slow`]: a file system with slow syncs. [`paper`]: its numbers, and what
-//!   is aimed at. [`tables`], [`draw`].
+//! - [`house`]: processes. [`slow`]: a file system with slow syncs. [`paper`]: its numbers, and
+//!   what is aimed at. [`tables`], [`draw`].
 
 mod draw;
 mod failures;
@@ -79,7 +79,8 @@ impl Part {
 }
 
 /// Measures near-compute logs as SplitFT's evaluation does: latency, programs, recovery, and what
-/// the loss of log peers costs. Controller and peers are processes of this program, on this machine.
+/// the loss of log peers costs. Controller and peers are processes of this program, on this
+/// machine.
 #[derive(Args, Clone, Debug)]
 pub struct NclArgs {
     /// Parts to measure [default: all]

@@ -113,9 +113,12 @@ fn workspace() -> Option<PathBuf> {
 fn missing(file: &str, directories: &[PathBuf], workspace: Option<&Path>) -> Error {
     let looked: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
     let places = if looked.is_empty() { "no place".to_owned() } else { looked.join(", ") };
+    let takes = match file.contains("rocksdb") {
+        true => ", in half an hour on two cores, with a C++ compiler and libclang",
+        false => "",
+    };
     Error::not_found(format!(
-        "{file} is not built (looked in {places}). This builds it, RocksDB in half an hour on two \
-         cores, with a C++ compiler and libclang:\n\n  {}\n",
+        "{file} is not built (looked in {places}). This builds it{takes}:\n\n  {}\n",
         how_to_build(file, workspace)
     ))
 }

@@ -1,4 +1,4 @@
-//! Figure 12: records in slices of 10 ms while one peer is killed, and then two at once, with f = 1.
+//! Figure 12: records in slices of 10 ms while one peer is killed, and then two at once; f is 1.
 
 use super::house::{COPIES, House};
 use super::library::RECORD;

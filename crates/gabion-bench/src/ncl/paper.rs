@@ -22,9 +22,10 @@ pub(super) const REPLACEMENT_MS: [(&str, &str); 5] = [
 /// Sentences on figures that the paper draws and tells in part.
 pub(super) const LATENCY: &str = "Paper, 128 bytes: 4.6 µs at peers by RDMA, 1.2 µs unsynced on \
                                   CephFS; synced two orders of magnitude more.";
-pub(super) const RECOVERY: &str = "Paper: NCL reads 128 bytes at a time 4 times as fast as CephFS, 8 KB 1.28 times. Redis \
-     recovers 60 MB from NCL in 1.15 times the time that it takes from CephFS, RocksDB in 1.04, \
-     SQLite in about 2.";
+pub(super) const RECOVERY: &str = "Paper: NCL reads 128 bytes at a time 4 times as fast as \
+                                   CephFS, 8 KB 1.28 times. Redis recovers 60 MB from NCL in 1.15 \
+                                   times the time that it takes from CephFS, RocksDB in 1.04, \
+                                   SQLite in about 2.";
 pub(super) const FAILURES: &str =
     "Paper: two of three peers killed stall RocksDB for about 100 ms, one is a small dip.";
 /// Figure 9 of a program.

@@ -137,11 +137,8 @@ impl Plot {
         }
         for ((at_x, at_y), text) in &self.others {
             let (x, y) = (x(*at_x), y(*at_y));
-            let tip = escaped(text);
-            drawing.raw(&format!(
-                r#"<path class="other" d="M{x:.1} {:.1}l6 6l-6 6l-6 -6z"><title>{tip}</title></path>"#,
-                y - 6.0
-            ));
+            let top = y - 6.0;
+            drawing.raw(&format!(r#"<path class="other" d="M{x:.1} {top:.1}l6 6l-6 6l-6 -6z"/>"#));
             drawing.text("name", x + 10.0, y + 4.0, "start", text);
         }
         drawing.finish("t", &self.title, &self.note)
@@ -164,11 +161,10 @@ fn draw_line(
     drawing.raw(&format!(r#"<polyline class="l{number}" points="{}"/>"#, points.trim_end()));
     for (at_x, at_y) in &line.points {
         let tip = format!("{}: {}, {}", line.name, tick_text(*at_x), tick_text(*at_y));
+        let (x, y, tip) = (x(*at_x), y(*at_y), escaped(&tip));
         drawing.raw(&format!(
-            r#"<circle class="k{number}" cx="{:.1}" cy="{:.1}" r="{POINT}"><title>{}</title></circle>"#,
-            x(*at_x),
-            y(*at_y),
-            escaped(&tip)
+            "<circle class=\"k{number}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{POINT}\">\
+             <title>{tip}</title></circle>"
         ));
     }
 }
