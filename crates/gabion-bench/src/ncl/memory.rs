@@ -15,8 +15,6 @@ use std::path::Path;
 use std::time::Duration;
 
 const REGION_LEN: u64 = 64 * MIB;
-/// The log of the interposed program is at least so long.
-const LOG_LEN: u64 = 32 * MIB;
 /// The interposer's own memory file.
 const SHARED: &str = "gabion-ncl ";
 /// A log takes so many turns of writing at most to get there.
@@ -90,7 +88,7 @@ fn interposed(bench: &mut Bench<'_>) -> Result<()> {
     for _ in 0..TURNS_MAX {
         bench.check()?;
         requests += at_peers.drive(Load::WRITES, 16, time, bench.stop)?.count;
-        if Mirrored::of(child)?.log >= LOG_LEN {
+        if Mirrored::of(child)?.log >= bench.args.log_size {
             break;
         }
     }

@@ -48,9 +48,9 @@ fn in_one_line() -> String {
 /// A figure with as many digits as tell something, or nothing.
 fn shown(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| match value.abs() {
-        v if v >= 1000.0 => grouped(value.round() as u64),
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 999.5 => signed(value.round()),
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     })
 }

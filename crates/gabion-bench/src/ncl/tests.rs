@@ -1,6 +1,6 @@
 //! Options, tables and drawings; whole runs are tested with the program, in crates/gabion.
 
-use super::rows::Side;
+use super::rows::{Key, Side};
 use super::*;
 use clap::Parser;
 
