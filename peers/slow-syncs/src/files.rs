@@ -1,6 +1,6 @@
 //! What the kernel calls by number: names of files below the backing directory, and open files.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Paths of inodes that the kernel was told of. A file with several names has the last one.
-pub(crate) struct Paths(Mutex<HashMap<u64, PathBuf>>);
+pub(crate) struct Paths(Mutex<BTreeMap<u64, PathBuf>>);
 
 /// Open files by number.
 #[derive(Default)]
 pub(crate) struct Opened {
     next: AtomicU64,
-    files: Mutex<HashMap<u64, Arc<File>>>,
+    files: Mutex<BTreeMap<u64, Arc<File>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -29,7 +29,7 @@ fn not_found() -> io::Error {
 
 impl Paths {
     pub(crate) fn new(root: u64, backing: PathBuf) -> Self {
-        Self(Mutex::new(HashMap::from([(root, backing)])))
+        Self(Mutex::new(BTreeMap::from([(root, backing)])))
     }
 
     pub(crate) fn get(&self, inode: u64) -> io::Result<PathBuf> {

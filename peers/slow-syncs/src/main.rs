@@ -10,6 +10,11 @@
 //! when a sync returns. So BACKING is not synced either: **nothing is durable here**. Writes go to
 //! the page cache and are written back by the kernel, as with a disk. It needs root, or
 //! `fusermount3`. Extended attributes and special files are not there.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a program beside the cores: files, threads and clocks are its business"
+)]
 
 mod files;
 mod system;
