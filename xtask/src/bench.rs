@@ -2,7 +2,9 @@
 //! commands, then the page of everything in the directory.
 //!
 //! ```text
-//!   LINES ─► gabion bench engine, replication ─► DIRECTORY/*.json ─► gabion bench report ─► report.html, report.md
+//!   LINES ─► gabion bench engine, replication ─► DIRECTORY/*.json ─► gabion bench report ─►
+//!     │                                                              report.html, report.md
+//!     └────► gabion bench ncl ─► DIRECTORY/ncl-N.json, DIRECTORY/ncl-N/*.svg
 //! ```
 //!
 //! The machine must do nothing else, and the peers must be built. The results of a command stay
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 type Line = (&'static str, &'static str, &'static str);
 
 /// Medians of three rounds for ratios with a target, one round for the rest.
-const LINES: [Line; 9] = [
+const LINES: [Line; 10] = [
     (
         "engine",
         "engine-rocksdb",
@@ -66,11 +68,19 @@ const LINES: [Line; 9] = [
         "replication-groups",
         "replication --systems rocksdb,primary --replicas 2 --co-location 2 --records 2000000 --workloads load",
     ),
+    (NCL, NCL, "ncl --slow-sync 2 --seconds 1 --rounds 2"),
 ];
 
+/// The part of near-compute logs, which draws its own pictures and is not on the page.
+const NCL: &str = "ncl";
+
 /// Programs of the peers' workspace, by part.
-const PEERS: [(&str, &str); 3] =
-    [("engine", "engine-rocksdb"), ("engine", "engine-fjall"), ("replication", "replica-rocksdb")];
+const PEERS: [(&str, &str); 4] = [
+    ("engine", "engine-rocksdb"),
+    ("engine", "engine-fjall"),
+    ("replication", "replica-rocksdb"),
+    (NCL, "slow-syncs"),
+];
 
 /// Runs a part, or `all`, and then draws the page of `directory`. Without one, a directory below
 /// the system's for temporary files, named by the commit.
@@ -84,18 +94,27 @@ pub(crate) fn bench(part: &str, directory: Option<&str>) -> Step {
     let release = |directory: &str| Path::new(directory).join("release");
     let lacking = lacking(part, &[release(&target), release("peers/target")]);
     if !lacking.is_empty() {
+        let packages: Vec<String> = lacking.iter().map(|name| format!(" -p {name}")).collect();
         return Err(format!(
-            "not built: {}; `(cd peers && cargo build --release)` builds them, RocksDB in half an hour",
-            lacking.join(", ")
+            "not built: {}; `(cd peers && cargo build --release{})` builds them, RocksDB in half \
+             an hour",
+            lacking.join(", "),
+            packages.concat()
         ));
     }
     std::fs::create_dir_all(&directory)
         .map_err(|error| format!("{}: {error}", directory.display()))?;
-    for (_, file, words) in lines {
+    for (part, file, words) in lines {
         let file = free(&directory, file);
-        gabion(&[&words.split_whitespace().collect::<Vec<_>>()[..], &["--json", &file]].concat())?;
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let draw = ["--draw", file.trim_end_matches(".json")];
+        let draw = if part == NCL { &draw[..] } else { &[] };
+        gabion(&[&words[..], &["--json", &file], draw].concat())?;
     }
     let files = measured(&directory)?;
+    if files.is_empty() {
+        return Ok(());
+    }
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     let [html, markdown] = ["html", "md"].map(|ending| path(&directory, "report", ending));
     let report = [&["report"], &files[..], &["--html", &html, "--markdown", &markdown]].concat();
@@ -120,13 +139,17 @@ fn free(directory: &Path, name: &str) -> String {
     }
 }
 
-/// All measurements, from now and before.
+/// All measurements for the page, from now and before.
 fn measured(directory: &Path) -> Result<Vec<String>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let file = entry.map_err(failed)?.path().display().to_string();
-        files.extend(Some(file).filter(|file| file.ends_with(".json")));
+        let path = entry.map_err(failed)?.path();
+        let is_of_ncl = path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(&format!("{NCL}-")));
+        let file = path.display().to_string();
+        files.extend(Some(file).filter(|file| file.ends_with(".json") && !is_of_ncl));
     }
     files.sort();
     Ok(files)
@@ -142,7 +165,9 @@ fn lines(part: &str) -> Result<Vec<Line>, String> {
     let lines: Vec<Line> =
         LINES.into_iter().filter(|line| ["all", line.0].contains(&part)).collect();
     match lines.is_empty() {
-        true => Err(format!("'{part}' is no part of the benchmarks: engine, replication or all")),
+        true => {
+            Err(format!("'{part}' is no part of the benchmarks: engine, replication, ncl or all"))
+        }
         false => Ok(lines),
     }
 }
@@ -162,7 +187,7 @@ mod tests {
     fn a_part_has_its_own_commands_and_all_has_those_of_every_part() {
         assert_eq!(lines("all").unwrap().len(), LINES.len());
         let count = |part| lines(part).unwrap().len();
-        assert_eq!(count("engine") + count("replication"), LINES.len());
+        assert_eq!(count("engine") + count("replication") + count(NCL), LINES.len());
         assert!(lines("engine").unwrap().iter().all(|line| line.2.starts_with("engine ")));
         assert!(lines("engines").unwrap_err().contains("'engines' is no part"));
     }
@@ -174,7 +199,8 @@ mod tests {
         std::fs::write(directory.join("engine-fjall"), b"").unwrap();
         let places = [PathBuf::from("/nowhere"), directory.clone()];
         assert_eq!(lacking("engine", &places), ["engine-rocksdb"]);
-        assert_eq!(lacking("all", &places), ["engine-rocksdb", "replica-rocksdb"]);
+        assert_eq!(lacking(NCL, &places), ["slow-syncs"]);
+        assert_eq!(lacking("all", &places), ["engine-rocksdb", "replica-rocksdb", "slow-syncs"]);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -188,6 +214,7 @@ mod tests {
             file
         });
         std::fs::write(directory.join("report.md"), b"").unwrap();
+        std::fs::write(free(&directory, NCL), b"{}").unwrap();
         assert!(names[0].ends_with("/engine-fjall-1.json") && names[1].ends_with("-2.json"));
         assert_eq!(measured(&directory).unwrap(), names);
         std::fs::remove_dir_all(&directory).unwrap();

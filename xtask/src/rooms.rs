@@ -115,6 +115,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-resp",
             "gabion-proc",
             "gabion-fabric",
+            "gabion-ncl",
+            "gabion-ncl-driver",
             "gabion-workload",
         ],
     ),

@@ -19,6 +19,7 @@
 //! - [`failover()`]: faults of a real `gabion up` under load, every answer checked.
 //! - [`rebuild()`]: a replica of one that loses its disk, idle and under load.
 //! - [`fabric()`]: records on their way into a log peer's memory, by each path.
+//! - [`ncl()`]: near-compute logs in the form of SplitFT's evaluation.
 //! - [`report()`]: the JSON of runs as one page with plots, and as Markdown.
 //! - [`Launcher`]: the start of a cluster of its own; the command line implements it.
 #![allow(
@@ -40,6 +41,7 @@ mod fake;
 mod figures;
 mod keys;
 mod launch;
+mod ncl;
 mod page;
 mod placement;
 mod provenance;
@@ -62,6 +64,8 @@ pub use failover::rebuild::{LoadKind, RebuildArgs, rebuild};
 pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
+pub use ncl::programs::ProgramChoice;
+pub use ncl::{NclArgs, Part, ncl};
 pub use page::{ReportArgs, report};
 pub use placement::{MixChoice, PlacementArgs, Side, placement};
 pub use replication::memory::{BLOCK_CACHE_LEN, indexes_len};

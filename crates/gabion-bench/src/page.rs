@@ -11,9 +11,10 @@
 //!
 //! Nothing is drawn without a run: missing figures are named, with the command that makes them.
 //! Plots are drawn by hand ([`chart`]): bars need little code, and a library's fixed colours would
-//! not follow the page into the dark and on to paper. [`Timeline`] is a picture without a page, of
-//! `bench failover`.
+//! not follow the page into the dark and on to paper. Some pictures have no page: [`Timeline`] of
+//! `bench failover`, [`Plot`] and [`Bars`] of `bench ncl`.
 
+mod alone;
 mod chart;
 mod clusters;
 mod commands;
@@ -26,14 +27,17 @@ mod input;
 mod loads;
 mod markdown;
 mod placement;
+mod plot;
 mod replication;
 mod stats;
 mod timeline;
 mod twitter;
 
+pub(crate) use alone::Bars;
 use clap::{ArgGroup, Args};
 use gabion_base::{Error, ErrorKind, Result};
 use input::Inputs;
+pub(crate) use plot::{Plot, PlotLine, Point, Ruler};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 pub(crate) use timeline::{Mark, Timeline};

@@ -121,6 +121,11 @@ impl Supply {
         self.total
     }
 
+    /// Gives out nothing more: the time of a run without a number of requests is over.
+    pub(crate) fn end(&self) {
+        self.taken.fetch_max(self.total, Ordering::Relaxed);
+    }
+
     /// Existing records.
     pub(crate) fn records(&self) -> u64 {
         self.inserts.there.load(Ordering::Acquire)
@@ -272,6 +277,13 @@ impl Tally {
     /// Answered requests of a kind.
     pub(crate) fn count(&self, kind: Kind) -> u64 {
         self.latencies[kind as usize].count()
+    }
+
+    /// The latencies of requests of all kinds.
+    pub(crate) fn latencies(&self) -> Latencies {
+        let mut all = Latencies::new();
+        self.latencies.iter().for_each(|of_kind| all.merge(of_kind));
+        all
     }
 
     /// Answered requests.

@@ -41,6 +41,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
         BenchCommand::Fabric(args) => {
             gabion_bench::fabric(args, &mut std::io::stdout().lock()).map(|()| 0)
         }
+        BenchCommand::Ncl(args) => {
+            gabion_bench::ncl(args, &own_program()?.path, &Processes.data_dir()).map(|()| 0)
+        }
         BenchCommand::Report(args) => {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
         }

@@ -887,6 +887,8 @@ pub(crate) enum BenchCommand {
     Rebuild(gabion_bench::RebuildArgs),
     /// Records on their way into a log peer's memory: latency, rate and CPU by each path
     Fabric(gabion_bench::FabricArgs),
+    /// Near-compute logs as SplitFT's evaluation has them: latency, programs, losses of log peers
+    Ncl(gabion_bench::NclArgs),
     /// One page with plots, and a summary in Markdown, of the JSON of runs
     Report(gabion_bench::ReportArgs),
     /// One run of one workload on this engine: what `engine` starts

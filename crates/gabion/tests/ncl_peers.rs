@@ -1,6 +1,8 @@
 //! Programs whose log files lie at log peers: all of them are processes, which are killed.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test with real processes")]
 
+#[path = "ncl_peers/bench.rs"]
+mod bench;
 #[path = "ncl_peers/certificates.rs"]
 mod certificates;
 #[path = "ncl_peers/demo.rs"]

@@ -46,13 +46,20 @@ pub(super) fn find(peers: &[Peer], directory: Option<&Path>) -> Result<Vec<Progr
 /// It is not built, or from other sources than this program: workloads, settings of engines or
 /// their versions may differ. The message has the command that builds it.
 pub(crate) fn locate(file: &str, directory: Option<&Path>) -> Result<PathBuf> {
-    let workspace = workspace();
-    let path = place(file, directory, workspace.as_deref())?;
-    check_build(&path, file, workspace.as_deref())?;
+    let path = place(file, directory)?;
+    check_build(&path, file, workspace().as_deref())?;
     Ok(path)
 }
 
-fn place(file: &str, directory: Option<&Path>, workspace: Option<&Path>) -> Result<PathBuf> {
+/// The same of a program that shares no sources with this one.
+///
+/// # Errors
+/// It is not built.
+pub(crate) fn place(file: &str, directory: Option<&Path>) -> Result<PathBuf> {
+    place_in(file, directory, workspace().as_deref())
+}
+
+fn place_in(file: &str, directory: Option<&Path>, workspace: Option<&Path>) -> Result<PathBuf> {
     let directories: Vec<PathBuf> = match directory {
         Some(directory) => vec![directory.to_path_buf()],
         None => {
@@ -106,9 +113,12 @@ fn workspace() -> Option<PathBuf> {
 fn missing(file: &str, directories: &[PathBuf], workspace: Option<&Path>) -> Error {
     let looked: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
     let places = if looked.is_empty() { "no place".to_owned() } else { looked.join(", ") };
+    let takes = match file.contains("rocksdb") {
+        true => ", in half an hour on two cores, with a C++ compiler and libclang",
+        false => "",
+    };
     Error::not_found(format!(
-        "{file} is not built (looked in {places}). This builds it, RocksDB in half an hour on two \
-         cores, with a C++ compiler and libclang:\n\n  {}\n",
+        "{file} is not built (looked in {places}). This builds it{takes}:\n\n  {}\n",
         how_to_build(file, workspace)
     ))
 }
@@ -147,7 +157,7 @@ mod tests {
     fn programs_are_found_by_directory_and_named_once() {
         let dir = crate::launch::ScratchDir::new(&env::temp_dir()).unwrap();
         std::fs::write(dir.path().join("engine-fjall"), b"").unwrap();
-        let path = place("engine-fjall", Some(dir.path()), None).unwrap();
+        let path = place_in("engine-fjall", Some(dir.path()), None).unwrap();
         assert_eq!(path, dir.path().join("engine-fjall"));
         let error = find(&[Peer::Fjall, Peer::Fjall], Some(dir.path())).unwrap_err();
         assert!(error.message().contains("--vs names fjall twice"));

@@ -76,7 +76,7 @@ impl Chart {
         self.drawing().width
     }
 
-    fn drawing(&self) -> Drawing {
+    pub(super) fn drawing(&self) -> Drawing {
         match self.form {
             Form::Columns => self.columns(),
             Form::Bars => self.bars(),
@@ -352,6 +352,18 @@ pub(super) struct Drawing {
 impl Drawing {
     pub(super) fn new(width: f64, height: f64) -> Self {
         Self { width, height, body: String::new() }
+    }
+
+    pub(super) const fn size(&self) -> (f64, f64) {
+        (self.width, self.height)
+    }
+
+    /// Adds another one, with its corner here.
+    pub(super) fn add(&mut self, other: Self, at: (f64, f64)) {
+        let (x, y) = at;
+        self.raw(&format!("<g transform=\"translate({x:.1} {y:.1})\">"));
+        self.body.push_str(&other.body);
+        self.raw("</g>");
     }
 
     /// Adds an element as it stands.

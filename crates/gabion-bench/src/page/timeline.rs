@@ -7,8 +7,9 @@
 //!     0 └────────────────────────────────── s
 //! ```
 
+use super::alone::{begin, legend};
 use super::chart::{Axis, Drawing, text_width, tick_text};
-use super::html::{STYLE, escaped};
+use super::html::escaped;
 use std::fmt::Write;
 
 /// Lines over time.
@@ -30,21 +31,6 @@ pub(crate) struct Mark {
     pub(crate) text: String,
 }
 
-/// Rules of a picture that no page gives any; colours are those of the page.
-const RULES: &str = "
-text { fill: var(--ink);
-  font: 12px system-ui, -apple-system, \"Segoe UI\", Roboto, \"DejaVu Sans\", sans-serif; }
-.paper { fill: var(--paper); }
-.title { font-weight: 600; font-size: 14px; }
-.tick { fill: var(--soft); }
-.grid { stroke: var(--rule); stroke-width: 1; }
-.axis { stroke: var(--soft); stroke-width: 1.2; }
-.mark { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 4 3; }
-.l0, .l1, .l2, .l3 { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
-.l0 { stroke: var(--s1); } .l1 { stroke: var(--s0); }
-.l2 { stroke: var(--s3); } .l3 { stroke: var(--s4); }
-.k0 { fill: var(--s1); } .k1 { fill: var(--s0); } .k2 { fill: var(--s3); } .k3 { fill: var(--s4); }
-";
 const WIDTH: f64 = 900.0;
 const TOP: f64 = 96.0;
 const HEIGHT: f64 = 240.0;
@@ -63,8 +49,7 @@ impl Timeline {
         let left = rate_axis.label_width() + 14.0;
         let bottom = TOP + HEIGHT;
         let mut drawing = Drawing::new(WIDTH, bottom + 44.0);
-        drawing.raw(&format!("<style>{}{RULES}</style>", colours()));
-        drawing.raw(r#"<rect class="paper" width="100%" height="100%"/>"#);
+        begin(&mut drawing);
         let x = |at: f64| left + (WIDTH - RIGHT - left) * at / seconds;
         let y = |rate: f64| bottom - HEIGHT * rate / rate_axis.max;
         drawing.text("title", left, 22.0, "start", &self.title);
@@ -78,7 +63,7 @@ impl Timeline {
         }
         drawing.text("tick", WIDTH - RIGHT, bottom + 36.0, "end", "seconds");
         drawing.line("axis", (left, bottom), (WIDTH - RIGHT, bottom));
-        self.draw_legend(&mut drawing, left);
+        legend(&mut drawing, left, self.lines.iter().map(|(name, _)| &**name));
         self.draw_marks(&mut drawing, left, x);
         for (i, (name, rates)) in self.lines.iter().enumerate() {
             let middle = |bin: usize| (bin as f64 + 0.5) * self.bin_seconds;
@@ -94,15 +79,6 @@ impl Timeline {
             ));
         }
         drawing.finish("t", &self.title, &self.note)
-    }
-
-    fn draw_legend(&self, drawing: &mut Drawing, left: f64) {
-        let mut x = left;
-        for (i, (name, _)) in self.lines.iter().enumerate() {
-            drawing.bar(&format!("k{i}"), (x, 33.0), (11.0, 11.0), name);
-            drawing.text("name", x + 16.0, 43.0, "start", name);
-            x += 34.0 + text_width(name);
-        }
     }
 
     /// Marks that are close to each other have their labels in rows of their own.
@@ -123,11 +99,6 @@ impl Timeline {
             drawing.text("name", place, label, anchor, &mark.text);
         }
     }
-}
-
-/// The page's colours, for light, dark and print: what stands before its first other rule.
-fn colours() -> &'static str {
-    STYLE.split_once("* {").map_or(STYLE, |(colours, _)| colours)
 }
 
 #[cfg(test)]

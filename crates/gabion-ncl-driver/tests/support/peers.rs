@@ -1,4 +1,4 @@
-//! Peers in this process and the store that they share with programs, for tests and benchmarks.
+//! Peers in this process and the store that they share with programs, for tests.
 
 use gabion_base::Result;
 use gabion_control::store::MemoryStore;

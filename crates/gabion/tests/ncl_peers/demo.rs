@@ -3,10 +3,10 @@
 use super::*;
 
 /// A directory in which nothing is left.
-struct Emptied(PathBuf);
+pub(super) struct Emptied(pub(super) PathBuf);
 
 impl Emptied {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         // Short, as it holds sockets.
         let path = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);

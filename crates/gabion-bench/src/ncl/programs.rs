@@ -1,0 +1,298 @@
+//! Programs that know nothing of logs at peers: Table 1, Figures 9 and 10.
+//!
+//! All sides of a program run beside each other, and are measured in turn, so that a machine that
+//! is slower for a while is so for all of them. An idle one costs nothing.
+
+mod redis;
+mod sqlite;
+
+use super::house::{COPIES, House, Process, directory};
+use super::rows::{Disk, Key, Row, Side};
+use super::{Bench, Part};
+use crate::args::WorkloadChoice;
+use crate::workload::Supply;
+use clap::ValueEnum;
+use gabion_base::{Error, ErrorKind, Result};
+use gabion_workload::{Chooser, Distribution, Latencies};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Clients that YCSB has of a program that serves many: the paper's threads.
+pub(super) const YCSB_CLIENTS: u64 = 20;
+/// Bytes of a value, as in the paper. Keys have 23, the paper's 24.
+pub(super) const VALUE: usize = 100;
+/// More requests than any time is enough for.
+const UNBOUNDED: u64 = 1 << 40;
+const TICK: Duration = Duration::from_millis(5);
+
+/// A program that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgramChoice {
+    /// redis-server, with the append-only file.
+    Redis,
+    /// sqlite3, with a write-ahead log.
+    Sqlite,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) name: &'static str,
+    pub(super) workload: WorkloadChoice,
+}
+
+impl Load {
+    pub(super) const WRITES: Self = Self { name: "write-only", workload: WorkloadChoice::G };
+    const YCSB: [Self; 5] = [
+        Self { name: "YCSB A", workload: WorkloadChoice::A },
+        Self { name: "YCSB B", workload: WorkloadChoice::B },
+        Self { name: "YCSB C", workload: WorkloadChoice::C },
+        Self { name: "YCSB D", workload: WorkloadChoice::D },
+        Self { name: "YCSB F", workload: WorkloadChoice::F },
+    ];
+
+    fn supply(self, total: u64, records: u64, requests: u64) -> Supply {
+        let distribution = match self.workload {
+            WorkloadChoice::D => Distribution::Latest,
+            _ => Distribution::Zipfian,
+        };
+        let chooser = Chooser::new(distribution, records);
+        Supply::new(self.workload, total, chooser, records).after(requests)
+    }
+}
+
+/// What came of a load.
+pub(super) struct Drove {
+    pub(super) count: u64,
+    pub(super) took: Duration,
+    pub(super) latencies: Latencies,
+}
+
+/// A program that runs, and its clients.
+pub(super) trait Server {
+    fn process(&mut self) -> &mut Process;
+
+    /// Writes all records, each once.
+    fn load(&mut self, stop: &AtomicBool) -> Result<()>;
+
+    /// Has clients send requests for a time.
+    fn drive(
+        &mut self,
+        load: Load,
+        clients: u64,
+        time: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Drove>;
+}
+
+/// Sleeps for a time, or until it is interrupted.
+fn sleep(time: Duration, stop: &AtomicBool) {
+    let begun = Instant::now();
+    while begun.elapsed() < time && !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK.min(time - begun.elapsed().min(time)));
+    }
+}
+
+/// Directories of a program, one for each side, on one disk.
+pub(super) struct Stage {
+    dir: Removed,
+    name: String,
+    records: u64,
+}
+
+impl Stage {
+    /// On the local disk.
+    pub(super) fn new(bench: &Bench<'_>, name: &str) -> Result<Self> {
+        Self::on(bench, bench.local(), name)
+    }
+
+    fn on(bench: &Bench<'_>, disk: &Path, name: &str) -> Result<Self> {
+        let dir = Removed(directory(disk, name)?);
+        Ok(Self { dir, name: name.to_owned(), records: bench.args.records })
+    }
+
+    /// The same with so many records.
+    pub(super) fn of_records(self, records: u64) -> Self {
+        Self { records, ..self }
+    }
+
+    pub(super) fn place(&self, side: Side) -> PathBuf {
+        let name = match side {
+            Side::Unsynced => "unsynced",
+            Side::Shared => "shared",
+            Side::Tcp => "tcp",
+            Side::Synced => "synced",
+        };
+        self.dir.0.join(name)
+    }
+}
+
+/// A directory that goes with this value; what cannot be removed goes with the scratch directory.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl ProgramChoice {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    const fn binary(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-server",
+            Self::Sqlite => "sqlite3",
+        }
+    }
+
+    const fn globs(self) -> &'static str {
+        match self {
+            Self::Redis => "*.incr.aof,*.manifest",
+            Self::Sqlite => "*-wal,*-journal",
+        }
+    }
+
+    fn is_installed(self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(self.binary()).is_file())
+    }
+
+    /// Starts it in its place; `house` has the peers of a side that has some. What was there before
+    /// is there again.
+    pub(super) fn start(
+        self,
+        stage: &Stage,
+        side: Side,
+        house: Option<&mut House>,
+    ) -> Result<Box<dyn Server>> {
+        let place = stage.place(side);
+        if !place.exists() {
+            directory(&stage.dir.0, &place.file_name().unwrap_or_default().to_string_lossy())?;
+        }
+        let log = stage.dir.0.join(format!("{}.log", side as u8));
+        let mut command = match house {
+            Some(house) => {
+                let mut command = house.run(&stage.name, self.globs());
+                command.arg(self.binary());
+                command
+            }
+            None => Command::new(self.binary()),
+        };
+        command.current_dir(&place);
+        let records = match self {
+            Self::Redis => stage.records,
+            Self::Sqlite => stage.records.min(sqlite::RECORDS_MAX),
+        };
+        let is_synced = side != Side::Unsynced;
+        match self {
+            Self::Redis => redis::start(command, log, is_synced, records),
+            Self::Sqlite => sqlite::start(command, log, is_synced, records),
+        }
+    }
+
+    /// Loads with their clients.
+    fn cells(self, clients: &[u64]) -> Vec<(Load, u64)> {
+        let (clients, ycsb) = match self {
+            Self::Redis => (clients, YCSB_CLIENTS),
+            Self::Sqlite => (&[1][..], 1),
+        };
+        let writes = clients.iter().map(|clients| (Load::WRITES, *clients));
+        writes.chain(Load::YCSB.map(|load| (load, ycsb))).collect()
+    }
+}
+
+/// The programs to measure. A named one must be installed.
+pub(super) fn choose(named: &[ProgramChoice], is_needed: bool) -> Result<Vec<ProgramChoice>> {
+    let all = if named.is_empty() { ProgramChoice::value_variants() } else { named };
+    let missing = all.iter().find(|one| !one.is_installed());
+    if let Some(missing) = missing.filter(|_| !named.is_empty()) {
+        return Err(not_installed(*missing));
+    }
+    let found: Vec<ProgramChoice> = all.iter().copied().filter(|one| one.is_installed()).collect();
+    match found.is_empty() && is_needed {
+        true => Err(not_installed(ProgramChoice::Redis)),
+        false => Ok(found),
+    }
+}
+
+fn not_installed(program: ProgramChoice) -> Error {
+    let text = format!(
+        "{} is not installed: install it, or leave it out with --only and --programs",
+        program.binary()
+    );
+    Error::new(ErrorKind::NotFound, text)
+}
+
+pub(super) fn measure(programs: &[ProgramChoice], bench: &mut Bench<'_>) -> Result<()> {
+    for round in 1..=bench.args.rounds {
+        for program in programs {
+            for (disk, path) in bench.disks {
+                measure_one(*program, (*disk, path), round, bench)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure_one(
+    program: ProgramChoice,
+    (disk, path): (Disk, &Path),
+    round: u64,
+    bench: &mut Bench<'_>,
+) -> Result<()> {
+    let name = program.as_str();
+    bench.begin(&format!("{name}, {}, round {round}", disk.as_str()))?;
+    let stage = Stage::on(bench, path, name)?;
+    let mut shared = House::start(bench, Side::Shared, COPIES)?;
+    let mut tcp = House::start(bench, Side::Tcp, COPIES)?;
+    let mut servers = Vec::new();
+    for side in Side::ALL {
+        let house = match side {
+            Side::Shared => Some(&mut shared),
+            Side::Tcp => Some(&mut tcp),
+            Side::Unsynced | Side::Synced => None,
+        };
+        let mut server = program.start(&stage, side, house)?;
+        server.load(bench.stop)?;
+        servers.push((side, server));
+    }
+    for (number, (load, clients)) in program.cells(&bench.args.clients).into_iter().enumerate() {
+        for turn in 0..servers.len() {
+            // Another one is first each time.
+            let at = (turn + number + round as usize) % servers.len();
+            let (side, server) = &mut servers[at];
+            let drove = server.drive(load, clients, bench.time(), bench.stop)?;
+            let key = Key {
+                part: Part::Programs,
+                program: name,
+                load: load.name,
+                side: *side,
+                disk: Some(disk),
+                clients,
+                bytes: VALUE as u64,
+            };
+            bench.keep(Row::new(key, round, figures(&drove, clients)))?;
+            bench.check()?;
+        }
+    }
+    Ok(())
+}
+
+fn figures(drove: &Drove, clients: u64) -> Vec<(&'static str, f64)> {
+    let per_second = drove.count as f64 / drove.took.as_secs_f64();
+    vec![
+        ("per_second", per_second),
+        // Each client has one request under way at all times.
+        ("mean_us", clients as f64 * 1e6 / per_second),
+        ("p50_us", drove.latencies.quantile_us(0.5)),
+        ("p99_us", drove.latencies.quantile_us(0.99)),
+    ]
+}

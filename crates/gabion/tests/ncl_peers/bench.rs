@@ -1,0 +1,89 @@
+//! `gabion bench ncl`, with measurements that are too short to tell anything.
+
+use super::demo::Emptied;
+use super::*;
+use std::collections::BTreeSet;
+
+fn bench(place: &Emptied, words: &[&str]) -> Command {
+    let mut command = Command::new(GABION);
+    command.args(["bench", "ncl", "--seconds", "0.05", "--rounds", "1", "--dir"]);
+    command.arg(&place.0).args(["--log-size", "1MiB", "--memory", "8MiB"]).args(words);
+    command
+}
+
+/// The rows that it prints.
+fn rows(command: &mut Command) -> Vec<Value> {
+    let output = command.arg("--json").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Each row has a figure above zero, and these parts, programs and sides are there.
+fn check(rows: &[Value], figure: &str, expected: &[(&str, &str, &str)]) {
+    let name = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
+    for row in rows {
+        assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{row}");
+    }
+    let found: BTreeSet<_> = rows
+        .iter()
+        .map(|row| (name(row, "part"), name(row, "program"), name(row, "side")))
+        .collect();
+    let expected =
+        expected.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned()));
+    assert_eq!(found, expected.collect());
+}
+
+#[test]
+fn the_benchmark_of_the_library_has_each_side_and_leaves_nothing() {
+    let place = Emptied::new("bench");
+    let sides = ["peers, shared memory", "peers, TCP", "unsynced", "synced"];
+    let speeds = rows(&mut bench(&place, &["--only", "latency,threads"]));
+    let mut expected: Vec<_> = sides.map(|side| ("latency", "library", side)).to_vec();
+    expected.extend(sides[..2].iter().map(|side| ("threads", "library", *side)));
+    check(&speeds, "per_second", &expected);
+    let replaced = rows(&mut bench(&place, &["--only", "replacement"]));
+    let expected: Vec<_> =
+        sides[..2].iter().map(|side| ("replacement", "library", *side)).collect();
+    check(&replaced, "total_ms", &expected);
+}
+
+#[test]
+#[ignore = "needs redis-server and sqlite3: cargo xtask ncl"]
+fn the_benchmark_of_programs_has_each_side_and_leaves_nothing() {
+    let place = Emptied::new("bench-programs");
+    let words = ["--only", "programs", "--records", "1000", "--clients", "2"];
+    let sides = ["peers, shared memory", "peers, TCP", "unsynced", "synced"];
+    let expected: Vec<_> = ["redis", "sqlite"]
+        .into_iter()
+        .flat_map(|program| sides.map(|side| ("programs", program, side)))
+        .collect();
+    check(&rows(&mut bench(&place, &words)), "per_second", &expected);
+    let words = ["--only", "recovery,failures,memory", "--programs", "redis"];
+    let mut command = bench(&place, &words);
+    let pictures = place.0.join("pictures");
+    let output = command.arg("--draw").arg(&pictures).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    for title in ["Figure 11: recovery", "Figure 12: peers", "Memory", "Aims"] {
+        assert!(said.contains(title), "{title}: {said}");
+    }
+    for name in ["figure-11-reads", "figure-11-recovery", "figure-12-shared", "figure-12-tcp"] {
+        std::fs::remove_file(pictures.join(format!("{name}.svg"))).unwrap();
+    }
+    std::fs::remove_dir(&pictures).unwrap();
+}
+
+#[test]
+fn a_program_that_is_named_and_not_installed_is_told_before_anything_runs() {
+    let place = Emptied::new("bench-missing");
+    let mut command = bench(&place, &["--only", "programs", "--programs", "sqlite"]);
+    let output = command.env("PATH", &place.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let said = text(&output.stderr);
+    assert!(said.contains("sqlite3 is not installed"), "{said}");
+    let mut command = bench(&place, &["--only", "latency", "--slow-sync", "2", "--peer-dir"]);
+    let output = command.arg(&place.0).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("slow-syncs is not built") && !said.contains("RocksDB"), "{said}");
+}
