@@ -85,8 +85,8 @@ impl TcpTransport {
         })
     }
 
-    /// Encrypts all that passes. To be called before anything does. What is kept is sent at the edges
-    /// of a socket that is watched; for others the owner calls [`Self::send_kept`] while
+    /// Encrypts all that passes. To be called before anything does. What is kept is sent at the
+    /// edges of a socket that is watched; for others the owner calls [`Self::send_kept`] while
     /// [`Self::has_kept`].
     ///
     /// # Errors

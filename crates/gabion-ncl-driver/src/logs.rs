@@ -102,7 +102,8 @@ impl Logs {
     /// Begins to recover the application's files. [`Self::wait_until_ready`] is next.
     ///
     /// # Errors
-    /// Invalid input for options that cannot be, and for a certificate of another application; I/O when the system refuses threads.
+    /// Invalid input for options that cannot be, and for a certificate of another application; I/O
+    /// when the system refuses threads.
     pub fn start(options: LogsOptions, store: Box<dyn Store + Send>) -> Result<Self> {
         let LogsOptions { mut core, token, tls, timeout_ms } = options;
         core.instance = random();
@@ -460,7 +461,8 @@ impl Shared {
         }
     }
 
-    /// Looks at the sockets once, or waits for them, and does what follows. The caller has the turns.
+    /// Looks at the sockets once, or waits for them, and does what follows. The caller has the
+    /// turns.
     fn take_turn(self: &Arc<Self>, may_sleep: bool) -> Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; 32];
         let nanos = if may_sleep { TURN_MAX.as_nanos() } else { 0 };

@@ -5,8 +5,8 @@
 //!   program, peer                     ──► controller          names of APP; of peers; all
 //! ```
 //!
-//! A program's certificate is that of its application: role `client`, and the application's name. So
-//! no program reads or fences the log of another. An operator's is that of all applications. TCP
+//! A program's certificate is that of its application: role `client`, and the application's name.
+//! So no program reads or fences the log of another. An operator's is that of all applications. TCP
 //! alone is encrypted: a Unix socket belongs to its machine, and to the users that may open it.
 
 use crate::address::PeerAddress;
@@ -131,8 +131,8 @@ pub fn connect_to_any(
 /// Connects to one of a peer's places.
 ///
 /// # Errors
-/// Those of [`PeerLink::connect_by`]; invalid input where one end has certificates and the other has
-/// none.
+/// Those of [`PeerLink::connect_by`]; invalid input where one end has certificates and the other
+/// has none.
 pub fn connect(
     place: LinkAddress,
     config: ClientConfig,

@@ -124,7 +124,8 @@ pub(crate) struct PeerOptions {
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) regions: u32,
-    /// Memory to keep zeroed ahead of need, out of what is not lent; less delays new logs and copies
+    /// Memory to keep zeroed ahead of need, out of what is not lent; less delays new logs and
+    /// copies
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "192MiB")]
     pub(crate) ready: u64,
     /// Seconds that a drain waits for programs to give their regions back; then they are lost
@@ -183,8 +184,8 @@ pub(crate) struct RunOptions {
     /// A file with what controller and peers ask for
     #[arg(long, value_name = "FILE", requires = "controller")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Certificate of the application, of role client, for TLS: PATH.pem, with PATH.key and the ca.pem
-    /// beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
+    /// Certificate of the application, of role client, for TLS: PATH.pem, with PATH.key and the
+    /// ca.pem beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
     #[arg(long, value_name = "PATH", requires = "controller")]
     pub(crate) identity: Option<PathBuf>,
     /// Instead of peers: keep the bytes in a directory of this machine, where nothing is replicated
@@ -259,7 +260,8 @@ impl Shown {
         Ok(Self { token, tls: trust::named(identity)? })
     }
 
-    /// The same, of a process that listens: its certificate has this role, and no variable names it.
+    /// The same, of a process that listens: its certificate has this role, and no variable names
+    /// it.
     fn of_role(token: Option<&Path>, identity: Option<&Path>, role: Role) -> Result<Self> {
         let token = token.map(sockets::read_token).transpose()?;
         let tls = identity.map(trust::at).transpose()?;

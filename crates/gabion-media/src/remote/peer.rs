@@ -103,8 +103,8 @@ pub struct PeerConfig {
     pub owners_max: u32,
     /// Bytes to keep zeroed ahead, out of those not lent.
     pub ready_bytes: u64,
-    /// Lengths of regions that clients will ask for first, the likeliest in front: a peer that takes
-    /// the place of a lost one has them ready.
+    /// Lengths of regions that clients will ask for first, the likeliest in front: a peer that
+    /// takes the place of a lost one has them ready.
     pub expected: Vec<u64>,
     /// The token that clients have to show; none: all are welcome.
     pub token: Option<Vec<u8>>,

@@ -103,6 +103,7 @@ impl<M: LentMemory> Stock<M> {
     }
 
     fn push(&mut self, memory: M, is_new: bool) {
+        assert!(!memory.is_shared(), "memory that a client can reach is never lent again");
         self.dirty_bytes += memory.len();
         self.dirty.push_back(Dirty { memory, zeroed: 0, is_new });
     }

@@ -153,8 +153,8 @@ pub(crate) fn shown() -> Result<Certificates> {
     named(SHOWN.get().map(PathBuf::as_path))
 }
 
-/// Certificates at a path: PATH.pem, with PATH.key and the ca.pem beside them; without one, those of
-/// the variable, if it is set.
+/// Certificates at a path: PATH.pem, with PATH.key and the ca.pem beside them; without one, those
+/// of the variable, if it is set.
 ///
 /// # Errors
 /// I/O; invalid input for files that are none.

@@ -51,8 +51,8 @@ pub(crate) struct FilesPlace {
     /// A file with what controller and peers ask for
     #[arg(long, value_name = "FILE", requires = "controller")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Certificate of the application or of an operator, for TLS: PATH.pem, with PATH.key and the ca.pem
-    /// beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
+    /// Certificate of the application or of an operator, for TLS: PATH.pem, with PATH.key and the
+    /// ca.pem beside them, as `gabion ca issue` makes them [default: $GABION_IDENTITY, or none]
     #[arg(long, value_name = "PATH", requires = "controller")]
     pub(crate) identity: Option<PathBuf>,
     /// Instead of peers: the store that `ncl run --store` keeps in this directory
