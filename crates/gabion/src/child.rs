@@ -43,6 +43,8 @@ pub(crate) struct Replica {
     options: ProcessOptions,
     child: Option<Child>,
     started: Instant,
+    /// How long the process ran that died last.
+    last_life: Duration,
     restart_at: Option<Instant>,
     backoff: Duration,
     is_condemned: bool,
@@ -151,6 +153,7 @@ impl Replica {
             options: options.clone(),
             child: None,
             started: Instant::now(),
+            last_life: Duration::ZERO,
             restart_at: None,
             backoff: BACKOFF_MIN,
             is_condemned: false,
@@ -229,7 +232,8 @@ impl Replica {
         let pid = child.id();
         self.child = None;
         self.deaths += 1;
-        self.backoff = after_a_life(self.backoff, self.started.elapsed());
+        self.last_life = self.started.elapsed();
+        self.backoff = after_a_life(self.backoff, self.last_life);
         let restart_in = self.pause();
         let said_something = status.code().is_some_and(|code| code != 0);
         let last_words = if said_something { last_line(&self.log_path()) } else { None };
@@ -240,9 +244,9 @@ impl Replica {
         Some(Death { pid, how, is_final, damaged, last_words, restart_in })
     }
 
-    /// Whether its process has run for so long.
-    pub(crate) fn has_run_for(&self, time: Duration) -> bool {
-        self.child.is_some() && self.started.elapsed() >= time
+    /// Whether its process has run longer than the one that died last, by so much.
+    pub(crate) fn outlives_the_last_by(&self, time: Duration) -> bool {
+        self.child.is_some() && self.started.elapsed() >= self.last_life + time
     }
 
     /// Starts the next process when it is due. Returns whether it did.
@@ -277,14 +281,14 @@ impl Replica {
             .then(|| format!("replica {number}: its pool is gone while its process runs: killed"))
     }
 
-    /// Puts the damaged files of the group at a place aside. Returns what is to be said.
-    pub(crate) fn put_aside(&self, place: usize) -> String {
+    /// Puts the damaged files of the group at a place aside. Returns where they are then.
+    ///
+    /// # Errors
+    /// I/O: they stay where they are.
+    pub(crate) fn put_aside(&self, place: usize) -> Result<PathBuf> {
         let now_s = crate::control::unix_ms() / 1_000;
         let (dir, number) = &self.groups[place];
-        match cluster::put_aside(dir, *number, now_s) {
-            Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
-            Err(error) => format!("replica {number}: {error}"),
-        }
+        cluster::put_aside(dir, *number, now_s)
     }
 
     /// Kills the process, if there is one and it was not killed here before.

@@ -496,7 +496,11 @@ impl Group {
         let line = death.in_words(replica.number);
         if let Some(place) = death.damaged.filter(|place| self.is_enough_without(*place, i)) {
             self.screen.say(&line);
-            let line = replica.put_aside(place);
+            let number = replica.number;
+            let line = match replica.put_aside(place) {
+                Ok(aside) => format!("replica {number}: its files are now {}", aside.display()),
+                Err(error) => format!("replica {number}: {error}"),
+            };
             self.screen.say(&line);
             return Ok(());
         }

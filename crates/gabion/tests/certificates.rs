@@ -442,7 +442,7 @@ fn a_certificate_is_told_before_it_ends_and_after_and_one_more_mends_it_without_
         said(&output.unwrap())
     };
 
-    reissue(&place, "b", 9 * DAY_S + 60);
+    reissue(&place, "b", 9 * DAY_S + 3_600);
     first_problem(&place, "certificate-ends", &[&of_b, "expires in 9 days"]);
     assert!(doctor(&place).contains("9 days"), "{}", doctor(&place));
     reissue(&place, "b", -DAY_S - 60);

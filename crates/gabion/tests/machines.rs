@@ -648,7 +648,9 @@ fn a_damaged_pool_is_named_and_put_aside_alone_of_the_groups_of_a_node() {
     let advice = format!("gabion group give-up {replica} --group g-2");
     machines.is_told("trouble", &[&node, &path, "damaged", &advice]);
     machines.is_told("trouble", &["on node c of group g-1", "of group g-2 are damaged"]);
-    assert!(listed(&machines, &path) && listed(&machines, &advice));
+    machines.wait("the lists tell of it", |machines| {
+        listed(machines, &path) && listed(machines, &advice)
+    });
     assert_eq!(aside_of(&second), None);
     // Replica 1 of node a has all that it had.
     machines.succeeds(&["group", "give-up", "c", "--group", "g-2"]);

@@ -40,8 +40,8 @@ const DIRECTORY: &str = "group-";
 /// long as between two of its words.
 const ANEW_MAX: Duration = Duration::from_secs(2);
 
-/// A process that runs for so long has nothing of what ended the one before: a damaged pool is
-/// found at the start.
+/// A process that outlives the one before by so much has nothing of what ended that one: a damaged
+/// pool is found at the start, which takes equally long each time.
 const STEADY: Duration = Duration::from_secs(3);
 
 /// `member.json`.
@@ -535,7 +535,7 @@ impl Hosted {
             Ok(_) => {}
             Err(error) => self.complain(&error, say),
         }
-        if self.replica.has_run_for(STEADY) {
+        if self.replica.outlives_the_last_by(STEADY) {
             self.trouble = None;
             self.parts.iter_mut().for_each(|part| part.trouble = None);
         }
@@ -554,22 +554,28 @@ impl Hosted {
         };
         say(&(line + &next));
         let Some(place) = death.damaged else { return };
+        let aside = is_anew.then(|| self.replica.put_aside(place));
         let part = &mut self.parts[place];
         let Member { name, replica, .. } = &part.member;
         self.trouble = Some(format!(
             "its process does not start, as files of replica {replica} of group {name} are damaged"
         ));
         let words = death.last_words.as_deref().unwrap_or("its files are damaged");
-        part.trouble = Some(match is_anew {
-            true => format!("{words}; they are put aside, and it is made anew"),
-            false => format!(
+        let trouble = match aside {
+            Some(Ok(aside)) => {
+                say(&format!("replica {replica}: its files are now {}", aside.display()));
+                format!("{words}; they are put aside, and it is made anew")
+            }
+            Some(Err(error)) => {
+                say(&format!("replica {replica}: {error}"));
+                format!("{words}; they could not be put aside, so nothing is made anew: {error}")
+            }
+            None => format!(
                 "{words}; the group waits for them: bring them back, or, if they are lost for \
                  good, say `gabion group give-up {replica} --group {name}`, and it is made anew"
             ),
-        });
-        if is_anew {
-            say(&self.replica.put_aside(place));
-        }
+        };
+        part.trouble = Some(trouble);
     }
 
     /// Says what is wrong, once.
