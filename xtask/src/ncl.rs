@@ -47,8 +47,8 @@ pub(crate) fn check(kills: u64) -> Step {
     let place = directories();
     let kills = [("GABION_NCL_KILLS", kills.as_str()), ("TMPDIR", place.as_str())];
     test(&[&package[..], &programs].concat(), &kills)?;
-    // Controller, peers and programs as processes, which are killed. Each `ncl run` that is leaves a
-    // directory with the interposer, which is not for memory.
+    // Controller, peers and programs as processes, which are killed. Each `ncl run` that is leaves
+    // a directory with the interposer, which is not for memory.
     let env = [kills[0]];
     test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)?;
     points(POINTS)

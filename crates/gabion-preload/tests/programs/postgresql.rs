@@ -6,9 +6,8 @@ use common::{Rng, Run};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
-
-const CLIENTS: usize = 3;
 
 /// Segments of 1 MiB that are kept for a disk of before a checkpoint.
 const KEPT: u64 = 64;
@@ -40,7 +39,7 @@ impl Drop for Server {
 
 /// What clients were told, and whether they are to end.
 struct Load {
-    told: [AtomicU64; CLIENTS],
+    told: [AtomicU64; 3],
     is_over: AtomicBool,
 }
 
@@ -132,11 +131,12 @@ impl Round<'_> {
     }
 
     /// Commits, while segments are ended and recycled, and a process of the server is killed.
-    fn load(&self, session: &mut Session, load: &Load, rng: &mut Rng) {
+    fn load(&self, session: &mut Session, load: &Load, rng: &mut Rng, is_over: &dyn Fn() -> bool) {
         let wanted = load.sum() + 200 + rng.below(600);
         let mut is_killed = !self.number.is_multiple_of(4);
         let mut ended = 0;
-        while load.sum() < wanted {
+        // A client ends early if it has found what must not be.
+        while load.sum() < wanted && !is_over() {
             if session.is_lost {
                 // It goes on by itself, and takes sessions again.
                 match self.site.connect() {
@@ -190,23 +190,25 @@ fn postgresql_loses_no_commit_when_killed_amid_recycled_segments_and_lost_disks(
     let site = Site::new(&home);
     site.initdb(&run, &root);
     let mut rng = Rng::new(13);
-    let told = [const { AtomicU64::new(0) }; CLIENTS];
+    let told = [const { AtomicU64::new(0) }; 3];
     let mut load = Load { told, is_over: AtomicBool::new(false) };
-    for number in 0..rounds() {
+    for number in 0..=rounds() {
         let lost = !number.is_multiple_of(2);
         let round = Round { site: &site, root: &root, number, disk: lost.then_some(&disk) };
         let (mut server, mut session) = round.start(&run);
         round.verify(&mut session, &load);
+        if number == rounds() {
+            break;
+        }
         if lost {
             Site::copy_synced(&mut session, &root, &disk);
         }
         *load.is_over.get_mut() = false;
         std::thread::scope(|scope| {
-            for number in 0..CLIENTS {
-                let (site, load) = (&site, &load);
-                scope.spawn(move || client(site, load, number));
-            }
-            round.load(&mut session, &load, &mut rng);
+            let (site, load) = (&site, &load);
+            let clients = [0, 1, 2].map(|number| scope.spawn(move || client(site, load, number)));
+            let is_over = || clients.iter().any(ScopedJoinHandle::is_finished);
+            round.load(&mut session, load, &mut rng, &is_over);
             load.is_over.store(true, SeqCst);
             // In other rounds a process of its own may just have died, which fails a shutdown.
             if number % 4 == 2 {
