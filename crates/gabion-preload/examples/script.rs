@@ -228,10 +228,7 @@ impl Machine {
             "sendfile" => {
                 let from = self.descriptors[number(2) as usize];
                 // Into itself the result depends on how many bytes the kernel copies at once.
-                let mut both: [libc::stat; 2] = std::mem::zeroed();
-                libc::fstat(descriptor, &mut both[0]);
-                libc::fstat(from, &mut both[1]);
-                if both[0].st_ino == both[1].st_ino {
+                if are_same(descriptor, from) {
                     return "itself".to_owned();
                 }
                 let mut offset = number(3);
@@ -387,6 +384,17 @@ unsafe fn splice_in(to: c_int, seed: u64, len: usize) -> i64 {
         }
         total += moved as i64;
     }
+}
+
+/// Both are of one file. The number of one that has no name any more may be another's by now; then
+/// the kernel's own name of it tells.
+unsafe fn are_same(one: c_int, other: c_int) -> bool {
+    let mut both: [libc::stat; 2] = std::mem::zeroed();
+    libc::fstat(one, &mut both[0]);
+    libc::fstat(other, &mut both[1]);
+    let name = |descriptor| std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok();
+    let have_names = both.iter().all(|status| status.st_nlink > 0);
+    both[0].st_ino == both[1].st_ino && (have_names || name(one) == name(other))
 }
 
 /// Two processes append records of one byte value each; afterwards each record must be whole.

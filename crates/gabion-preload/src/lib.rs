@@ -21,7 +21,8 @@
 //!   stands in front of. Nothing is looked up but the functions of streams.
 //! - Nothing is allocated. There are no locks but that of the shared memory, under which signals
 //!   are held back.
-//! - A call that has nothing to do with mirrored files costs one look at a word, or at a name.
+//! - A call that has nothing to do with mirrored files costs one look at a word, or at a name; once
+//!   any file is mirrored, an open also asks for the number of what it opened.
 //! - Without [`ENVIRONMENT`](gabion_mirror::wire::ENVIRONMENT) the library does nothing. With it,
 //!   and without an owner, it ends the program: never is it half there.
 //!

@@ -133,8 +133,16 @@ fn truncate_plain(descriptor: c_int, flags: c_int) -> Result<(), c_int> {
     if flags & libc::O_TRUNC == 0 {
         return Ok(());
     }
+    // Pipes and devices are not cut, and to open them once more may do something.
+    if !raw::status(descriptor).is_some_and(|status| raw::is_regular(&status)) {
+        return Ok(());
+    }
+    if flags & libc::O_ACCMODE != libc::O_RDONLY {
+        let done = raw::forward(libc::SYS_ftruncate, &[word(descriptor), 0]);
+        return if done == 0 { Ok(()) } else { Err(raw::errno()) };
+    }
+    // Opened once more, as the program has asked for no right to write.
     let path = raw::DescriptorPath::new(descriptor);
-    // Opened once more, as the program may have asked for no right to write.
     let opened = raw::open(path.bytes(), libc::O_WRONLY | libc::O_TRUNC | libc::O_CLOEXEC);
     if opened < 0 {
         return Err(raw::errno());

@@ -216,6 +216,8 @@ trait Kind {
     const GLOBS: &'static str;
     /// Writes of a load.
     const WRITES: u64;
+    /// About as many calls as a load makes.
+    const CALLS: u64 = 800;
 
     /// Starts it; none if it ended by itself.
     fn start(house: &House, point: u64, end_at: Option<&str>) -> Option<Program>;
@@ -375,7 +377,7 @@ fn check_that_it_is_planted(house: &House) {
 fn every_point<K: Kind>() {
     let mut house = House::new(K::NAME, K::GLOBS);
     check_that_it_is_planted(&house);
-    let (mut told, mut ended, mut limit) = (0_u64, 0, 800_u64);
+    let (mut told, mut ended, mut limit) = (0_u64, 0, K::CALLS);
     for point in 0..points() {
         let number = 1 + house.rng.below(limit);
         let how = if house.rng.below(3) == 0 { "exit" } else { "kill" };

@@ -19,6 +19,7 @@ impl Kind for RocksDb {
     const NAME: &'static str = "rocksdb";
     const GLOBS: &'static str = "*.log";
     const WRITES: u64 = 60;
+    const CALLS: u64 = 4_000;
 
     fn start(house: &House, point: u64, end_at: Option<&str>) -> Option<Program> {
         std::fs::create_dir_all(shadow(house)).unwrap();
