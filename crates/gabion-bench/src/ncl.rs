@@ -101,8 +101,8 @@ pub struct NclArgs {
     /// Records that a program has loaded before it is measured
     #[arg(long, default_value_t = 100_000)]
     pub records: u64,
-    /// Bytes of the log that is recovered, that a lost peer had, and that a program has whose memory
-    /// is measured
+    /// Bytes of the log that is recovered, that a lost peer had, and that a program has whose
+    /// memory is measured
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "60MiB")]
     pub log_size: u64,
     /// Memory that a peer lends in full, to see what it uses in all
