@@ -25,7 +25,9 @@ pub(super) const YCSB_CLIENTS: u64 = 20;
 pub(super) const VALUE: usize = 100;
 /// More requests than any time is enough for.
 const UNBOUNDED: u64 = 1 << 40;
-const TICK: Duration = Duration::from_millis(5);
+/// The time of a load is divided into so many turns.
+const TURNS: u32 = 4;
+const TICK: Duration = Duration::from_millis(1);
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,6 +70,18 @@ pub(super) struct Drove {
     pub(super) count: u64,
     pub(super) took: Duration,
     pub(super) latencies: Latencies,
+}
+
+impl Drove {
+    fn none() -> Self {
+        Self { count: 0, took: Duration::ZERO, latencies: Latencies::new() }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.took += other.took;
+        self.latencies.merge(&other.latencies);
+    }
 }
 
 /// A program that runs, and its clients.
@@ -264,12 +278,9 @@ fn measure_one(
         server.load(bench.stop)?;
         servers.push((side, server));
     }
-    for (number, (load, clients)) in program.cells(&bench.args.clients).into_iter().enumerate() {
-        for turn in 0..servers.len() {
-            // Another one is first each time.
-            let at = (turn + number + round as usize) % servers.len();
-            let (side, server) = &mut servers[at];
-            let drove = server.drive(load, clients, bench.time(), bench.stop)?;
+    for (load, clients) in program.cells(&bench.args.clients) {
+        let drove = drive_all(&mut servers, load, clients, bench)?;
+        for ((side, _), drove) in servers.iter().zip(&drove) {
             let key = Key {
                 part: Part::Programs,
                 program: name,
@@ -279,11 +290,29 @@ fn measure_one(
                 clients,
                 bytes: VALUE as u64,
             };
-            bench.keep(Row::new(key, round, figures(&drove, clients)))?;
-            bench.check()?;
+            bench.keep(Row::new(key, round, figures(drove, clients)))?;
         }
     }
     Ok(())
+}
+
+/// The same load on each, in turn, several times; another one is first each time.
+fn drive_all(
+    servers: &mut [(Side, Box<dyn Server>)],
+    load: Load,
+    clients: u64,
+    bench: &Bench<'_>,
+) -> Result<Vec<Drove>> {
+    let mut all: Vec<Drove> = servers.iter().map(|_| Drove::none()).collect();
+    for turn in 0..TURNS as usize {
+        for number in 0..servers.len() {
+            bench.check()?;
+            let at = (turn + number) % servers.len();
+            let time = bench.time() / TURNS;
+            all[at].add(&servers[at].1.drive(load, clients, time, bench.stop)?);
+        }
+    }
+    Ok(all)
 }
 
 fn figures(drove: &Drove, clients: u64) -> Vec<(&'static str, f64)> {

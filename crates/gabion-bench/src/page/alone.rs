@@ -26,6 +26,8 @@ text { fill: var(--ink);
 /// Colours of [`RULES`].
 pub(super) const COLOURS: usize = 6;
 const KEY: f64 = 11.0;
+/// A key, and the gaps around it.
+const BESIDE_NAME: f64 = 34.0;
 const MARGIN: f64 = 14.0;
 /// Above a chart: its title, its note and its legend.
 const HEAD: f64 = 84.0;
@@ -41,13 +43,18 @@ pub(super) fn begin(drawing: &mut Drawing) {
     drawing.raw(r#"<rect class="paper" width="100%" height="100%"/>"#);
 }
 
+/// The width of a legend.
+pub(super) fn legend_width<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    names.map(|name| BESIDE_NAME + text_width(name)).sum()
+}
+
 /// Names with their colours, below a title.
 pub(super) fn legend<'a>(drawing: &mut Drawing, left: f64, names: impl Iterator<Item = &'a str>) {
     let mut x = left;
     for (i, name) in names.enumerate() {
         drawing.bar(&format!("k{i}"), (x, 33.0), (KEY, KEY), name);
         drawing.text("name", x + 16.0, 43.0, "start", name);
-        x += 34.0 + text_width(name);
+        x += BESIDE_NAME + text_width(name);
     }
 }
 
@@ -81,9 +88,8 @@ impl Bars {
         let bars = chart.drawing();
         let (width, height) = bars.size();
         let names = || self.series.iter().map(|(name, _)| &**name);
-        let widths = names().map(|name| 34.0 + text_width(name)).sum::<f64>();
         let texts = [&self.title, &self.note].map(|text| text_width(text));
-        let wide = texts.into_iter().chain([widths, width]).fold(0.0, f64::max);
+        let wide = texts.into_iter().chain([legend_width(names()), width]).fold(0.0, f64::max);
         let mut drawing = Drawing::new(wide + 2.0 * MARGIN, HEAD + height + MARGIN);
         begin(&mut drawing);
         drawing.text("title", MARGIN, 22.0, "start", &self.title);

@@ -7,7 +7,7 @@
 //!        └──────────────── requests/s
 //! ```
 
-use super::alone::{COLOURS, begin, legend};
+use super::alone::{COLOURS, begin, legend, legend_width};
 use super::chart::{Axis, Drawing, text_width, tick_text};
 use super::html::escaped;
 use std::fmt::Write;
@@ -44,7 +44,7 @@ pub(crate) enum Ruler {
     At(String, Vec<f64>),
 }
 
-const WIDTH: f64 = 760.0;
+const WIDTH_MIN: f64 = 760.0;
 const TOP: f64 = 98.0;
 const HEIGHT: f64 = 300.0;
 const RIGHT: f64 = 34.0;
@@ -114,15 +114,17 @@ impl Plot {
         let labels = up.ticks.iter().map(|tick| text_width(&tick_text(*tick)));
         let left = labels.fold(0.0, f64::max) + 20.0;
         let bottom = TOP + HEIGHT;
-        let mut drawing = Drawing::new(WIDTH, bottom + 44.0);
+        let names = || self.lines.iter().map(|line| &*line.name);
+        let width = WIDTH_MIN.max(left + legend_width(names()));
+        let mut drawing = Drawing::new(width, bottom + 44.0);
         begin(&mut drawing);
-        let x = |value: f64| left + (WIDTH - RIGHT - left) * across.place(value);
+        let x = |value: f64| left + (width - RIGHT - left) * across.place(value);
         let y = |value: f64| bottom - HEIGHT * up.place(value);
         drawing.text("title", left, 22.0, "start", &self.title);
         drawing.text("tick", left, 64.0, "start", &self.note);
-        legend(&mut drawing, left, self.lines.iter().map(|line| &*line.name));
+        legend(&mut drawing, left, names());
         for tick in &up.ticks {
-            drawing.line("grid", (left, y(*tick)), (WIDTH - RIGHT, y(*tick)));
+            drawing.line("grid", (left, y(*tick)), (width - RIGHT, y(*tick)));
             drawing.text("tick", left - 6.0, y(*tick) + 4.0, "end", &tick_text(*tick));
         }
         for tick in &across.ticks {
@@ -130,8 +132,8 @@ impl Plot {
             drawing.text("tick", x(*tick), bottom + 18.0, "middle", &tick_text(*tick));
         }
         drawing.text("tick", left, TOP - 6.0, "start", self.y.name());
-        drawing.text("tick", WIDTH - RIGHT, bottom + 36.0, "end", self.x.name());
-        drawing.line("axis", (left, bottom), (WIDTH - RIGHT, bottom));
+        drawing.text("tick", width - RIGHT, bottom + 36.0, "end", self.x.name());
+        drawing.line("axis", (left, bottom), (width - RIGHT, bottom));
         for (i, line) in self.lines.iter().enumerate() {
             draw_line(&mut drawing, i, line, (&x, &y));
         }
@@ -205,6 +207,22 @@ mod tests {
         assert!((y[0] - y[3] - (y[1] - y[4])).abs() < 0.2, "{y:?}");
         assert!(y.iter().all(|y| (TOP..=TOP + HEIGHT).contains(y)), "{y:?}");
         assert!(svg.contains("paper: 4.6 µs") && svg.contains(">at peers<"));
+    }
+
+    #[test]
+    fn a_legend_of_many_names_is_within_the_picture() {
+        let mut plot = plot(Ruler::Linear("a".into()), Ruler::Powers("b".into()));
+        let line = &plot.lines[0];
+        plot.lines = (0..COLOURS)
+            .map(|n| PlotLine { name: format!("a name that is long, {n}"), ..line.clone() })
+            .collect();
+        let svg = plot.svg();
+        let (width, texts) = (attributes(&svg, "svg", "width")[0], attributes(&svg, "text", "x"));
+        assert!(width > WIDTH_MIN);
+        // The last name's own width is in it, too.
+        let wide = text_width(&plot.lines[0].name);
+        let names = texts.iter().filter(|x| **x + wide > width).count();
+        assert_eq!(names, 2, "the axis's name and its last tick end at the edge: {texts:?}");
     }
 
     #[test]
