@@ -15,7 +15,8 @@
 //! The copy is a group of one, or one of the founders of a new group, under the same group number:
 //! that is the lineage in every block of its files, and blocks are never rewritten. Its pool has a
 //! name of its own, and its log begins at 0 in a later term, or behind segments that keep values:
-//! these are files, and copied as such.
+//! these are files, and copied as such. Among several members it begins behind a segment that none
+//! has, so that whoever comes with nothing copies the files.
 //! Files keep number, term and checksums. Values files are copied as SSTs are;
 //! what is in memory goes to files with its values in place.
 
@@ -201,12 +202,16 @@ pub async fn write_member(
 }
 
 /// The begin of the copy's log: 0, or behind the segments of the source's log that keep values,
-/// whose numbers no segment of its own may have.
+/// whose numbers no segment of its own may have. That of a group of several which has writes begins
+/// behind a segment that nobody has: a member that comes with nothing has to copy the files, which
+/// a log from 0 on would have it take for empty.
 fn log_begin(group: &GroupConfig, tree: &Tree) -> LogPosition {
     let files = tree.version().values_files().map(|meta| meta.id);
     let segments = files.filter(|file| file.kind == FileKind::LogSegment);
     let behind = segments.map(|file| (file.ordinal() + 1) * group.segment_len).max();
-    LogPosition(behind.unwrap_or_default())
+    let has_writes = group.founders.len() > 1 && tree.last_sequence().get() > 0;
+    let least = if has_writes { group.segment_len } else { 0 };
+    LogPosition(behind.unwrap_or(least))
 }
 
 /// The durable state of the copy before its first start.

@@ -30,8 +30,8 @@ struct Tls {
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct DoorOptions {
-    /// Connect with TLS 1.3. --port is that of the first replica's TLS door; with --controller, of
-    /// every node's
+    /// Connect with TLS 1.3. --port is that of the first replica's TLS door; with --controller, which
+    /// knows the doors, one that all nodes have in their place
     #[arg(long, requires = "cacert")]
     pub(crate) tls: bool,
     /// Authorities whose certificates of doors are taken, in PEM
@@ -59,11 +59,10 @@ impl DoorOptions {
             check_port(place)?;
         }
         let (true, Some(authorities)) = (self.tls, &self.cacert) else { return Ok(()) };
-        if place.port.is_none() {
+        if place.port.is_none() && place.remote.controller.is_none() {
             return Err(Error::invalid(
                 "--tls needs --port, as only plain doors are known without it: the port of the \
-                 first replica's TLS door (`up --tls-port`), or with --controller that of every \
-                 node (`clients.tls_listen`)",
+                 first replica's TLS door (`up --tls-port`)",
             ));
         }
         let own = self.cert.clone().zip(self.key.clone());

@@ -662,6 +662,17 @@ pub(crate) struct CreateOptions {
     /// Nodes may share a failure domain
     #[arg(long)]
     pub(crate) share_domains: bool,
+    /// Directory of backups of which the group, or all groups, are made: a path that this machine
+    /// and those of the members have. What is fixed is as there
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["groups", "ack", "memtable_size", "compression", "bottom_compression"]
+    )]
+    pub(crate) from_backup: Option<PathBuf>,
+    /// Number of the backup [default: the newest]
+    #[arg(long, value_name = "N", requires = "from_backup")]
+    pub(crate) backup: Option<u64>,
     /// Members that have to have everything for the group to take writes [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) min_replicas: Option<u32>,

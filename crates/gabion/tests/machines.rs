@@ -661,3 +661,42 @@ fn a_damaged_pool_is_named_and_put_aside_alone_of_the_groups_of_a_node() {
         machines.succeeds(&["verify", "--group", name]);
     }
 }
+
+#[test]
+fn groups_are_made_of_a_backup_on_nodes_of_another_cluster_with_all_that_it_has() {
+    let machines = Machines::with_groups(2, 8, &["a", "b", "c"]);
+    machines.create_two("a,b,c");
+    machines.are_whole(&["a", "b", "c"], &["a", "b", "c"]);
+    let door = machines.clients("a");
+    for key in 0..200 {
+        assert_eq!(reply(door, &format!("SET key:{key} {key}")), "+OK\r\n");
+    }
+    // It outlives the cluster of which it is.
+    let dir = std::env::temp_dir().join(format!("gabion-machines-backup-{}", std::process::id()));
+    let backups = dir.display().to_string();
+    machines.succeeds(&["backup", &backups]);
+    assert_eq!(reply(door, "SET late 1"), "+OK\r\n");
+    let create = ["group", "create", "again", "--nodes", "a,b,c", "--from-backup", &backups];
+    let refused = machines.refused(&create);
+    assert!(refused.contains("holds replica"), "{refused}");
+    drop(machines);
+
+    let machines = Machines::with_groups(2, 9, &["a", "b", "c"]);
+    let refused = machines.refused(&[&create[..], &["--backup", "7"]].concat());
+    assert!(refused.contains("has no backup 7"), "{refused}");
+    let told = machines.succeeds(&create);
+    assert!(told.ends_with("group again-2 takes writes\n"), "{told}");
+    let names = ["again-1", "again-2"];
+    machines.wait("both groups are whole", |machines| {
+        names.iter().all(|name| Machines::full_of(&machines.part(name)).len() == 3)
+    });
+    let door = machines.clients("b");
+    for key in 0..200 {
+        let value = key.to_string();
+        let expected = format!("${}\r\n{value}\r\n", value.len());
+        assert_eq!(reply(door, &format!("GET key:{key}")), expected);
+    }
+    assert_eq!(reply(door, "EXISTS late"), ":0\r\n");
+    names.iter().for_each(|name| drop(machines.succeeds(&["verify", "--group", name])));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,4 +1,5 @@
-//! `gabion restore DIR`: new data for `gabion up`, made of a backup. Every replica gets all of it.
+//! `gabion restore DIR`: new data for `gabion up`, made of a backup; and the founders of a group of
+//! nodes. Every replica gets all of it.
 //!
 //! ```text
 //!   manifest, state, memory ─► one view ─► replica-1/pool, replica-2/pool, …   the same in each
@@ -21,7 +22,9 @@ use gabion_host::replica::create_member;
 use gabion_media::AlignedBuf;
 use gabion_node::CompactionMode;
 use gabion_node::checkpoint::Origin;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +53,68 @@ pub(crate) struct RestoreOptions {
     pool_size: Option<u64>,
 }
 
+/// A backup of which a group of nodes is made: each of its founders reads it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stored {
+    /// Its directory, at each of the nodes.
+    dir: PathBuf,
+    /// Its number.
+    number: u64,
+}
+
+impl Stored {
+    /// The backup of this number in a directory, or the newest one that all its groups have, and
+    /// the settings of a group that is made of it. Nodes say how large pools are.
+    ///
+    /// # Errors
+    /// Not found where there is none; corruption; unsupported; I/O.
+    pub(crate) fn find(dir: &Path, number: Option<u64>) -> Result<(Self, Settings)> {
+        let dir = std::path::absolute(dir).map_err(|e| cluster::failed(dir, "is no path", e))?;
+        let (number, found) = find(&dir, number)?;
+        let settings = settings(&Wanted::default(), &found)?;
+        Ok((Self { dir, number }, settings))
+    }
+
+    /// Makes a founder of one of its groups, with all that it has.
+    ///
+    /// # Errors
+    /// As [`Self::find`]; no space.
+    pub(crate) fn make_founder(&self, data: &Path, group: &Settings, number: u32) -> Result<()> {
+        let dirs = several::directories(&self.dir)?;
+        let dir = dirs.get(group.place as usize).filter(|_| dirs.len() == group.groups as usize);
+        let dir = dir.ok_or_else(|| {
+            Error::invalid(format!(
+                "{}: has backups of {}, and group {} of {} is to be made",
+                self.dir.display(),
+                count(dirs.len() as u64, "group"),
+                group.place + 1,
+                group.groups
+            ))
+        })?;
+        let Found { origin, source, .. } = Found::open(dir, self.number)?;
+        let member = origin.founder(group.group(), group.members_min as u8, ReplicaId(number))?;
+        let dir = cluster::replica_dir(data, number);
+        create_member(&dir, group.pool_len, &origin, &member, &source, &mut |_| {})?;
+        Ok(())
+    }
+}
+
+impl Display for Stored {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "backup {} in {}", self.number, self.dir.display())
+    }
+}
+
+/// The settings of new data that are not to be those of the backup.
+#[derive(Default)]
+struct Wanted {
+    replicas: Option<u32>,
+    members_min: Option<u32>,
+    pool_len: Option<u64>,
+    port: Option<u16>,
+}
+
 /// A backup of one group, as it is found.
 struct Found {
     manifest: Manifest,
@@ -72,15 +137,14 @@ impl Found {
 }
 
 pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
-    let dirs = several::directories(&options.directory)?;
-    let number = match options.backup {
-        Some(number) => number,
-        None => several::last_of_all(&dirs, &options.directory)?,
+    let (_, found) = find(&options.directory, options.backup)?;
+    let wanted = Wanted {
+        replicas: options.replicas,
+        members_min: options.min_replicas,
+        pool_len: options.pool_size,
+        port: options.port,
     };
-    let found = dirs.iter().map(|dir| Found::open(dir, number));
-    let found = found.collect::<Result<Vec<_>>>()?;
-    check_order(&found, &options.directory)?;
-    let settings = settings(options, &found)?;
+    let settings = settings(&wanted, &found)?;
     let data = cluster::data_dir(&options.data)?;
     make(&data, &settings, &found)?;
     let newest = found.iter().max_by_key(|found| found.manifest.begun_ms);
@@ -95,6 +159,19 @@ pub(crate) fn run(options: &RestoreOptions) -> Result<u8> {
         data.display()
     ));
     Ok(0)
+}
+
+/// The backup of a number, or the newest, of each group.
+fn find(dir: &Path, number: Option<u64>) -> Result<(u64, Vec<Found>)> {
+    let dirs = several::directories(dir)?;
+    let number = match number {
+        Some(number) => number,
+        None => several::last_of_all(&dirs, dir)?,
+    };
+    let found = dirs.iter().map(|dir| Found::open(dir, number));
+    let found = found.collect::<Result<Vec<_>>>()?;
+    check_order(&found, dir)?;
+    Ok((number, found))
 }
 
 /// Checks that backups of several groups are those of a cluster, in the order of its slots.
@@ -115,18 +192,18 @@ fn check_order(found: &[Found], dir: &Path) -> Result<()> {
 }
 
 /// The settings of the new data: those of the group, as far as nothing else is said.
-fn settings(options: &RestoreOptions, found: &[Found]) -> Result<Settings> {
+fn settings(wanted: &Wanted, found: &[Found]) -> Result<Settings> {
     let first = found.first().ok_or_else(|| Error::invalid("no backup is named"))?;
     let (origin, manifest) = (&first.origin, &first.manifest);
     let group = &origin.group;
     let founders = group.founders.len() as u32;
-    let replicas = options.replicas.unwrap_or(founders);
+    let replicas = wanted.replicas.unwrap_or(founders);
     let needed = match (group.compaction, replicas) {
         (CompactionMode::EveryReplica, _) => replicas,
         (_, n) if n == founders => u32::from(origin.view_then.members_min).min(n),
         (_, n) => n.min(2),
     };
-    let members_min = options.min_replicas.unwrap_or(needed);
+    let members_min = wanted.members_min.unwrap_or(needed);
     if members_min > replicas
         || group.compaction == CompactionMode::EveryReplica && members_min != replicas
     {
@@ -143,8 +220,8 @@ fn settings(options: &RestoreOptions, found: &[Found]) -> Result<Settings> {
         replicas,
         members_min,
         spares: 0,
-        port: options.port.unwrap_or(PORT_DEFAULT),
-        pool_len: options.pool_size.unwrap_or(manifest.pool_len),
+        port: wanted.port.unwrap_or(PORT_DEFAULT),
+        pool_len: wanted.pool_len.unwrap_or(manifest.pool_len),
         compaction: group.compaction,
         ack: group.ack,
         memtable_len: group.tree.memtable_len,
@@ -152,6 +229,15 @@ fn settings(options: &RestoreOptions, found: &[Found]) -> Result<Settings> {
         growth_factor: group.tree.level_multiplier,
         large_values: group.tree.large_values,
     };
+    check_pool(&settings)?;
+    Ok(settings)
+}
+
+/// Checks that pools are large enough for what is fixed.
+///
+/// # Errors
+/// Limit exceeded.
+pub(crate) fn check_pool(settings: &Settings) -> Result<()> {
     if settings.pool_len < cluster::POOL_LEN_MIN || settings.pool_len / 16 < settings.memtable_len {
         return Err(Error::limit(format!(
             "a pool of {} is too small: at least {}, and 16 MemTables of {}",
@@ -160,7 +246,7 @@ fn settings(options: &RestoreOptions, found: &[Found]) -> Result<Settings> {
             exact_size(settings.memtable_len)
         )));
     }
-    Ok(settings)
+    Ok(())
 }
 
 fn make(data: &Path, settings: &Settings, found: &[Found]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use super::wire::Asker;
 use super::{node, trust};
+use crate::backup::restore::Stored;
 use crate::cluster;
 use crate::control::ask::{self as asking, Source};
 use crate::door;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long `create` waits until the group answers.
 const CREATE_MAX: Duration = Duration::from_secs(120);
+/// The same for one that is made of a backup, which may be large.
+const RESTORE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// How long nothing may change while a node is drained: a replica that is filled shows progress.
 const DRAIN_QUIET_MAX: Duration = Duration::from_secs(120);
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -66,8 +69,8 @@ pub(crate) fn node(options: &NodeCommandOptions) -> Result<u8> {
 }
 
 /// The addresses for clients of a group's replicas. Of several groups over which keys are spread
-/// the first one's doors are for all. The controller knows the plain doors; those with TLS have one
-/// port at all nodes, which the options say.
+/// the first one's doors are for all. With TLS they are the doors that nodes have for it, or those
+/// with the port that the options say.
 pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> {
     trust::show(place.remote.identity.as_ref());
     let source = match (place.remote.controller, parts(place)?) {
@@ -80,17 +83,28 @@ pub(crate) fn addresses(place: &WhereOptions) -> Result<Vec<(u32, SocketAddr)>> 
     let seats = group["seats"].as_array().cloned().unwrap_or_default();
     let address = |seat: &Value| {
         let replica = seat["replica"].as_u64().and_then(|number| u32::try_from(number).ok())?;
-        let mut address: SocketAddr = seat["clients"].as_str()?.parse().ok()?;
+        let is_told = door::is_tls() && place.port.is_none();
+        let door = if is_told { "clients_tls" } else { "clients" };
+        let mut address: SocketAddr = seat[door].as_str()?.parse().ok()?;
         if let (true, Some(port)) = (door::is_tls(), place.port) {
             address.set_port(port);
         }
         Some((replica, address))
     };
+    let has_none = |seat: &&Value| seat["clients_tls"].is_null();
+    if let (true, None, Some(seat)) = (door::is_tls(), place.port, seats.iter().find(has_none)) {
+        return Err(Error::invalid(format!(
+            "--tls: node {} has no door with TLS, clients.tls_listen (for each of several groups \
+             groups.tls_listen)",
+            seat["node"].as_str().unwrap_or("?")
+        )));
+    }
     let found: Option<Vec<_>> = seats.iter().map(address).collect();
     let found = found
         .filter(|found| !found.is_empty())
         .ok_or_else(|| Error::unavailable("the controller does not say where the replicas are"))?;
-    if let (true, Some(controller)) = (door::is_tls(), place.remote.controller) {
+    let has_port = door::is_tls() && place.port.is_some();
+    if let (true, Some(controller)) = (has_port, place.remote.controller) {
         check_group(controller, &group["name"], &found)?;
     }
     Ok(found)
@@ -177,6 +191,12 @@ fn parts(place: &WhereOptions) -> Result<Option<Parts>> {
 
 /// `gabion group create`: returns when the group takes writes.
 fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
+    let restored = options.from_backup.as_deref().map(|dir| {
+        let (backup, settings) = Stored::find(dir, options.backup)?;
+        Ok::<_, Error>(json!({ "backup": backup, "settings": settings.to_json() }))
+    });
+    let restored = restored.transpose()?;
+    let wait = if restored.is_some() { RESTORE_MAX } else { CREATE_MAX };
     let codec = |codec: Option<gabion_engine::sst::Compression>| codec.map(|it| it.to_string());
     let question = json!({
         "do": "create",
@@ -186,6 +206,7 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
         "replicas": options.replicas,
         "groups": options.groups,
         "share_domains": options.share_domains,
+        "restored": restored,
         "min_replicas": options.min_replicas,
         "ack": options.ack.map(|ack| ack.level().as_str()),
         "memtable_size": options.memtable_size,
@@ -195,7 +216,7 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
     let answer = ask(controller, &question)?;
     let begun = Instant::now();
     for name in answer["names"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        wait_for_writes(controller, name, begun + CREATE_MAX).map_err(|error| {
+        wait_for_writes(controller, name, begun + wait).map_err(|error| {
             error.within(format!(
                 "the controller goes on, see `gabion group list`, or give it up with `gabion \
                  group abandon {}`",
@@ -209,6 +230,7 @@ fn make(controller: SocketAddr, options: &CreateOptions) -> Result<u8> {
 
 /// Waits until a group takes writes, and says what it waits for.
 fn wait_for_writes(controller: SocketAddr, name: &str, until: Instant) -> Result<()> {
+    let begun = Instant::now();
     let mut said = String::new();
     let source = Source::Controller { address: controller, group: Some(name.to_owned()) };
     loop {
@@ -225,7 +247,7 @@ fn wait_for_writes(controller: SocketAddr, name: &str, until: Instant) -> Result
         if Instant::now() > until {
             return Err(Error::unavailable(format!(
                 "group {name} does not take writes after {} s: {said}",
-                CREATE_MAX.as_secs()
+                begun.elapsed().as_secs()
             )));
         }
         std::thread::sleep(ASK_EVERY);

@@ -115,6 +115,8 @@ struct ClientsConfig {
     reached_at: Option<SocketAddr>,
     /// A second door, where all is encrypted.
     tls_listen: Option<SocketAddr>,
+    /// The address of it that commands are told.
+    tls_reached_at: Option<SocketAddr>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_ca: Option<PathBuf>,
@@ -140,6 +142,16 @@ impl ClientsConfig {
                 "clients.tls_listen, clients.tls_cert and clients.tls_key: all three are needed, \
                  or none",
             ));
+        }
+        if let (Some(at), None) = (self.tls_reached_at, self.tls_listen) {
+            return Err(Error::invalid(format!(
+                "clients.tls_reached_at is {at}, and there is no clients.tls_listen"
+            )));
+        }
+        if let Some(at) = self.tls_reached_at.filter(|at| at.port() == 0) {
+            return Err(Error::invalid(format!(
+                "clients.tls_reached_at is {at}: a port that is not 0 is needed"
+            )));
         }
         self.check_users("clients.listen", self.listen)
     }
@@ -586,6 +598,16 @@ impl NodeConfig {
                 tls: groups.tls_reached_at.or(groups.tls_listen),
             }),
         }
+    }
+
+    /// The door with TLS for clients, as commands are told it. One that listens everywhere is
+    /// reached where the other one is.
+    pub(crate) fn clients_tls(&self) -> Option<SocketAddr> {
+        let mut listen = self.clients.tls_listen?;
+        if listen.ip().is_unspecified() {
+            listen.set_ip(self.reached_at().clients.ip());
+        }
+        Some(self.clients.tls_reached_at.unwrap_or(listen))
     }
 
     /// How its replicas' processes run.

@@ -15,6 +15,7 @@
 use super::config::DoorAddresses;
 use super::registrar::{Make, Neighbour, Order, ReplicaWord};
 use super::{load_file, save_file};
+use crate::backup::restore::Stored;
 use crate::child::{Death, Replica, anew};
 use crate::cluster::{self, Settings, failed, is_missing, replica_dir};
 use crate::control::unix_ms;
@@ -260,6 +261,8 @@ struct Part {
     member: Member,
     is_released: bool,
     make: Make,
+    /// The backup of which it is made as a founder, if it is.
+    restored: Option<Stored>,
     /// Until then it may be made anew: the group has enough without it, by the controller's last
     /// word, which nobody relies on for longer.
     anew_until: Option<Instant>,
@@ -272,8 +275,9 @@ struct Part {
 impl Part {
     const fn new(base: PathBuf, member: Member) -> Self {
         let (make, anew_until) = (Make::Empty, None);
-        let (trouble, aside) = (None, None);
-        Self { base, member, is_released: false, make, anew_until, trouble, aside }
+        let (restored, trouble, aside) = (None, None, None);
+        let is_released = false;
+        Self { base, member, is_released, make, restored, anew_until, trouble, aside }
     }
 
     /// Makes the files of a replica that is ordered. Files of an interrupted attempt are put aside.
@@ -297,7 +301,11 @@ impl Part {
         }
         let mut part = Self::new(base, Member::of(order, node, listen));
         part.make = order.make;
-        part.make_files()?;
+        part.restored.clone_from(&order.restored);
+        part.make_files().inspect_err(|_| {
+            // What is tried again soon leaves nothing to be put aside.
+            let _ = std::fs::remove_dir(replica_dir(&part.base, number));
+        })?;
         part.member.save(&part.base)?;
         part.take(order)?;
         Ok(part)
@@ -305,9 +313,10 @@ impl Part {
 
     fn make_files(&self) -> Result<()> {
         let (settings, number) = (self.member.settings()?, self.member.replica);
-        match self.make {
-            Make::Founder => cluster::make_founder(&self.base, &settings, number),
-            Make::Empty => cluster::make_empty(&self.base, &settings, number),
+        match (self.make, &self.restored) {
+            (Make::Founder, Some(backup)) => backup.make_founder(&self.base, &settings, number),
+            (Make::Founder, None) => cluster::make_founder(&self.base, &settings, number),
+            (Make::Empty, _) => cluster::make_empty(&self.base, &settings, number),
         }
     }
 
@@ -326,6 +335,7 @@ impl Part {
 
     fn take(&mut self, order: &Order) -> Result<()> {
         self.make = order.make;
+        self.restored.clone_from(&order.restored);
         self.anew_until = order.may_be_made_anew.then(|| Instant::now() + ANEW_MAX);
         self.is_released |= order.is_released;
         self.aside = cluster::found_aside(&self.base, self.member.replica);

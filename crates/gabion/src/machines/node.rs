@@ -74,7 +74,8 @@ pub(crate) fn run(options: &NodeRunOptions) -> Result<u8> {
     check_doors(&config)?;
     let hosted = Hosted::load_all(data, identity.id, &config.listen(), &config.process())?;
     let words = Words::default();
-    let mut node = Node { config, certificates, identity, hosted, words, complaint: None };
+    let (unmade, complaint) = (Vec::new(), None);
+    let mut node = Node { config, certificates, identity, hosted, words, unmade, complaint };
     node.tell();
     node.ask(&events)?;
     say(&format!(
@@ -190,6 +191,8 @@ struct Node {
     identity: Identity,
     hosted: Vec<Hosted>,
     words: Words,
+    /// Words on replicas that could not be made, by the last orders.
+    unmade: Vec<ReplicaWord>,
     /// The last one, so that it is said once.
     complaint: Option<String>,
 }
@@ -241,6 +244,7 @@ impl Node {
     }
 
     fn take_orders(&mut self, orders: &[Order]) -> Result<()> {
+        self.unmade.clear();
         for order in orders {
             if let Some(hosted) = self.hosted.iter_mut().find(|hosted| hosted.is_of(order)) {
                 hosted.take(order)?;
@@ -250,10 +254,12 @@ impl Node {
             if order.is_released {
                 continue;
             }
-            say(&format!("{} {}: is made here", order.name, order.replica));
+            let of = order.restored.as_ref().map_or_else(String::new, |it| format!(" of {it}"));
+            say(&format!("{} {}: is made here{of}", order.name, order.replica));
             let (listen, process) = (self.config.listen(), self.config.process());
             let (all, data) = (&mut self.hosted, &self.config.data);
-            Hosted::create(all, data, order, self.identity.id, &listen, &process)?;
+            let made = Hosted::create(all, data, order, self.identity.id, &listen, &process);
+            made.inspect_err(|error| self.unmade.push(order.cannot_be_made(error)))?;
         }
         if let Some(unknown) = self.hosted.iter().find_map(|hosted| hosted.unknown(orders)) {
             return Err(Error::invalid(format!(
@@ -265,7 +271,8 @@ impl Node {
 
     /// Has the asking thread know what is here.
     fn tell(&self) {
-        let words = self.hosted.iter().flat_map(Hosted::words).collect();
+        let words = self.hosted.iter().flat_map(Hosted::words);
+        let words = words.chain(self.unmade.iter().cloned()).collect();
         let mut told = self.words.0.lock().unwrap_or_else(PoisonError::into_inner);
         *told = (words, self.identity.cluster);
     }
@@ -281,6 +288,7 @@ impl Node {
             config.failure_domain().to_owned(),
         );
         record.groups_max = config.groups_max();
+        record.clients_tls = config.clients_tls();
         let mut asking = Asking {
             controllers: config.controllers.clone(),
             certificates: self.certificates.clone(),

@@ -308,12 +308,19 @@ impl Inner {
 
     /// The replicas of a group, and where they are.
     fn seats(&self, spec: &GroupSpec, group: GroupId) -> Vec<Value> {
+        let place = spec.part.as_ref().map_or(0, |part| part.place);
         let of = |seat: &super::registry::Seat| {
+            // Groups behind the first have but their own doors.
+            let tls = match seat.addresses.cluster.filter(|_| place > 0) {
+                Some(doors) => doors.tls,
+                None => self.registry.node(&seat.node).and_then(|node| node.clients_tls),
+            };
             let word = self.heard.get(&seat.node).and_then(|it| it.word(group, seat.replica));
             json!({
                 "replica": seat.replica,
                 "node": seat.node,
                 "clients": seat.addresses.clients,
+                "clients_tls": tls,
                 "made": word.is_some_and(|word| word.is_made),
                 "trouble": word.and_then(|word| word.trouble.clone()),
                 "aside": word.and_then(|word| word.aside.clone()),

@@ -9,6 +9,7 @@
 //! ```
 
 use super::config::DoorAddresses;
+use crate::backup::restore::Stored;
 use crate::cluster::Settings;
 use crate::control::driver::ReplicaDoor;
 use gabion_base::{Error, GroupId, ReplicaId, Result};
@@ -17,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// The version of the records below.
 const FORMAT: u32 = 1;
@@ -44,6 +46,9 @@ pub(crate) struct NodeRecord {
     /// Groups of which it may hold a replica each; `addresses` are those of the first.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) groups_max: u32,
+    /// The door for clients with TLS, if there is one: commands go there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) clients_tls: Option<SocketAddr>,
 }
 
 const fn one() -> u32 {
@@ -63,7 +68,7 @@ impl NodeRecord {
         pool_size: u64,
         failure_domain: String,
     ) -> Self {
-        let (is_draining, groups_max) = (false, 1);
+        let (is_draining, groups_max, clients_tls) = (false, 1, None);
         Self {
             format: FORMAT,
             name,
@@ -73,6 +78,7 @@ impl NodeRecord {
             failure_domain,
             is_draining,
             groups_max,
+            clients_tls,
         }
     }
 
@@ -111,6 +117,9 @@ pub(crate) struct GroupSpec {
     /// The groups over which its keys are spread, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) part: Option<Part>,
+    /// The backup of which it is made, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored: Option<Stored>,
     /// The number of the next replica: none is given twice.
     pub(crate) next_replica: u32,
     pub(crate) seats: Vec<Seat>,
@@ -162,6 +171,7 @@ impl GroupSpec {
             state: GroupState::Making,
             settings: settings.to_json(),
             part: is_part.then(|| Part { of: name.to_owned(), place, groups }),
+            restored: None,
             next_replica: 1,
             seats: Vec::new(),
         };

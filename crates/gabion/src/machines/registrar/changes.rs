@@ -1,12 +1,15 @@
 //! Changes that operators ask for.
 
 use super::*;
+use crate::backup::restore::{Stored, check_pool};
 use crate::cluster::REPLICAS_MAX;
 use crate::judgement::Around;
 use crate::machines::registry::Seat;
 use crate::units::count;
 use gabion_control::Command;
+use gabion_node::CompactionMode;
 use gabion_server::commands::slots::GROUPS_MAX;
+use serde::Deserialize;
 
 /// Members of each of several groups, without `--replicas`.
 const REPLICAS_USUAL: u32 = 3;
@@ -34,9 +37,15 @@ impl Registrar {
             check_apart(&nodes, node, shares)?;
             nodes.push(node);
         }
-        let first = settings_of(question, &nodes[..founders.len()])?;
+        let restored = restored_of(question)?;
+        let first = settings_of(question, restored.as_ref(), &nodes[..founders.len()])?;
+        if let Some(restored) = &restored {
+            inner.check_unused(&first, &restored.backup)?;
+        }
         nodes.iter().try_for_each(|node| inner.check_room(node, &first))?;
-        let specs = specs_of(name, &first, &nodes);
+        let mut specs = specs_of(name, &first, &nodes);
+        let backup = restored.map(|restored| restored.backup);
+        specs.iter_mut().for_each(|spec| spec.restored.clone_from(&backup));
         for spec in &specs {
             check_name("a group's name", &spec.name)?;
             inner.check_free_name(&spec.name)?;
@@ -428,6 +437,23 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Refuses a group whose number another one has: that stands in every block of its files.
+    fn check_unused(&self, first: &Settings, backup: &Stored) -> Result<()> {
+        let numbers = first.group.get()..first.group.get() + u64::from(first.groups);
+        for spec in self.registry.groups().filter(|spec| !spec.is_gone()) {
+            if numbers.contains(&spec.group()?.get()) {
+                return Err(Error::invalid(format!(
+                    "{backup} is of the group that is here as {}: it is restored into another \
+                     cluster, or after that one is gone",
+                    spec.name
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// How far a replica is on its way out of its group.
 enum Drained {
     /// It is no member, and does not become one.
@@ -466,8 +492,25 @@ fn check_apart(others: &[&NodeRecord], node: &NodeRecord, may_share: bool) -> Re
     }
 }
 
+/// The backup of which a group is to be made, and the settings that follow from it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Restored {
+    backup: Stored,
+    settings: Value,
+}
+
+fn restored_of(question: &Value) -> Result<Option<Restored>> {
+    let refused = |error| Error::invalid(format!("`restored` cannot be read: {error}"));
+    serde_json::from_value(question["restored"].clone()).map_err(refused)
+}
+
 /// Settings of a group that is made on these nodes: they never change.
-fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
+fn settings_of(
+    question: &Value,
+    restored: Option<&Restored>,
+    nodes: &[&NodeRecord],
+) -> Result<Settings> {
     let number = |name: &str| match &question[name] {
         Value::Null => Ok(None),
         given => given
@@ -490,7 +533,12 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
             Some(found.ok_or_else(|| Error::invalid(format!("`ack` is {given}")))?)
         }
     };
-    let groups = number("groups")?.map_or(1, |groups| u32::try_from(groups).unwrap_or(u32::MAX));
+    let known = restored.map(|restored| Settings::from_json(&restored.settings));
+    let known = known.transpose().map_err(Error::invalid)?;
+    let groups = number("groups")?.map_or_else(
+        || known.as_ref().map_or(1, |known| known.groups),
+        |groups| u32::try_from(groups).unwrap_or(u32::MAX),
+    );
     if !(1..=GROUPS_MAX).contains(&groups) {
         return Err(Error::limit(format!("--groups {groups}: the limits are 1 and {GROUPS_MAX}")));
     }
@@ -512,6 +560,9 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
     if min == Some(0) {
         return Err(Error::invalid("--min-replicas 0: 1 is the least"));
     }
+    if let Some(known) = known {
+        return settings_from(known, replicas, min, nodes);
+    }
     let wanted = FixedOptions {
         replicas: Some(replicas),
         groups: Some(groups),
@@ -525,4 +576,30 @@ fn settings_of(question: &Value, nodes: &[&NodeRecord]) -> Result<Settings> {
     };
     // The nodes' own room is checked for each.
     Settings::new(&wanted, crate::options::PORT_DEFAULT, Path::new("the nodes"), u64::MAX)
+}
+
+/// The same of a group that is made of a backup: as that says, but for the members.
+fn settings_from(
+    known: Settings,
+    replicas: u32,
+    min: Option<u64>,
+    nodes: &[&NodeRecord],
+) -> Result<Settings> {
+    if known.compaction != CompactionMode::Primary {
+        return Err(Error::invalid(
+            "the backup is of a group in which each replica compacts for itself: such groups are \
+             made by `gabion restore` and `gabion up` alone",
+        ));
+    }
+    let members_min =
+        min.map_or(known.members_min.min(replicas), |min| u32::try_from(min).unwrap_or(u32::MAX));
+    if members_min > replicas {
+        return Err(Error::invalid(format!(
+            "--min-replicas {members_min}: of {replicas} members so many are possible at most"
+        )));
+    }
+    let pool_len = nodes.iter().map(|node| node.pool_size).min().unwrap_or(known.pool_len);
+    let settings = Settings { replicas, members_min, pool_len, spares: 0, ..known };
+    check_pool(&settings)?;
+    Ok(settings)
 }

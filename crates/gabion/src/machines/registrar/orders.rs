@@ -1,6 +1,7 @@
 //! Nodes register, and hear what they are to have.
 
 use super::*;
+use crate::backup::restore::Stored;
 use crate::machines::config::{DoorAddresses, reached_at};
 use crate::machines::registry::Seat;
 use serde::{Deserialize, Serialize};
@@ -21,12 +22,23 @@ pub(crate) struct Order {
     /// The others of the group.
     pub(crate) peers: Vec<Neighbour>,
     pub(crate) make: Make,
+    /// The backup of which a founder is made, if it is. An older node knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored: Option<Stored>,
     /// Whether its process is to run.
     pub(crate) runs: bool,
     /// Its files are to be removed: the others have all that it had.
     pub(crate) is_released: bool,
     /// Whether the group has enough without it: what is lost or damaged may be made anew, empty.
     pub(crate) may_be_made_anew: bool,
+}
+
+impl Order {
+    /// The word of a node that cannot make it.
+    pub(crate) fn cannot_be_made(&self, error: &Error) -> ReplicaWord {
+        let (group, replica, trouble) = (self.group, self.replica, Some(error.to_string()));
+        ReplicaWord { group, replica, is_made: false, trouble, aside: None }
+    }
 }
 
 /// How a pool is made that is not there.
@@ -114,6 +126,7 @@ impl Registrar {
                     })
                     .collect(),
                 make: if is_founder { Make::Founder } else { Make::Empty },
+                restored: spec.restored.clone().filter(|_| is_founder),
                 runs: is_made && !seat.is_released,
                 is_released: seat.is_released,
                 // The files of a founder were there before the group was made.
