@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::SystemTime;
 
 /// How often each program is killed and recovered.
-pub(crate) const KILLS: u64 = 6;
+pub(crate) const KILLS: u64 = 3;
 
 /// Scripts of calls with and without the interposer, beside those of `cargo test`.
 const SCRIPTS: u64 = 300;
 
 /// Calls at which each program is ended, in CI and in the soak.
-const POINTS: u64 = 15;
+const POINTS: u64 = 6;
 pub(crate) const POINTS_SOAK: u64 = 500;
 
 /// The source that only an interposer with a planted death has.
@@ -50,7 +50,7 @@ pub(crate) fn check(kills: u64) -> Step {
     // Controller, peers and programs as processes, which are killed. Each `ncl run` that is leaves
     // a directory with the interposer, which is not for memory.
     let env = [kills[0]];
-    test(&["-p", "gabion", "--test", "ncl_peers", "--", "--include-ignored", "--nocapture"], &env)?;
+    test(&["-p", "gabion", "--test", "ncl_peers", "--", "--ignored", "--nocapture"], &env)?;
     points(POINTS)
 }
 

@@ -85,7 +85,7 @@ impl TcpTransport {
         })
     }
 
-    /// Encrypts all that passes. To be called before anything does. What is kept is sent at the
+    /// Encrypts all that passes. To be called before anything does. Kept bytes are sent at the
     /// edges of a socket that is watched; for others the owner calls [`Self::send_kept`] while
     /// [`Self::has_kept`].
     ///

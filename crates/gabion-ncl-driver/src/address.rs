@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   tcp 10.0.0.7:7000                       or, with certificates: tls n1 10.0.0.7:7000
+//!   node n1                                 it listens on no TCP, or has ended
 //!   unix 6c1f… /run/gabion/peer/socket       the machine's boot, then the path
 //! ```
 //!
-//! A line each, either may be missing. By the second one programs of that machine map memory. A
+//! A line each, any may be missing. By the last one programs of that machine map memory. A
 //! boot is a random number of the kernel's, so a path is not tried on another machine; whoever
 //! answers still has to be that peer.
 
@@ -24,7 +25,7 @@ const PATH_LEN_MAX: usize = 107;
 pub struct PeerAddress {
     /// For programs of any machine.
     pub tcp: Option<SocketAddr>,
-    /// The node whose certificate it shows there; none: it is plain.
+    /// The node whose certificate it has; none: its TCP is plain.
     pub node: Option<String>,
     /// For programs of one machine: its boot, and a path there.
     pub unix: Option<(String, PathBuf)>,
@@ -53,7 +54,8 @@ impl PeerAddress {
         let _ = match (self.tcp, &self.node) {
             (Some(tcp), Some(node)) => writeln!(out, "tls {node} {tcp}"),
             (Some(tcp), None) => writeln!(out, "tcp {tcp}"),
-            (None, _) => Ok(()),
+            (None, Some(node)) => writeln!(out, "node {node}"),
+            (None, None) => Ok(()),
         };
         let unix = self.unix.as_ref().and_then(|(boot, path)| Some((boot, path.to_str()?)));
         if let Some((boot, path)) = unix.filter(|(_, path)| !path.contains('\n')) {
@@ -74,11 +76,10 @@ impl PeerAddress {
                 address.tcp = Some(tcp.parse().map_err(|_| bad())?);
             } else if let Some(tls) = line.strip_prefix("tls ") {
                 let (node, tcp) = tls.split_once(' ').ok_or_else(bad)?;
-                if node.is_empty() || node.len() > NAME_LEN_MAX {
-                    return Err(bad());
-                }
-                address.node = Some(node.to_owned());
+                address.node = Some(name(node).ok_or_else(bad)?);
                 address.tcp = Some(tcp.parse().map_err(|_| bad())?);
+            } else if let Some(node) = line.strip_prefix("node ") {
+                address.node = Some(name(node).ok_or_else(bad)?);
             } else if let Some(unix) = line.strip_prefix("unix ") {
                 let (boot, path) = unix.split_once(' ').ok_or_else(bad)?;
                 if path.is_empty() || path.len() > PATH_LEN_MAX {
@@ -99,6 +100,10 @@ impl PeerAddress {
     }
 }
 
+fn name(node: &str) -> Option<String> {
+    (1..=NAME_LEN_MAX).contains(&node.len()).then(|| node.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,11 +120,15 @@ mod tests {
         let sealed = PeerAddress { node: Some("n1".to_owned()), ..address.clone() };
         assert!(sealed.encode().starts_with("tls n1 127.0.0.1:7000\n"));
         assert_eq!(PeerAddress::decode(&sealed.encode()).unwrap(), sealed);
+        let ended = PeerAddress { tcp: None, unix: None, ..sealed };
+        assert_eq!(ended.encode(), "node n1\n");
+        assert_eq!(PeerAddress::decode(&ended.encode()).unwrap(), ended);
         assert_eq!(PeerAddress::decode("rdma x\n").unwrap(), PeerAddress::default());
         for bad in [
             "tcp x",
             "tls n1",
             "tls  127.0.0.1:1",
+            "node ",
             "unix b1",
             "unix b1 ",
             &format!("unix b1 /{}", "x".repeat(107)),

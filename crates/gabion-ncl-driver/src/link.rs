@@ -7,8 +7,9 @@
 //!                                             └─ Lent: the region is mapped first
 //! ```
 //!
-//! Replies in slots come in the order of the commands. What is done at once beyond a few MiB a turn
-//! has its reply in the next one.
+//! Replies in slots come in the order of the commands. Beyond 2 MiB a turn parts of a copy have theirs
+//! in the next one. Once a chain was refused nothing more is written: its region was taken away, and
+//! a number that came after it would tell of more than the peer has.
 //!
 //! If memory is shared, every region is mapped before the core hears that it was lent. So all
 //! chains go the one way, and none overtakes another.
@@ -18,6 +19,7 @@ use gabion_fabric::remote::{PeerLink, SharedRegion, write_chain};
 use gabion_media::remote::{
     ClientId, Key, Notice, Refusal, RefusalReason, RegionId, Reply, Request, RequestNumber,
 };
+use gabion_ncl::layout::CELL_LEN;
 use gabion_ncl::{ChainPart, Command};
 use gabion_tls::MutualTls;
 use std::collections::{BTreeMap, VecDeque};
@@ -50,8 +52,8 @@ enum Former {
     Mapped(SharedRegion),
 }
 
-/// After so many bytes into mapped regions the next replies wait for a turn: whoever holds the lock
-/// copies no whole log for a new peer meanwhile.
+/// After so many bytes of copies to or from mapped regions the next replies wait for a turn: nobody
+/// holds the lock for the copy of a whole log. Records are no copies, and have theirs at once.
 const BURST_MAX: usize = 2 << 20;
 
 /// Shorter reads go over the socket: to map a region for one of them takes longer.
@@ -69,8 +71,10 @@ pub(crate) struct Link {
     wire: VecDeque<Wire>,
     /// Requests of `wire` that were handed to the socket.
     sent: usize,
-    /// Bytes written into mapped regions in this turn.
+    /// Bytes of copies to and from mapped regions in this turn.
     burst: usize,
+    /// The reply to the chain that was refused first. Those that follow get it, too.
+    refused: Option<Reply>,
     /// Whether the socket is watched for room to send.
     pub(crate) is_watched: bool,
 }
@@ -87,6 +91,7 @@ impl Link {
             wire: VecDeque::new(),
             sent: 0,
             burst: 0,
+            refused: None,
             is_watched: false,
         }
     }
@@ -130,8 +135,7 @@ impl Link {
             && self.shares_memory
         {
             let reply = self.write(chain)?;
-            let len = chain.iter().flatten().map(|part| part.data.len()).sum();
-            return Ok(self.done(reply, len));
+            return Ok(self.done(reply, copied_len(chain)));
         }
         if let Command::Read { region, key, offset, len } = *command
             && self.shares_memory
@@ -162,10 +166,11 @@ impl Link {
         Ok(None)
     }
 
-    /// The reply to a command that is carried out, of so many bytes, if it is the next one.
+    /// The reply to a command that is carried out, if it is the next one; `len` bytes of a copy.
     fn done(&mut self, reply: Reply, len: usize) -> Option<Reply> {
         self.burst += len;
-        if self.slots.is_empty() && self.burst < BURST_MAX {
+        let is_late = len > 0 && self.burst >= BURST_MAX;
+        if self.slots.is_empty() && !is_late {
             self.first += 1;
             return Some(reply);
         }
@@ -200,11 +205,10 @@ impl Link {
 
     /// A region of a former copy is mapped: those that waited for it are read.
     fn mapped_to_read(&mut self, region: RegionId, shared: SharedRegion) -> Result<()> {
-        let asked = self.former.remove(&region);
-        if let Some(Former::Asked(reads)) = asked {
-            for (slot, offset, len) in reads {
-                self.fill(slot, read_mapped(&shared, offset, len)?)?;
-            }
+        // It was freed meanwhile.
+        let Some(Former::Asked(reads)) = self.former.remove(&region) else { return Ok(()) };
+        for (slot, offset, len) in reads {
+            self.fill(slot, read_mapped(&shared, offset, len)?)?;
         }
         self.former.insert(region, Former::Mapped(shared));
         Ok(())
@@ -221,8 +225,17 @@ impl Link {
         }
     }
 
-    /// Writes a chain into mapped regions. One that was taken away refuses it.
-    fn write(&self, chain: &[Option<ChainPart>; 3]) -> Result<Reply> {
+    /// Writes a chain into mapped regions. One that was taken away refuses it and all that follow.
+    fn write(&mut self, chain: &[Option<ChainPart>; 3]) -> Result<Reply> {
+        if let Some(refused) = &self.refused {
+            return Ok(refused.clone());
+        }
+        let reply = self.try_write(chain)?;
+        self.refused = matches!(reply, Reply::Refused(_)).then(|| reply.clone());
+        Ok(reply)
+    }
+
+    fn try_write(&self, chain: &[Option<ChainPart>; 3]) -> Result<Reply> {
         let mut parts = [const { None }; 3];
         for (place, part) in parts.iter_mut().zip(chain.iter().flatten()) {
             let region = self.regions.get(&part.region);
@@ -329,6 +342,14 @@ impl Link {
 
     pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
         self.peer.poll_notice()
+    }
+}
+
+/// Bytes of a chain that is part of a copy: one of a record has its cell, too.
+fn copied_len(chain: &[Option<ChainPart>; 3]) -> usize {
+    match chain {
+        [Some(part), None, None] if part.data.len() > CELL_LEN => part.data.len(),
+        _ => 0,
     }
 }
 

@@ -4,6 +4,7 @@ use crate::link::Client;
 use crate::report::{FileReport, InstanceReport, report_name};
 use crate::tls::check_application;
 use crate::turn::{Attempt, Job, State, readiness, refused};
+use crate::waiters::Place;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};
 use gabion_media::remote::ClientId;
@@ -12,6 +13,7 @@ use gabion_ncl::{
 };
 use gabion_tls::MutualTls;
 use rustix::event::{Timespec, epoll};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -91,6 +93,11 @@ struct Shared {
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
+type Woken = BTreeMap<Place, Thread>;
+
+fn wake(woken: Woken) {
+    woken.into_values().for_each(|thread| thread.unpark());
+}
 
 /// The files of an application, as long as this lives. All calls may be made by any thread.
 pub struct Logs {
@@ -365,26 +372,31 @@ impl Shared {
         }
     }
 
-    /// Leaves the state after it may have changed: those go on who waited for that.
-    fn leave(self: &Arc<Self>, mut state: Guard<'_>) {
-        self.connect_asked(&mut state);
-        let woken = match state.core.acknowledged() {
+    /// The threads that go on, after the state may have changed. They want the lock, so they are
+    /// woken once it is free.
+    fn settle(self: &Arc<Self>, state: &mut State) -> Woken {
+        self.connect_asked(state);
+        match state.core.acknowledged() {
             Ok(number) => {
                 self.acknowledged.fetch_max(number.0, Ordering::Release);
                 state.waiters.take(number)
             }
             Err(_) => state.waiters.take_all(),
-        };
+        }
+    }
+
+    /// Leaves the state after it may have changed: those go on who waited for that.
+    fn leave(self: &Arc<Self>, mut state: Guard<'_>) {
+        let woken = self.settle(&mut state);
         drop(state);
-        // They want the lock, so it is free by then.
-        woken.into_values().for_each(|thread| thread.unpark());
+        wake(woken);
     }
 
     fn wake_all(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let woken = state.waiters.take_all();
         drop(state);
-        woken.into_values().for_each(|thread| thread.unpark());
+        wake(woken);
     }
 
     fn connect(self: &Arc<Self>, attempt: &Attempt) {
@@ -404,9 +416,9 @@ impl Shared {
         mut ask: impl FnMut(&mut State) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut state = self.lock()?;
-        if let Some(found) = ask(&mut state)? {
+        if let Some(found) = ask(&mut state).transpose() {
             self.leave(state);
-            return Ok(found);
+            return found;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let found = self.wait_in_turns(state, number, &mut ask);
@@ -435,17 +447,17 @@ impl Shared {
             match self.turns.try_lock() {
                 Ok(turns) => {
                     state.flush(true);
-                    self.connect_asked(&mut state);
                     let may_sleep = !state.has_replies();
-                    drop(state);
+                    self.leave(state);
                     self.take_turn(may_sleep)?;
                     drop(turns);
                     state = self.lock()?;
                 }
                 Err(TryLockError::WouldBlock) => {
-                    self.connect_asked(&mut state);
+                    let woken = self.settle(&mut state);
                     let place = state.waiters.add(number, std::thread::current());
                     drop(state);
+                    wake(woken);
                     std::thread::park_timeout(TURN_MAX);
                     state = self.lock()?;
                     state.waiters.remove(place);
@@ -454,9 +466,9 @@ impl Shared {
                     return Err(Error::io("near-compute logs: a thread panicked"));
                 }
             }
-            if let Some(found) = ask(&mut state)? {
+            if let Some(found) = ask(&mut state).transpose() {
                 self.leave(state);
-                return Ok(found);
+                return found;
             }
         }
     }
@@ -496,7 +508,10 @@ impl Shared {
                 std::thread::sleep(STANDS_BACK);
             }
             let taken = match self.turns.try_lock() {
-                Ok(_turns) => self.take_turn(!has_replies),
+                Ok(_turns) => {
+                    let may_sleep = !self.lock().is_ok_and(|state| state.has_replies());
+                    self.take_turn(may_sleep)
+                }
                 Err(_) => Ok(()),
             };
             let Ok(mut state) = self.lock() else { return };

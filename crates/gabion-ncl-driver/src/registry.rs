@@ -7,6 +7,7 @@
 //! regions first and the map of their owner then. So a region that is not named, of an epoch that
 //! is over by the map, is one that never will be.
 
+use crate::address::PeerAddress;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};
 use gabion_fabric::remote::PeerServer;
@@ -27,7 +28,7 @@ pub struct Registrar {
     peer: PeerId,
     incarnation: Incarnation,
     domain: String,
-    address: String,
+    address: PeerAddress,
     version: Version,
     told: Option<(PeerRecord, Instant)>,
     renew: Duration,
@@ -41,7 +42,7 @@ impl Registrar {
         store: Box<dyn Store + Send>,
         (peer, incarnation): (PeerId, Incarnation),
         domain: &str,
-        address: &crate::address::PeerAddress,
+        address: PeerAddress,
         renew: Duration,
     ) -> Self {
         Self {
@@ -49,7 +50,7 @@ impl Registrar {
             peer,
             incarnation,
             domain: domain.to_owned(),
-            address: address.encode(),
+            address,
             version: Version::NONE,
             told: None,
             renew,
@@ -65,7 +66,7 @@ impl Registrar {
             incarnation: self.incarnation,
             free_bytes,
             domain: self.domain.clone(),
-            address: self.address.clone(),
+            address: self.address.encode(),
         };
         if let Some((told, at)) = &self.told
             && told.free_bytes.abs_diff(free_bytes) <= told.free_bytes / FREE_PART
@@ -105,7 +106,8 @@ impl Registrar {
     /// # Errors
     /// As [`Self::register`].
     pub fn withdraw(&mut self) -> Result<()> {
-        self.address.clear();
+        // Its record stays that of its node.
+        self.address = PeerAddress { node: self.address.node.take(), ..PeerAddress::default() };
         self.told = None;
         self.register(0)
     }

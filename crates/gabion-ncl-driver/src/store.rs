@@ -9,12 +9,12 @@
 //! connects again after a failure. Leases and registrations are values that their holders renew by
 //! compare-and-set; whoever waits for a change reads again.
 
-use crate::tls::check_question;
+use crate::tls::{check_change, check_question};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::store_wire::{Answer, MESSAGE_LEN_MAX, NAME_LEN_MAX, Question};
 use gabion_control::{Store, Swapped, Version, Versioned};
 use gabion_fabric::remote::LinkAddress;
-use gabion_tls::{BlockingStream, Expected, MutualTls};
+use gabion_tls::{BlockingStream, Expected, Identity, MutualTls};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -415,11 +415,7 @@ fn answer_all(served: &Served, stream: Stream) -> Result<()> {
             let answer = match question {
                 Question::Greet { token } => greet(served, token),
                 _ if !is_welcome => Err(Error::invalid("the first question is a greeting")),
-                question => match &found {
-                    Some(found) => check_question(found.as_ref(), &question),
-                    None => Ok(()),
-                }
-                .and_then(|()| answer(served, &question)),
+                question => answer(served, &question, found.as_ref()),
             };
             Ok(Some(((answer, number), len)))
         };
@@ -447,8 +443,21 @@ fn greet(served: &Served, token: &[u8]) -> Result<Answer> {
     Ok(Answer::Welcome)
 }
 
-fn answer(served: &Served, question: &Question<'_>) -> Result<Answer> {
+/// `found` is what the certificate says, where certificates are shown.
+fn answer(
+    served: &Served,
+    question: &Question<'_>,
+    found: Option<&Option<Identity>>,
+) -> Result<Answer> {
+    if let Some(found) = found {
+        check_question(found.as_ref(), question)?;
+    }
     let mut store = served.store.lock().map_err(|_| Error::io("the store panicked"))?;
+    if let (Some(found), Question::Swap { name, .. }) = (found, question)
+        && let Some(there) = store.get(name)?
+    {
+        check_change(found.as_ref(), name, &there.value)?;
+    }
     match *question {
         Question::Get { name } => Ok(Answer::Got(store.get(name)?)),
         Question::List { prefix, after } => {

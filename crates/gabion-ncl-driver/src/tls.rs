@@ -79,11 +79,26 @@ pub(crate) fn check_question(found: Option<&Identity>, question: &Question<'_>) 
     )))
 }
 
-/// Whether a peer's record says that this node holds the peer, or that nobody does any more.
+/// Whether a peer's record is this node's.
 fn registers(node: &str, record: &[u8]) -> bool {
     let record = PeerRecord::decode(record);
     let address = record.and_then(|record| PeerAddress::decode(&record.address));
-    address.is_ok_and(|address| address.node.as_deref().is_none_or(|named| named == node))
+    address.is_ok_and(|address| address.node.as_deref() == Some(node))
+}
+
+/// Whether a certificate may change what is there: a node its own record alone.
+///
+/// # Errors
+/// Invalid input with the identity and the name.
+pub(crate) fn check_change(found: Option<&Identity>, name: &str, there: &[u8]) -> Result<()> {
+    match found {
+        Some(found) if found.role() == Role::Node && !registers(found.name(), there) => {
+            Err(Error::invalid(format!(
+                "the certificate is of {found}, and '{name}' is another node's: refused"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Connections that programs make to a peer here.
@@ -223,6 +238,11 @@ mod tests {
         Identity::new(role, name).unwrap()
     }
 
+    fn record_at(address: &PeerAddress) -> Vec<u8> {
+        let (domain, address) = (String::new(), address.encode());
+        PeerRecord { incarnation: Incarnation(1), free_bytes: 1, domain, address }.encode()
+    }
+
     #[test]
     fn a_certificate_speaks_for_its_application_and_an_operators_for_all() {
         let may = |role, name, app| check_application(&identity(role, name), app).is_ok();
@@ -237,9 +257,7 @@ mod tests {
     fn a_controller_answers_each_certificate_about_its_own_names() {
         let record = |node: &str| {
             let node = Some(node.to_owned());
-            let address = PeerAddress { tcp: "127.0.0.1:1".parse().ok(), node, unix: None };
-            let (domain, address) = (String::new(), address.encode());
-            PeerRecord { incarnation: Incarnation(1), free_bytes: 1, domain, address }.encode()
+            record_at(&PeerAddress { tcp: "127.0.0.1:1".parse().ok(), node, unix: None })
         };
         let (own, other) = (record("redis"), record("n2"));
         let swap = |name| Question::Swap { name, expected: Version::NONE, value: &own };
@@ -270,5 +288,10 @@ mod tests {
             assert_eq!(found.is_ok(), may, "{role:?} {question:?}: {found:?}");
             assert!(check_question(None, &question).is_err(), "{question:?}");
         }
+        let node = identity(Role::Node, "redis");
+        assert!(check_change(Some(&node), "ncl/peers/1", &own).is_ok());
+        assert!(check_change(Some(&node), "ncl/peers/1", &other).is_err());
+        let plain = PeerAddress { tcp: "127.0.0.1:1".parse().ok(), ..PeerAddress::default() };
+        assert!(!registers("redis", &record_at(&plain)), "a plain one is nobody's");
     }
 }

@@ -90,7 +90,7 @@ pub(crate) struct State {
     peers: BTreeMap<PeerId, Peer>,
     tokens: BTreeMap<u64, PeerId>,
     waits_to_send: BTreeSet<PeerId>,
-    /// Peers whose replies to writes wait for the next turn.
+    /// Peers whose replies wait for the next turn, whatever their sockets have.
     has_replies: BTreeSet<PeerId>,
     unshared: BTreeSet<PeerId>,
     /// Connections of the client so far: each has the next number.
@@ -322,8 +322,7 @@ impl State {
         }
         for peer in std::mem::take(&mut self.has_replies) {
             let Some(Peer::Up(number, _)) = self.peers.get(&peer) else { continue };
-            self.handle_replies(*number, peer, self.now_ms());
-            self.drive();
+            self.handle_ready(*number);
         }
     }
 
@@ -336,6 +335,9 @@ impl State {
         let moved = moved.and_then(|()| watch(&self.epoll, number, link));
         if link.is_dirty() {
             self.waits_to_send.insert(peer);
+        }
+        if link.connection().has_more() {
+            self.has_replies.insert(peer);
         }
         self.handle_replies(number, peer, now_ms);
         while let Some(Peer::Up(at, link)) = self.peers.get_mut(&peer)

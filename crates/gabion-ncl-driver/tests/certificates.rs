@@ -103,7 +103,7 @@ fn rig(peers: u64) -> Rig {
         let address = PeerAddress::here(Some(at), Some(&name), None);
         let of = (PeerId(number), Incarnation(1));
         let store = Box::new(rig.store(&tls));
-        let mut registrar = Registrar::new(store, of, "", &address, Duration::from_secs(60));
+        let mut registrar = Registrar::new(store, of, "", address, Duration::from_secs(60));
         registrar.register(64 * MIB as u64).unwrap();
     }
     rig

@@ -377,3 +377,59 @@ fn the_interposers_store_has_names_of_any_bytes_and_exchanges_two() {
     next.edit_names(&[NameChange::Remove(b"b%".to_vec())]).unwrap();
     assert_eq!(next.recover().unwrap().len(), 1);
 }
+
+/// Copies of many turns: to a new peer while records go on, and at a start out of mapped regions.
+#[test]
+fn a_log_of_many_turns_is_copied_to_a_new_peer_while_records_go_on_and_recovered() {
+    for way in [Way::SharedMemory, Way::Tcp] {
+        let mut rig = Rig::new(way, 4);
+        let logs = rig.open(rig.options());
+        let file = logs.create("a.log", Metadata::default()).unwrap();
+        let mut expected: Vec<u8> = (0..12 * MIB).map(|at| ((at * 31) >> 5) as u8).collect();
+        logs.write(file, 0, &expected).unwrap();
+        logs.sync().unwrap();
+        let lost = logs.status().unwrap().0.map.members[0].peer.0 as usize - 1;
+        rig.kill(lost);
+        until("the copy is there", || {
+            let number = logs.append(file, &[7; 100]).unwrap();
+            logs.wait_for(number).unwrap();
+            expected.extend([7; 100]);
+            let (status, counts) = logs.status().unwrap();
+            counts.losses > 0 && status.copies == 3
+        });
+        std::mem::forget(logs);
+        let logs = rig.open(rig.options());
+        assert!(bytes(&logs, "a.log") == expected, "{way:?}: other bytes");
+    }
+}
+
+/// A take-over amid copies that wait for their turn, and synced records beside them.
+#[test]
+fn an_instance_that_is_replaced_amid_large_writes_leaves_what_was_acknowledged() {
+    let rig = Rig::new(Way::SharedMemory, 3);
+    for round in 0..6u64 {
+        let (first, second) = (rig.open(rig.options()), rig.options());
+        let names = [format!("{round}-x.log"), format!("{round}-y.log")];
+        let files = [0, 1].map(|at: usize| first.create(&names[at], Metadata::default()).unwrap());
+        let acknowledged = AtomicU64::new(0);
+        let next = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in 0.. {
+                    let file = files[at as usize % 2];
+                    let written = first.append(file, &vec![at as u8 + 1; 100_000]);
+                    if written.and_then(|number| first.wait_for(number)).is_err() {
+                        return;
+                    }
+                    acknowledged.store(at + 1, Ordering::SeqCst);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(20 + 7 * round));
+            rig.open(second)
+        });
+        let found = names.map(|name| bytes(&next, &name));
+        for at in 0..acknowledged.load(Ordering::SeqCst) {
+            let record = found[at as usize % 2].chunks(100_000).nth(at as usize / 2);
+            assert!(record == Some(&vec![at as u8 + 1; 100_000][..]), "round {round}: record {at}");
+        }
+    }
+}

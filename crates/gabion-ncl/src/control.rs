@@ -247,6 +247,10 @@ impl<S: Images> Application<S> {
             self.filling_since_ms = None;
             return None;
         }
+        // Without former entries beside new ones the map has to wait for all copies.
+        if self.map.members.len() < 2 * self.options.f + 1 {
+            return None;
+        }
         let since_ms = *self.filling_since_ms.get_or_insert(self.now_ms);
         if self.now_ms >= since_ms + self.options.patience_ms / 4 {
             return None;

@@ -11,7 +11,7 @@
 
 use crate::bytes::{Place, Source, Write, write};
 use crate::raw::{self, word};
-use crate::state::{mirrored, ready};
+use crate::state::{Ready, mirrored, ready};
 use crate::{descriptors, names};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::ffi::CStr;
@@ -109,11 +109,20 @@ fn flags_of(mode: &[u8]) -> Option<c_int> {
     Some(ways | more | exclusive | closed)
 }
 
+/// Whether a file that is there is mirrored, by whatever name. Others stay the C library's own, which
+/// knows more modes.
+fn leads_to_mirror(ready: &Ready, path: usize) -> bool {
+    let is_mirrored = |status: libc::stat| {
+        raw::is_regular(&status) && ready.shared.find(status.st_dev, status.st_ino).is_some()
+    };
+    ready.shared.has_files() && raw::status_at(libc::AT_FDCWD, path, 0).is_some_and(is_mirrored)
+}
+
 pub(crate) fn open(path: *const c_char, mode: *const c_char, name: &CStr) -> *mut FILE {
     let known = raw::path(path as usize).zip(raw::path(mode as usize));
-    let ours = ready()
-        .zip(known)
-        .filter(|(ready, (path, _))| ready.shared.has_files() || ready.may_match(path));
+    let ours = ready().zip(known).filter(|(ready, (name, _))| {
+        ready.may_match(name) || leads_to_mirror(ready, path as usize)
+    });
     let flags = ours.and_then(|(_, (_, mode))| flags_of(mode));
     let Some(flags) = flags else {
         // SAFETY: the C library's function of that type, with the program's arguments.

@@ -23,6 +23,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Receipts of one [`PeerLink::progress`]: a peer that never stops sending holds nobody up.
+const ROUNDS_MAX: usize = 16;
+
 /// The address of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkAddress {
@@ -67,7 +70,7 @@ impl Transport for Socket {
     fn admits(&self, owner: &str) -> Result<()> {
         match self {
             Self::Tcp(socket) => socket.admits(owner),
-            // Whoever may open it is this machine's, and a user with that right.
+            // Its file says who may open it.
             Self::Unix(_) => Ok(()),
         }
     }
@@ -204,19 +207,27 @@ impl PeerLink {
         self.connection.submit(request, now_ms)
     }
 
-    /// Sends once and receives once, or until all is taken that is decrypted. It never sleeps.
+    /// Sends once and receives once; some times where bytes are decrypted ahead. It never sleeps.
     ///
     /// # Errors
     /// Why the connection is broken.
     pub fn progress(&mut self) -> Result<()> {
         let now_ms = self.now_ms();
-        loop {
+        for _ in 0..ROUNDS_MAX {
             self.connection.transport().send_kept();
             self.connection.progress(now_ms)?;
-            if !self.connection.transport().may_hold_bytes() {
-                return Ok(());
+            if !self.has_more() {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Whether bytes may be there that no readiness of the socket tells of, as they are decrypted:
+    /// [`Self::progress`] is called again then.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.connection.transport().may_hold_bytes()
     }
 
     /// Sends what was submitted, once. It never sleeps.
@@ -260,6 +271,9 @@ impl PeerLink {
     /// # Errors
     /// Why the connection is broken.
     pub fn wait(&mut self, timeout: Duration) -> Result<()> {
+        if self.has_more() {
+            return self.progress();
+        }
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, self.is_waiting());
         let fd = self.connection.transport().as_fd();

@@ -29,8 +29,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Pages for so long a write are brought in ahead of it. They mostly are those of a copy, which
-/// nobody wrote before.
+/// Pages for so long a write are brought in ahead of it, if it is alone in its chain: then it is of
+/// a copy, whose pages nobody wrote before.
 const POPULATED_LEN: usize = 32 << 10;
 
 /// The gates of a peer, mapped to be read.
@@ -133,7 +133,7 @@ pub fn write_chain(parts: &[(&SharedRegion, u64, &[u8])]) -> Result<()> {
         if at > 0 {
             fence(Ordering::Release);
         }
-        if data.len() >= POPULATED_LEN {
+        if parts.len() == 1 && data.len() >= POPULATED_LEN {
             shared.map.populate(*offset, data.len());
         }
         shared.map.write(*offset, data);

@@ -71,9 +71,8 @@ impl<M: LentMemory> Stock<M> {
 
     /// Zeroed memory of exactly this length, if there is some; the length is remembered.
     pub fn take(&mut self, len: u64) -> Option<M> {
-        // What it has beside its bytes, a gate say, may be needed.
-        self.leaving.clear();
-        self.leaving_bytes = 0;
+        // Its gate may be needed by what is lent.
+        self.drop_leaving();
         self.asked.truncate(ASKED_MAX - 1);
         self.asked.push_front(len);
         let list = self.ready.get_mut(&len)?;

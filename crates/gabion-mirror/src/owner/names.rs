@@ -187,7 +187,7 @@ impl State {
         self.opened(slot, request.flags & !(libc::O_TRUNC as u32))
     }
 
-    /// Whoever gave the globs is told of the first file that they match and that is written where
+    /// The user of the globs is told of the first file that they match and that is written where
     /// it is. Others are alike: PostgreSQL's segments, which it uses again and again.
     fn tell_of_plain(&mut self, path: &Path, flags: u32) {
         let is_written = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;

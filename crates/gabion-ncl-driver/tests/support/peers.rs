@@ -57,7 +57,7 @@ pub(crate) fn start(
     let options = ServerOptions { config, tcp, ciphers: None, unix, greeting_timeout_ms: 5_000 };
     let server = PeerServer::start(options).unwrap();
     let (store, renew) = (Box::new(store.clone()), Duration::from_secs(60));
-    let mut registrar = Registrar::new(store, of, "", &address, renew);
+    let mut registrar = Registrar::new(store, of, "", address, renew);
     registrar.register(limit_bytes).unwrap();
     (server, registrar)
 }

@@ -19,6 +19,19 @@ fn run_until(world: &mut World, outputs: u64, most_ms: u64) -> bool {
     false
 }
 
+/// A new application waits for all of its copies, as it has no former ones, and for nothing else.
+#[test]
+fn a_new_application_has_its_files_as_soon_as_its_copies_are_there() {
+    let mut world = calm(1);
+    world.patience_ms = 4_000;
+    let mut ms = 0;
+    while world.map().is_none_or(|map| map.members.len() < 3) {
+        world.step().expect("nothing is wrong");
+        ms += 1;
+        assert!(ms < 500, "a quarter of the patience is longer");
+    }
+}
+
 /// docs/faults.md: N3, N5
 #[test]
 fn a_crash_at_each_step_of_a_start_and_of_the_recovery_after_it_loses_nothing() {

@@ -136,6 +136,8 @@ pub(crate) struct World {
     asked: Vec<Asked>,
     started: usize,
     /// The operations of the last instance that ran.
+    /// That of instances that start.
+    pub(crate) patience_ms: u64,
     history: History,
     /// The copies are fewer than promised: nothing need come back.
     pub(crate) is_disaster: bool,
@@ -165,6 +167,7 @@ impl World {
             asked: Vec::new(),
             started: 0,
             history: History::default(),
+            patience_ms: Self::options(0, false).patience_ms,
             is_disaster: false,
             lost_ms: 0,
             is_set_back: false,
@@ -203,7 +206,8 @@ impl World {
     pub(crate) fn start(&mut self, takes_over: bool) -> usize {
         self.started += 1;
         let id = self.started;
-        let options = Self::options(id as u64, takes_over);
+        let options =
+            Options { patience_ms: self.patience_ms, ..Self::options(id as u64, takes_over) };
         let skew_ms = self.random.below(2_000_000);
         let now_ms = self.now_ms + skew_ms;
         #[cfg(feature = "planted")]

@@ -101,7 +101,7 @@ fn registrar(
     let (peer, domain) = ((identity.id, identity.incarnation), &options.failure_domain);
     let node = shown.tls.as_ref().map(|tls| tls.identity().name());
     let address = PeerAddress::here(tcp, node, Some(socket));
-    Some(Registrar::new(Box::new(store), peer, domain, &address, RENEW_EVERY))
+    Some(Registrar::new(Box::new(store), peer, domain, address, RENEW_EVERY))
 }
 
 /// Registers, says again what has changed, and frees what has leaked, until `ended`. Then nobody is
