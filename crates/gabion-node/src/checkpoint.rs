@@ -29,7 +29,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use gabion_base::units::SLOT_LEN;
-use gabion_base::{Error, ErrorKind, FileKind, LogPosition, ReplicaId, Result, Term};
+use gabion_base::{Error, ErrorKind, FileKind, Frontier, LogPosition, ReplicaId, Result, Term};
 use gabion_engine::{FileMeta, FileSource, JobContext, JobInputs, ReadView, Tree};
 use gabion_log::{Anchor, Span};
 use gabion_media::MediumHandle;
@@ -195,7 +195,9 @@ pub async fn write_member(
     }
     target.flush_memtables(&mut tree, origin, &mut copied).await?;
     target.read_back(&tree).await?;
-    let state = first_state(origin, member, log_begin(group, &tree));
+    let begin = log_begin(group, &tree);
+    tree.begin_log(Frontier::of(begin));
+    let state = first_state(origin, member, begin);
     let snapshot = Snapshot::encode(group, &state, &tree.snapshot());
     target.creation.finish(medium, &snapshot).await?;
     Ok(copied)

@@ -681,7 +681,7 @@ fn groups_are_made_of_a_backup_on_nodes_of_another_cluster_with_all_that_it_has(
     assert!(refused.contains("holds replica"), "{refused}");
     drop(machines);
 
-    let machines = Machines::with_groups(2, 9, &["a", "b", "c"]);
+    let mut machines = Machines::with_groups(2, 9, &["a", "b", "c"]);
     let refused = machines.refused(&[&create[..], &["--backup", "7"]].concat());
     assert!(refused.contains("has no backup 7"), "{refused}");
     let told = machines.succeeds(&create);
@@ -698,5 +698,18 @@ fn groups_are_made_of_a_backup_on_nodes_of_another_cluster_with_all_that_it_has(
     }
     assert_eq!(reply(door, "EXISTS late"), ":0\r\n");
     names.iter().for_each(|name| drop(machines.succeeds(&["verify", "--group", name])));
+
+    // From there on it is a group as any other: a lost disk is filled by the others.
+    assert_eq!(reply(door, "SET later 2"), "+OK\r\n");
+    machines.kill("c");
+    machines.wait("c is left out", |machines| {
+        names.iter().all(|name| Machines::full_of(&machines.part(name)).len() == 2)
+    });
+    std::fs::remove_dir_all(machines.data("c")).unwrap();
+    machines.start("c");
+    machines.wait("both groups are whole", |machines| {
+        names.iter().all(|name| Machines::full_of(&machines.part(name)).len() == 3)
+    });
+    assert_eq!(reply(machines.clients("c"), "GET later"), "$1\r\n2\r\n");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -59,6 +59,15 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The fork's log begins there and not at 0, once nothing is in memory: files have all that was
+    /// before.
+    pub fn begin_log(&mut self, at: Frontier) {
+        assert!(self.sealed.is_empty(), "what is in memory has no log");
+        assert!(self.flushed.frontier == Frontier::ZERO, "its log has a begin");
+        self.flushed.frontier = at;
+        self.end_step();
+    }
+
     /// Takes over what `upto` sees of MemTables, newest first, as sealed ones.
     fn take_memtables(&mut self, newest_first: &[Arc<MemTable>], upto: SequenceNumber) {
         for (age, table) in newest_first.iter().enumerate().rev() {
