@@ -3,7 +3,7 @@
 use crate::cluster::{self, need};
 use crate::steps::{Step, head_commit, run, test};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// How often each program is killed and recovered.
@@ -25,13 +25,31 @@ const POSTGRESQL: &str = "/usr/lib/postgresql/15/bin/postgres";
 /// Room that data directories of PostgreSQL may take in memory.
 const MEMORY: u64 = 1 << 30;
 
-/// A place for directories of programs that are killed: memory, if there is room. A kill loses none
-/// of the kernel's pages, and PostgreSQL's starts sync all of its files.
-fn directories() -> String {
-    let place = Path::new("/dev/shm");
-    match cluster::free_space(place) {
-        Ok(free) if free >= MEMORY => place.display().to_string(),
-        _ => std::env::temp_dir().display().to_string(),
+/// A directory for those of programs that are killed, which goes with this value: in memory, if
+/// there is room. A kill loses none of the kernel's pages, and PostgreSQL's starts sync all of its
+/// files.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, String> {
+        let memory = Path::new("/dev/shm");
+        let has_room = cluster::free_space(memory).is_ok_and(|free| free >= MEMORY);
+        let parent = if has_room { memory.to_owned() } else { std::env::temp_dir() };
+        let path = parent.join(format!("gabion-ncl-check-{}", std::process::id()));
+        let made = std::fs::create_dir_all(&path);
+        made.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn name(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A failed test has said all in its output.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -44,8 +62,9 @@ pub(crate) fn check(kills: u64) -> Step {
     let package = ["-p", "gabion-preload", "--test"];
     let programs = ["programs", "--", "--ignored", "--nocapture"];
     let kills = kills.to_string();
-    let place = directories();
-    let kills = [("GABION_NCL_KILLS", kills.as_str()), ("TMPDIR", place.as_str())];
+    let place = Directory::new()?;
+    let temporary = place.name();
+    let kills = [("GABION_NCL_KILLS", kills.as_str()), ("TMPDIR", temporary.as_str())];
     test(&[&package[..], &programs].concat(), &kills)?;
     // Controller, peers and programs as processes, which are killed. Each `ncl run` that is leaves
     // a directory with the interposer, which is not for memory.
@@ -85,11 +104,12 @@ pub(crate) fn points(count: u64) -> Step {
     let changed = File::options().write(true).open(PLANTED);
     let changed = changed.and_then(|file| file.set_modified(SystemTime::now()));
     changed.map_err(|error| format!("{PLANTED}: {error}"))?;
-    let place = directories();
+    let place = Directory::new()?;
+    let temporary = place.name();
     let env = [
         ("GABION_NCL_POINTS", count.as_str()),
         ("GABION_FIRST_SEED", seed.as_str()),
-        ("TMPDIR", place.as_str()),
+        ("TMPDIR", temporary.as_str()),
     ];
     let package = ["-p", "gabion-preload", "--features", "planted", "--test", "kill_points"];
     let all = ["--", "--include-ignored", "--nocapture"];

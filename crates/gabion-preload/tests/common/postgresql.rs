@@ -4,8 +4,9 @@
 mod client;
 
 use crate::common::{Run, copy_plain, interposer};
+pub(crate) use client::PATIENCE;
+use client::program;
 pub(crate) use client::{GLOBS, Session, Workers};
-use client::{PATIENCE, program};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -1,13 +1,13 @@
 //! PostgreSQL, killed under load.
 
-use super::postgresql_site::{GLOBS, SEGMENT, Session, Site, Workers};
+use super::postgresql_site::{GLOBS, PATIENCE, SEGMENT, Session, Site, Workers};
 use super::{common, moved, rounds};
 use common::{Rng, Run};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Segments of 1 MiB that are kept for a disk of before a checkpoint.
 const KEPT: u64 = 64;
@@ -135,8 +135,17 @@ impl Round<'_> {
         let wanted = load.sum() + 200 + rng.below(600);
         let mut is_killed = !self.number.is_multiple_of(4);
         let mut ended = 0;
+        let mut last = (load.sum(), Instant::now());
         // A client ends early if it has found what must not be.
         while load.sum() < wanted && !is_over() {
+            if load.sum() > last.0 {
+                last = (load.sum(), Instant::now());
+            }
+            if last.1.elapsed() > PATIENCE {
+                // The clients end, and the scope with them.
+                load.is_over.store(true, SeqCst);
+                panic!("no commit for {PATIENCE:?}:\n{}", self.site.log());
+            }
             if session.is_lost {
                 // It goes on by itself, and takes sessions again.
                 match self.site.connect() {
