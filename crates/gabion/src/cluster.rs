@@ -62,7 +62,7 @@ const POOL_LEN_DEFAULT: u64 = 4 * GIB;
 pub(crate) const POOL_LEN_MIN: u64 = 256 * MIB;
 const SEGMENT_LEN: u64 = 16 * MIB;
 /// Writes wait while less than half of it is free; draining begins at a quarter.
-const RING_LEN: u64 = 4 * SEGMENT_LEN;
+pub(crate) const RING_LEN: u64 = 4 * SEGMENT_LEN;
 /// The same for a replica alone: it holds all MemTables that may wait for their flush, so that
 /// their log need not be drained.
 const RING_LEN_ALONE: u64 = 2 * RING_LEN;

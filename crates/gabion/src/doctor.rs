@@ -113,7 +113,7 @@ fn of_node(config: &NodeConfig) -> Vec<Check> {
     let mut all = checks::system(groups);
     // Room for pools that are there already is not asked for again.
     let is_new = !Hosted::is_any(&config.data);
-    let to_make = is_new.then(|| config.pool_size * u64::from(groups));
+    let to_make = is_new.then(|| config.room_needed());
     all.extend(disk::checks(&config.data, to_make));
     all.extend(checks::certificates(&config.certificate_files(), unix_ms() / 1_000));
     all

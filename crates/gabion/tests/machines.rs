@@ -443,7 +443,7 @@ fn files_are_checked_and_what_cannot_be_is_refused_in_one_line_before_anything_i
         ("pool_size", "poolsize", "e.toml: line 4: unknown field `poolsize`"),
         ("clients.listen = \"127", "clients.listen = \"10", "take a user with a password"),
         ("256MiB", "1MiB", "pool_size is 1MiB, the limits are 256MiB and 8TiB"),
-        ("256MiB", "8TiB", "free, and pool_size is 8.0 TiB"),
+        ("256MiB", "8TiB", "pool_size is 8.0 TiB, with a ring, for each group"),
     ] {
         machines.write("e.toml", &file.replace(from, to));
         let (code, told) = check("node", "e.toml");

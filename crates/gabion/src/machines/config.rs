@@ -2,7 +2,7 @@
 //! examples in `deploy/`, which the tests read.
 
 use super::trust::{self, Certificates, StoreTlsConfig, TlsConfig};
-use crate::cluster::{POOL_LEN_MIN, failed};
+use crate::cluster::{POOL_LEN_MIN, RING_LEN, failed};
 use crate::options::{
     Io, MetricsPort, NodeProcess, ProcessOptions, parse_collection_rate, parse_large_values,
     parse_memory, parse_metrics, parse_ms, parse_rebuild_rate,
@@ -526,6 +526,11 @@ impl NodeConfig {
             all.extend(own.map(|(door, at)| (option(door, what) + &of, at)));
         }
         all
+    }
+
+    /// Bytes that its replicas take once all are made: a pool and a ring for each group.
+    pub(crate) fn room_needed(&self) -> u64 {
+        (self.pool_size + RING_LEN) * u64::from(self.groups_max())
     }
 
     /// Groups of which the node may hold a replica each.

@@ -96,11 +96,13 @@ fn check(config: &NodeConfig, path: &Path) -> Result<u8> {
     config.check_users()?;
     let free = cluster::free_at(&config.data)?;
     let is_new = !Hosted::is_any(&config.data);
-    if is_new && free < config.pool_size {
+    if is_new && free < config.room_needed() {
         return Err(Error::no_space(format!(
-            "data is {}, which has {} free, and pool_size is {}",
+            "data is {}, which has {} free, and its replicas take {}: pool_size is {}, with a ring, \
+             for each group",
             config.data.display(),
             size(free),
+            size(config.room_needed()),
             size(config.pool_size)
         )));
     }
