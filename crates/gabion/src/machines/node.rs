@@ -98,8 +98,8 @@ fn check(config: &NodeConfig, path: &Path) -> Result<u8> {
     let is_new = !Hosted::is_any(&config.data);
     if is_new && free < config.room_needed() {
         return Err(Error::no_space(format!(
-            "data is {}, which has {} free, and its replicas take {}: pool_size is {}, with a ring, \
-             for each group",
+            "data is {}, which has {} free, and its replicas take {}: pool_size is {}, with a \
+             ring, for each group",
             config.data.display(),
             size(free),
             size(config.room_needed()),
