@@ -41,8 +41,8 @@ const DIRECTORY: &str = "group-";
 /// long as between two of its words.
 const ANEW_MAX: Duration = Duration::from_secs(2);
 
-/// A process that runs for so long has nothing of what ended the one before: a damaged pool is found
-/// at the start.
+/// A process that runs for so long has nothing of what ended the one before: a damaged pool is
+/// found at the start.
 const STEADY: Duration = Duration::from_secs(3);
 
 /// `member.json`.
