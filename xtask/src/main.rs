@@ -28,7 +28,7 @@
 //! cargo xtask walk [one]    five nodes, two controllers, three members of etcd, TLS, clients of
 //!                           three languages: through the loss of each; of one group; as root
 //! cargo xtask page          the status page in a headless Chromium, through a fail-over
-//! cargo xtask staged        five faults of nodes, one after the other: the page, `status`, `top` and
+//! cargo xtask staged        five faults of nodes, one after the other: page, `status`, `top` and
 //!                           `doctor` name the member and the fault; as root
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
@@ -97,7 +97,6 @@ fn main() -> ExitCode {
             Ok(rounds) if rounds > 0 => failovers::check(rounds),
             _ => Err(format!("'{rounds}' is not a number of rounds")),
         },
-        // Parts of `failovers` in its network.
         ["failovers-inside", program, dir, rounds, first] => {
             failovers::inside(program, dir, rounds, first)
         }
@@ -117,8 +116,7 @@ fn main() -> ExitCode {
         ["walk", ref words @ ..] => walk::check(words),
         ["walk-inside", dir] => walk::inside(dir),
         ["page"] => page::check(),
-        ["staged"] => staged::check(),
-        ["staged-inside", dir, program] => staged::inside(dir, program),
+        ["staged", ref words @ ..] => staged::check(words),
         ["shipping"] => shipping::check(),
         ["soak"] => soak::soak(1.0),
         ["soak", hours] => match hours.parse() {

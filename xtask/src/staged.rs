@@ -3,7 +3,7 @@
 //! `gabion doctor` agree, and it is gone after the repair.
 //!
 //! ```text
-//!   xtask staged ─► unshare: network, mounts, processes ─► xtask staged-inside
+//!   xtask staged ─► unshare: network, mounts, processes ─► xtask staged inside
 //!     gabion controller, its page ◄── Chromium
 //!     gabion node  a  b  c        ◄── kill, expired certificate, cgroup of slow writes, full pools
 //! ```
@@ -96,8 +96,16 @@ impl Fault {
     }
 }
 
-/// The check.
-pub(crate) fn check() -> Step {
+/// The check, or the part of it in a network of its own.
+pub(crate) fn check(words: &[&str]) -> Step {
+    match words {
+        [] => outside(),
+        ["inside", dir, program] => inside(dir, program),
+        _ => Err(format!("{words:?}: `staged` takes none")),
+    }
+}
+
+fn outside() -> Step {
     println!("\n── Five faults of nodes, as page and commands tell them");
     let begun = Instant::now();
     need(CHROMIUM, CHROMIUM)?;
@@ -109,7 +117,7 @@ pub(crate) fn check() -> Step {
     let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", "unshare", "--net", "--mount", "--pid", "--fork"]);
-    command.args(["--kill-child", "--mount-proc", "--"]).arg(own).arg("staged-inside");
+    command.args(["--kill-child", "--mount-proc", "--"]).arg(own).args(["staged", "inside"]);
     let ran = run(command.arg(&dir).arg(program));
     println!("── {:.0} s", begun.elapsed().as_secs_f64());
     match ran {
@@ -120,7 +128,7 @@ pub(crate) fn check() -> Step {
 }
 
 /// The part in a network of its own.
-pub(crate) fn inside(dir: &str, program: &str) -> Step {
+fn inside(dir: &str, program: &str) -> Step {
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
     links::mount_cgroups()?;
     disks::mount()?;

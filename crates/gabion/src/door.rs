@@ -30,8 +30,8 @@ struct Tls {
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct DoorOptions {
-    /// Connect with TLS 1.3. --port is that of the first replica's TLS door; with --controller, which
-    /// knows the doors, one that all nodes have in their place
+    /// Connect with TLS 1.3. --port is that of the first replica's TLS door; with --controller,
+    /// which knows the doors, one that all nodes have in their place
     #[arg(long, requires = "cacert")]
     pub(crate) tls: bool,
     /// Authorities whose certificates of doors are taken, in PEM

@@ -500,6 +500,12 @@ struct Restored {
     settings: Value,
 }
 
+impl Restored {
+    fn settings(&self) -> Result<Settings> {
+        Settings::from_json(&self.settings).map_err(Error::invalid)
+    }
+}
+
 fn restored_of(question: &Value) -> Result<Option<Restored>> {
     let refused = |error| Error::invalid(format!("`restored` cannot be read: {error}"));
     serde_json::from_value(question["restored"].clone()).map_err(refused)
@@ -533,12 +539,10 @@ fn settings_of(
             Some(found.ok_or_else(|| Error::invalid(format!("`ack` is {given}")))?)
         }
     };
-    let known = restored.map(|restored| Settings::from_json(&restored.settings));
-    let known = known.transpose().map_err(Error::invalid)?;
-    let groups = number("groups")?.map_or_else(
-        || known.as_ref().map_or(1, |known| known.groups),
-        |groups| u32::try_from(groups).unwrap_or(u32::MAX),
-    );
+    let known = restored.map(Restored::settings).transpose()?;
+    let usual = known.as_ref().map_or(1, |known| known.groups);
+    let groups =
+        number("groups")?.map_or(usual, |groups| u32::try_from(groups).unwrap_or(u32::MAX));
     if !(1..=GROUPS_MAX).contains(&groups) {
         return Err(Error::limit(format!("--groups {groups}: the limits are 1 and {GROUPS_MAX}")));
     }
