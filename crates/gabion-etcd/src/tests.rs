@@ -36,6 +36,9 @@ fn refuse(code: u64, message: &str) -> Reply {
     Reply::Say(400, json!({ "code": code, "message": message }).to_string())
 }
 
+/// A port at which nobody listens. One that was free a moment ago may be another test's by now.
+const CLOSED: u16 = 1;
+
 struct Fake {
     port: u16,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
@@ -198,8 +201,7 @@ fn a_swap_that_was_refused_says_so_and_has_no_unknown_outcome() {
 #[test]
 fn endpoints_are_asked_in_turn_and_the_one_that_answered_first_the_next_time() {
     let (stopped, fake) = (Fake::start(|_, _| Reply::Hang), Fake::start(|_, _| at(5, json!({}))));
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let hosts = [closed, stopped.port, fake.port].map(|port| format!("127.0.0.1:{port}"));
+    let hosts = [CLOSED, stopped.port, fake.port].map(|port| format!("127.0.0.1:{port}"));
     let url = EtcdUrl::parse(&format!("etcd://{}/t", hosts.join(","))).unwrap();
     let mut store = EtcdStore::open(&url, None).unwrap();
     let begun = Instant::now();
@@ -222,10 +224,9 @@ fn a_write_without_an_answer_is_unknown_and_one_that_was_not_sent_is_not() {
         (failure.reason, failure.error.kind())
     };
     let stopped = Fake::start(|_, _| Reply::Hang);
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     assert_eq!(call(stopped.port, true), (Reason::Unsure, ErrorKind::Unknown));
     assert_eq!(call(stopped.port, false), (Reason::Unsure, ErrorKind::Unavailable));
-    assert_eq!(call(closed, true), (Reason::Unsent, ErrorKind::Unavailable));
+    assert_eq!(call(CLOSED, true), (Reason::Unsent, ErrorKind::Unavailable));
 }
 
 #[test]

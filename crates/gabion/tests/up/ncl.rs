@@ -193,7 +193,7 @@ fn options_that_cannot_be_are_refused_with_name_value_and_limit() {
     let dir = Dir::new("options");
     for (words, message) in [
         (&["--memory", "4096"][..], "--memory 4096: 1MiB or more is valid"),
-        (&["--memory", "1MiB", "--listen", "0.0.0.0:0"], "takes --token-file"),
+        (&["--memory", "1MiB", "--listen", "0.0.0.0:0"], "it takes --identity or --token-file"),
         (&["--memory", "900TiB"], "this machine has"),
         (&["--memory", "1MiB", "--regions", "0"], "--regions"),
         (&["--memory", "1MiB", "--token-file", "/dev/null"], "a token of 0 bytes, 1 to 1024"),
