@@ -60,7 +60,7 @@ pub enum Part {
     Replacement,
     /// Figure 12: writes while peers are killed.
     Failures,
-    /// What a peer uses beyond what it lends, and a program beyond its log.
+    /// Memory of a peer beyond what it lends, and of a program beyond its log.
     Memory,
 }
 
@@ -98,7 +98,8 @@ pub struct NclArgs {
     /// Clients of a program that serves many, for writes alone. YCSB has 20 of them
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     pub clients: Vec<u64>,
-    /// Records that a program has loaded before it is measured
+    /// Records that a program has loaded before it is measured; SQLite, with its one client, at most
+    /// 20,000
     #[arg(long, default_value_t = 100_000)]
     pub records: u64,
     /// Bytes of the log that is recovered, that a lost peer had, and that a program has whose
@@ -116,7 +117,7 @@ pub struct NclArgs {
     /// of a network's do. It takes `slow-syncs` of `peers/`, and root
     #[arg(long, value_name = "MS")]
     pub slow_sync: Option<u64>,
-    /// Where `slow-syncs` is [default: where cargo puts it]
+    /// Place of `slow-syncs` [default: where cargo puts it]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
     /// Draw Figures 8 to 12 into pictures in this directory

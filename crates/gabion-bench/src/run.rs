@@ -42,7 +42,8 @@ pub fn ycsb(args: &YcsbArgs, launcher: &dyn Launcher) -> Result<u8> {
 /// The flag that ends the run early: an interrupted run still removes its clusters.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|e| Error::with_source(ErrorKind::Io, "signals cannot be watched", e))?;
     }

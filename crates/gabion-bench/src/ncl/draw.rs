@@ -137,7 +137,7 @@ fn reads(rows: &Rows) -> Option<Plot> {
     let lines: Vec<PlotLine> = lines.collect();
     (!lines.is_empty()).then(|| Plot {
         title: "Figure 11: mean time of a read, for a log that is read as a whole".to_owned(),
-        note: "Lower is better. What is fetched ahead is part of each read.".to_owned(),
+        note: "Lower is better. Bytes fetched ahead are part of each read.".to_owned(),
         x: sizes(),
         y: Ruler::Powers("µs".to_owned()),
         lines,

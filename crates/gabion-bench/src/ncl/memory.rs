@@ -1,4 +1,4 @@
-//! What a peer uses beyond what it lends, and an interposed program beyond its log.
+//! Memory of a peer beyond what it lends, and of an interposed program beyond its log.
 
 use super::house::{COPIES, House, failed};
 use super::programs::{Load, ProgramChoice, Stage};

@@ -280,6 +280,8 @@ fn measure_one(
     }
     for (load, clients) in program.cells(&bench.args.clients) {
         let drove = drive_all(&mut servers, load, clients, bench)?;
+        // A load that was interrupted is no measurement.
+        bench.check()?;
         for ((side, _), drove) in servers.iter().zip(&drove) {
             let key = Key {
                 part: Part::Programs,
