@@ -98,8 +98,8 @@ pub struct NclArgs {
     /// Clients of a program that serves many, for writes alone. YCSB has 20 of them
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     pub clients: Vec<u64>,
-    /// Records that a program has loaded before it is measured; SQLite, with its one client, at most
-    /// 20,000
+    /// Records that a program has loaded before it is measured; SQLite, with its one client, at
+    /// most 20,000
     #[arg(long, default_value_t = 100_000)]
     pub records: u64,
     /// Bytes of the log that is recovered, that a lost peer had, and that a program has whose

@@ -7,9 +7,9 @@
 //!                                             └─ Lent: the region is mapped first
 //! ```
 //!
-//! Replies in slots come in the order of the commands. Beyond 2 MiB a turn parts of a copy have theirs
-//! in the next one. Once a chain was refused nothing more is written: its region was taken away, and
-//! a number that came after it would tell of more than the peer has.
+//! Replies in slots come in the order of the commands. Beyond 2 MiB a turn parts of a copy have
+//! theirs in the next one. Once a chain was refused nothing more is written: its region was taken
+//! away, and a number that came after it would tell of more than the peer has.
 //!
 //! If memory is shared, every region is mapped before the core hears that it was lent. So all
 //! chains go the one way, and none overtakes another.

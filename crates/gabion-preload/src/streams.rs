@@ -109,8 +109,8 @@ fn flags_of(mode: &[u8]) -> Option<c_int> {
     Some(ways | more | exclusive | closed)
 }
 
-/// Whether a file that is there is mirrored, by whatever name. Others stay the C library's own, which
-/// knows more modes.
+/// Whether a file that is there is mirrored, by whatever name. Others stay the C library's own,
+/// which knows more modes.
 fn leads_to_mirror(ready: &Ready, path: usize) -> bool {
     let is_mirrored = |status: libc::stat| {
         raw::is_regular(&status) && ready.shared.find(status.st_dev, status.st_ino).is_some()

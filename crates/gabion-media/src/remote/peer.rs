@@ -628,24 +628,6 @@ impl<S: Supply> Peer<S> {
         }
     }
 
-    /// New keys for the owner's regions. Those of earlier terms take no writes any more.
-    fn rotate(&mut self, index: OwnerIndex) {
-        let Some(owner) = self.owners.get(&index) else { return };
-        // Nothing is between the gates of two regions: a writer that finds the first one closed is
-        // to find all closed soon.
-        for id in &owner.regions {
-            let Some(region) = self.regions.get_mut(id) else { continue };
-            if region.term < owner.term {
-                region.memory.close();
-            }
-        }
-        for id in &owner.regions {
-            let Some(region) = self.regions.get_mut(id) else { continue };
-            region.owner_term = owner.term;
-            region.key = self.supply.key();
-        }
-    }
-
     fn fence(&mut self, client: ClientId, name: &str, term: Term) -> Checked<Reply> {
         self.check_owner(name, term)?;
         let before = self.names.get(name).and_then(|index| self.owners.get(index));

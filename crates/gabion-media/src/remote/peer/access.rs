@@ -1,6 +1,6 @@
 //! Access to regions: which request may, and what it moves.
 
-use super::{Checked, Gate, LentMemory, Peer, Region, Supply};
+use super::{Checked, Gate, LentMemory, OwnerIndex, Peer, Region, Supply};
 use crate::MemoryRegion;
 use crate::remote::message::{
     Key, Parts, Refusal, RefusalReason as Reason, RegionId, Reply, TRANSFER_LEN_MAX,
@@ -81,6 +81,24 @@ impl<S: Supply> Peer<S> {
         let gate = region.memory.share(id, writable);
         let Gate { index, gates_bytes } = gate.ok_or(Refusal::new(Reason::NotShared, 0, 0))?;
         Ok(Reply::Mapped { bytes: region.memory.len(), gate: index, gates_bytes })
+    }
+
+    /// New keys for the owner's regions. Those of earlier terms take no writes any more.
+    pub(super) fn rotate(&mut self, index: OwnerIndex) {
+        let Some(owner) = self.owners.get(&index) else { return };
+        // Nothing is between the gates of two regions: a writer that finds the first one closed is
+        // to find all closed soon.
+        for id in &owner.regions {
+            let Some(region) = self.regions.get_mut(id) else { continue };
+            if region.term < owner.term {
+                region.memory.close();
+            }
+        }
+        for id in &owner.regions {
+            let Some(region) = self.regions.get_mut(id) else { continue };
+            region.owner_term = owner.term;
+            region.key = self.supply.key();
+        }
     }
 }
 
