@@ -44,6 +44,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-ncl",
             "gabion-fabric",
             "gabion-mirror",
+            "gabion-tls",
         ],
     ),
     // Both ends of what processes of an interposed program share; the interposer is loaded into
