@@ -403,7 +403,17 @@ fn a_log_of_many_turns_is_copied_to_a_new_peer_while_records_go_on_and_recovered
     }
 }
 
-/// A take-over amid copies that wait for their turn, and synced records beside them.
+/// The record of a number: it goes to one of two files, and round and round in it.
+fn record(number: u64) -> (usize, u64, Vec<u8>) {
+    let bytes = number.to_le_bytes().repeat(RECORD_LEN / 8);
+    (number as usize % 2, number / 2 % SLOTS * RECORD_LEN as u64, bytes)
+}
+
+/// Large enough that its data and its cell are far apart in time.
+const RECORD_LEN: usize = 96_000;
+const SLOTS: u64 = 20;
+
+/// A take-over amid synced records of two files, whose gates close one after the other.
 #[test]
 fn an_instance_that_is_replaced_amid_large_writes_leaves_what_was_acknowledged() {
     let rig = Rig::new(Way::SharedMemory, 3);
@@ -414,22 +424,27 @@ fn an_instance_that_is_replaced_amid_large_writes_leaves_what_was_acknowledged()
         let acknowledged = AtomicU64::new(0);
         let next = std::thread::scope(|scope| {
             scope.spawn(|| {
-                for at in 0.. {
-                    let file = files[at as usize % 2];
-                    let written = first.append(file, &vec![at as u8 + 1; 100_000]);
+                for number in 0.. {
+                    let (file, offset, bytes) = record(number);
+                    let written = first.write(files[file], offset, &bytes);
                     if written.and_then(|number| first.wait_for(number)).is_err() {
                         return;
                     }
-                    acknowledged.store(at + 1, Ordering::SeqCst);
+                    acknowledged.store(number + 1, Ordering::SeqCst);
                 }
             });
             std::thread::sleep(Duration::from_millis(20 + 7 * round));
             rig.open(second)
         });
-        let found = names.map(|name| bytes(&next, &name));
-        for at in 0..acknowledged.load(Ordering::SeqCst) {
-            let record = found[at as usize % 2].chunks(100_000).nth(at as usize / 2);
-            assert!(record == Some(&vec![at as u8 + 1; 100_000][..]), "round {round}: record {at}");
+        let found = names.each_ref().map(|name| bytes(&next, name));
+        // The one that was under way is there whole, in part or not.
+        let end = acknowledged.load(Ordering::SeqCst);
+        let begin = end.saturating_sub(2 * SLOTS - 1);
+        for number in begin..end {
+            let (file, offset, bytes) = record(number);
+            let there = found[file].get(offset as usize..offset as usize + RECORD_LEN);
+            assert!(there == Some(&bytes[..]), "round {round}: record {number} of {end}");
         }
+        names.iter().for_each(|name| next.unlink(name).unwrap());
     }
 }
