@@ -33,7 +33,8 @@
 //! cargo xtask shipping      what secondaries read, what is on the wire, what `verify` finds
 //! cargo xtask soak [HOURS]  everything at length; shards resume
 //! cargo xtask bench [PART [DIR]]
-//!                           the figures of docs/benchmarks.md: engine, replication and a page of them, ncl, or all
+//!                           the figures of docs/benchmarks.md: engine, replication and a page
+//!                           of them, ncl, or all
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a program that runs programs, not a core")]
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]

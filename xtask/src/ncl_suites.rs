@@ -142,7 +142,7 @@ fn was_used(store: &Path) -> bool {
     store.join("names").metadata().is_ok_and(|status| status.len() > 0)
 }
 
-/// What a unit shows with the interposer alone. Some units draw how many tests they have, so that
+/// Failures of a unit with the interposer alone. Some units draw how many tests they have, so that
 /// not each of them must be there.
 fn differences(plain: &Ends, interposed: &Ends) -> Vec<String> {
     let mut lines = Vec::new();

@@ -239,7 +239,7 @@ pub fn ncl(args: &NclArgs, program: &Path, data_dir: &Path) -> Result<()> {
         keep: &mut keep,
     };
     let outcome = parts.iter().try_for_each(|part| measure(*part, &programs, &mut bench));
-    // What was measured before a failure took its time too.
+    // Rows from before a failure took their time too.
     let style = if args.markdown { Style::Markdown } else { Style::Plain };
     if !sink.is_stdout() {
         print(&tables::tables(&rows, style), &mut stdout())?;

@@ -153,7 +153,7 @@ pub(crate) struct SeatNote {
     pub(crate) node: String,
     /// The node's word on what is wrong with it.
     pub(crate) trouble: Option<String>,
-    /// Where files are that it had before, if any were put aside.
+    /// Place of files that it had before, if any were put aside.
     pub(crate) aside: Option<String>,
     /// The node has not asked for its orders lately.
     pub(crate) is_away: bool,

@@ -246,7 +246,7 @@ fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
     }
 }
 
-/// What a process shows to others: a token, or certificates, or both.
+/// Proofs that a process shows to others: a token, or certificates, or both.
 #[derive(Clone, Default)]
 struct Shown {
     token: Option<Vec<u8>>,

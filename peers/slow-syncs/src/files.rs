@@ -1,4 +1,5 @@
-//! What the kernel calls by number: names of files below the backing directory, and open files.
+//! Things that the kernel calls by number: names of files below the backing directory, and open
+//! files.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -35,7 +35,7 @@ impl SlowSyncs {
         Self { paths, opened: Opened::default(), takes, backing }
     }
 
-    /// What a path is, which the kernel will ask for by number.
+    /// The kind of a path, which the kernel will ask for by number.
     fn found(&self, path: PathBuf) -> io::Result<FileAttr> {
         let attr = attr(&path.symlink_metadata()?);
         self.paths.set(attr.ino.0, path);

@@ -7,7 +7,7 @@ use crate::suites::list::Outcome;
 use crate::suites::tcl;
 use std::path::{Path, PathBuf};
 
-/// What the suite starts, all of Debian's packages.
+/// Programs that the suite starts, all of Debian's packages.
 const PROGRAMS: [&str; 5] =
     ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
 

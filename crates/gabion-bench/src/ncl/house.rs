@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// f = 1.
 pub(super) const COPIES: usize = 3;
-/// What peers lend at most, but for the one whose memory is measured.
+/// Memory that a peer lends at most, but for the one whose memory is measured.
 pub(super) const PEER_MEMORY: u64 = 2 << 30;
 /// Memory that they zero ahead.
 const READY: u64 = 128 * MIB;
@@ -267,7 +267,7 @@ impl House {
     pub(super) fn run(&self, application: &str, globs: &str) -> Command {
         let mut command = gabion(&self.program, "run");
         command.args(["--app", application, "--match", globs, "--take-over"]);
-        // What a killed run leaves goes with this house.
+        // The remains of a killed run go with this house.
         command.env("XDG_RUNTIME_DIR", self.dir.path());
         command.arg("--controller").arg(self.controller()).arg("--");
         command

@@ -38,7 +38,7 @@ pub enum ProgramChoice {
     Sqlite,
 }
 
-/// What clients do.
+/// Requests of clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) name: &'static str,
@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// What came of a load.
+/// Outcome of a load.
 pub(super) struct Drove {
     pub(super) count: u64,
     pub(super) took: Duration,
@@ -179,7 +179,7 @@ impl ProgramChoice {
         std::env::split_paths(&path).any(|dir| dir.join(self.binary()).is_file())
     }
 
-    /// Starts it in its place; `house` has the peers of a side that has some. What was there before
+    /// Starts it in its place; `house` has the peers of a side that has some. Anything from before
     /// is there again.
     pub(super) fn start(
         self,

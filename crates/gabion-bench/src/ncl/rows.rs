@@ -47,7 +47,7 @@ impl Disk {
     }
 }
 
-/// What was measured.
+/// The measured rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
     pub(crate) part: Part,

@@ -1,4 +1,4 @@
-//! What pictures need that stand alone: the page's colours, a title, a legend.
+//! Needs of pictures that stand alone: the page's colours, a title, a legend.
 
 use super::chart::{Chart, Drawing, Form, Series, text_width};
 use super::html::STYLE;

@@ -137,7 +137,7 @@ impl Site {
         }
     }
 
-    /// What servers said last.
+    /// The last words of servers.
     pub(crate) fn log(&self) -> String {
         let log = std::fs::read_to_string(self.home.join("postgresql.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -1,4 +1,4 @@
-//! What clients and tests of PostgreSQL need: its programs, its user, its processes, and sessions.
+//! Needs of clients and tests of PostgreSQL: its programs, its user, its processes, and sessions.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;

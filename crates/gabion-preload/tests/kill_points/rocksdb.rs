@@ -10,7 +10,7 @@ const THREADS: usize = 3;
 
 struct RocksDb;
 
-/// What is noted of the file system's syncs.
+/// Notes of the file system's syncs.
 fn shadow(house: &House) -> PathBuf {
     house.home.join("shadow")
 }

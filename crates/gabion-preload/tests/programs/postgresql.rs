@@ -37,7 +37,7 @@ impl Drop for Server {
     }
 }
 
-/// What clients were told, and whether they are to end.
+/// Numbers that clients were told, and whether they are to end.
 struct Load {
     told: [AtomicU64; 3],
     is_over: AtomicBool,

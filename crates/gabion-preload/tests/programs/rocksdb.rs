@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const THREADS: usize = 8;
-/// What is mirrored: the WAL. `LOG` is no such name.
+/// Names that are mirrored: the WAL. `LOG` is no such name.
 const GLOBS: &str = "*.log";
 
 fn rocksdb(run: &Run, root: &Path, shadow: &Path, what: &str) -> Command {

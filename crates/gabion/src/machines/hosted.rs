@@ -303,7 +303,7 @@ impl Part {
         part.make = order.make;
         part.restored.clone_from(&order.restored);
         part.make_files().inspect_err(|_| {
-            // What is tried again soon leaves nothing to be put aside.
+            // An attempt that is made again soon leaves nothing to be put aside.
             let _ = std::fs::remove_dir(replica_dir(&part.base, number));
         })?;
         part.member.save(&part.base)?;

@@ -60,7 +60,7 @@ fn rocksdb_whose_machine_dies_amid_flushes_loses_no_write_while_peers_die_too() 
         let mut heard = 0;
         loop {
             let line = run.line();
-            // What it said before it was killed is read to its end.
+            // Its words from before it was killed are read to their end.
             let Some((thread, number)) = line.split_once(' ') else { break };
             told[thread.parse::<usize>().unwrap()] = number.parse().unwrap();
             heard += 1;

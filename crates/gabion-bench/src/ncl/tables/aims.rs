@@ -1,4 +1,4 @@
-//! What is aimed at, and whether it is met.
+//! The aims, and whether each is met.
 
 use super::super::library::SIZES;
 use super::super::programs::{Load, ProgramChoice};

@@ -72,7 +72,7 @@ pub(crate) struct ReplicaWord {
     pub(crate) is_made: bool,
     /// Why it is not as it should be, in a sentence.
     pub(crate) trouble: Option<String>,
-    /// Where files are that it had before, if any were put aside. An older controller knows of
+    /// Place of files that it had before, if any were put aside. An older controller knows of
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) aside: Option<String>,
