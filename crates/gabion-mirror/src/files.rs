@@ -1,5 +1,8 @@
 //! Stores of logs, as the owner of an application's files sees them.
 
+use crate::shared::Shared;
+use crate::wire::MIRROR;
+use std::fs::File;
 use std::io;
 
 /// A file of an application, whatever its names are. A store never gives a number twice.
@@ -30,6 +33,14 @@ pub struct Listed {
     pub metadata: Metadata,
 }
 
+/// An empty memory file, of the name that processes know mirrors by.
+///
+/// # Errors
+/// The kernel's, when it has no memory or no descriptor.
+pub fn memory_file() -> io::Result<File> {
+    Ok(File::from(rustix::fs::memfd_create(MIRROR, rustix::fs::MemfdFlags::CLOEXEC)?))
+}
+
 /// One change of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameChange {
@@ -57,6 +68,18 @@ pub trait LogFiles: Send {
     /// # Errors
     /// If the store cannot be reached, or somebody else owns the files.
     fn recover(&mut self) -> io::Result<Vec<Listed>>;
+
+    /// Processes may change [memory](Self::memory) of the store from now on, and note it here.
+    fn attach(&mut self, changes: Shared);
+
+    /// The memory file that the store keeps the file's bytes in, if it does so: the mirror is the
+    /// same one then. The program's changes are there before the store is told of them, so it takes
+    /// a [`mark`](Shared::mark) for its copies. The owner changes bytes and length there
+    /// itself, before [`pwrite`](Self::pwrite) and [`truncate`](Self::truncate).
+    ///
+    /// # Errors
+    /// If there is no such file, or no descriptor for it.
+    fn memory(&mut self, file: FileId) -> io::Result<Option<File>>;
 
     /// Makes a file with one name, which was nobody's, and no bytes.
     ///

@@ -19,6 +19,7 @@
 //! told of; it is removed at the start.
 
 use crate::files::{FileId, Listed, LogFiles, Metadata, NameChange};
+use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -164,6 +165,12 @@ impl LogFiles for LocalFiles {
             listed.push(Listed { file, names, len, metadata });
         }
         Ok(listed)
+    }
+
+    fn attach(&mut self, _: Shared) {}
+
+    fn memory(&mut self, _: FileId) -> io::Result<Option<File>> {
+        Ok(None)
     }
 
     fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {

@@ -16,7 +16,7 @@ mod names;
 use crate::files::LogFiles;
 use crate::pattern;
 use crate::shared::{LEN, Reader, Record, SLOTS, Shared};
-use crate::wire::{MIRROR, Operation, REQUEST, Reply, Request, SOCKET};
+use crate::wire::{Operation, REQUEST, Reply, Request, SOCKET};
 use mirrors::Mirror;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -277,7 +277,23 @@ impl Core {
         let cuts =
             request.operation == Operation::Truncate || request.flags & libc::O_TRUNC as u32 != 0;
         // No process is amid a change of bytes while the owner makes one.
-        let _guard = cuts.then(|| self.shared.lock());
+        let mut guard = cuts.then(|| self.shared.lock());
+        if let Some(guard) = &mut guard {
+            guard.begin(request.slot);
+        }
+        let done = self.handle_in_order(request, [first, second]);
+        if let Some(guard) = &mut guard {
+            guard.end();
+        }
+        done
+    }
+
+    /// Handles a request behind all records that are in the ring.
+    fn handle_in_order(
+        &self,
+        request: &Request,
+        [first, second]: [&Path; 2],
+    ) -> Result<(Reply, Vec<u8>, Option<OwnedFd>), Errno> {
         let mut state = self.state();
         state.drain();
         self.shared.check()?;
@@ -328,7 +344,7 @@ impl State {
             let next = self.reader.next(&mut bytes);
             self.bytes = bytes;
             let result = match next {
-                Ok(Some(record)) => self.apply(&record),
+                Ok(Some(record)) => self.apply(&record).map(|()| self.reader.issued()),
                 Ok(None) => Ok(()),
                 Err(text) => Err(io::Error::new(io::ErrorKind::InvalidData, text)),
             };
@@ -363,9 +379,4 @@ impl State {
         self.shared.fail(libc::EIO);
         libc::EIO
     }
-}
-
-/// The name of a mirror: what a process that was started anew knows its descriptors by.
-fn mirror_name(slot: u32, generation: u32) -> String {
-    format!("{MIRROR}{slot}:{generation}")
 }

@@ -19,6 +19,10 @@
 //! record that has the owner read that mirror again: whatever the kernel had written becomes a
 //! change like any other.
 //!
+//! The store may take the mirrors' bytes for a copy at any moment, whatever records of them are in
+//! the ring. A [`mark`](Shared::mark) says which records such a copy lacks, and
+//! [`has_issued`](Shared::has_issued) when the store has been told of them all.
+//!
 //! All fields that several processes touch are atomics or behind the lock. The mapping is never
 //! taken away as long as a process lives, so references into it are good for the whole of it.
 
@@ -26,7 +30,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Bytes of the ring: what a program may write ahead of the store.
 pub const RING: u64 = 4 << 20;
@@ -150,6 +154,8 @@ struct Header {
     sleepers: AtomicU32,
     head: AtomicU64,
     consumed: AtomicU64,
+    /// The store was told of the records up to here.
+    issued: AtomicU64,
     stored: AtomicU64,
 }
 
@@ -243,11 +249,26 @@ impl Shared {
     /// The slot and generation of the file with this placeholder.
     #[must_use]
     pub fn find(&self, device: u64, inode: u64) -> Option<(u32, u32)> {
+        self.find_slot(&|slot| {
+            slot.inode.load(Relaxed) == inode && slot.device.load(Relaxed) == device
+        })
+    }
+
+    /// The slot and generation of the file with this mirror.
+    #[must_use]
+    pub fn find_mirror(&self, device: u64, inode: u64) -> Option<(u32, u32)> {
+        self.find_slot(&|slot| {
+            let found = (&slot.mirror_inode, &slot.mirror_device);
+            found.0.load(Relaxed) == inode && found.1.load(Relaxed) == device
+        })
+    }
+
+    fn find_slot(&self, is_it: &dyn Fn(&Slot) -> bool) -> Option<(u32, u32)> {
         (0..self.header().used.load(Acquire).min(SLOTS as u32)).find_map(|number| {
             let slot = self.slot(number)?;
             // The generation first: a slot that is given to another file meanwhile has a new one.
             let generation = slot.generation.load(Acquire);
-            let same = slot.inode.load(Relaxed) == inode && slot.device.load(Relaxed) == device;
+            let same = is_it(slot);
             (slot.state.load(Acquire) == state::LIVE && same).then_some((number, generation))
         })
     }
@@ -322,6 +343,28 @@ impl Shared {
         self.header().busy.load(Acquire) != 0
     }
 
+    /// A mark behind all changes that the mirrors may have by now. Its lowest bit is set if
+    /// somebody is changing one, whose record may have no place yet.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        // Bytes that were read before this may be of a change that begins before it: as the one
+        // who changes them notes that first, behind a full fence, it is seen here.
+        fence(SeqCst);
+        let busy = self.is_busy();
+        self.head() | u64::from(busy)
+    }
+
+    /// Whether the store was told of all changes before a mark.
+    #[must_use]
+    pub fn has_issued(&self, mark: u64) -> bool {
+        let (head, busy) = (mark & !1, mark & 1 != 0);
+        let is_over = !self.is_busy();
+        let now = self.head();
+        let issued = self.header().issued.load(Acquire);
+        // The change of then has a record, and it is issued; or it is over and had none.
+        issued >= head && (!busy || issued > head || is_over && issued >= now)
+    }
+
     /// The position behind the last record.
     #[must_use]
     pub fn head(&self) -> u64 {
@@ -372,6 +415,8 @@ impl Guard {
     /// owner reads all of the file again.
     pub fn begin(&mut self, slot: u32) {
         self.shared.header().busy.store(slot + 1, Release);
+        // Before any byte is changed: see `Shared::mark`.
+        fence(SeqCst);
     }
 
     /// The change and its record are complete, or there was none.
@@ -524,6 +569,11 @@ impl Reader {
             self.tell();
         }
         Ok(Some(record))
+    }
+
+    /// Notes that the store was told of whatever was read.
+    pub fn issued(&mut self) {
+        self.shared.header().issued.store(self.at, Release);
     }
 
     /// Tells all that whatever was read is stored.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// A command that runs the program with the interposer and without the kernel's asynchronous I/O:
 /// what a program writes through a ring passes no function that could be seen. `io_uring_setup` and
@@ -21,9 +22,51 @@ pub fn command(program: &Path, interposer: &Path, directory: &Path) -> Command {
         preload.push(others);
     }
     command.env("LD_PRELOAD", preload).env(ENVIRONMENT, directory);
-    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
-    unsafe { command.pre_exec(refuse_io_uring) };
+    let former = FORMER.get().copied();
+    // SAFETY: between fork and exec the closure makes a few system calls and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            former.map_or(Ok(()), |former| set_limits(&former))?;
+            refuse_io_uring()
+        })
+    };
     command
+}
+
+/// Resources of which an owner needs more than programs usually may have: an open file for each
+/// mirror and each region at a peer, and files as long as any region.
+const RESOURCES: [libc::__rlimit_resource_t; 2] = [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE];
+
+type Limits = [libc::rlimit; RESOURCES.len()];
+
+/// The limits that this process had before it raised its own.
+static FORMER: OnceLock<Limits> = OnceLock::new();
+
+/// Raises this process's limits of open files and of lengths of files as far as it may. A program
+/// that [`command`] starts afterwards has those of before.
+///
+/// # Errors
+/// The kernel's.
+pub fn raise_limits() -> io::Result<()> {
+    let mut limits: Limits = [libc::rlimit { rlim_cur: 0, rlim_max: 0 }; RESOURCES.len()];
+    for (resource, limit) in RESOURCES.iter().zip(&mut limits) {
+        // SAFETY: the kernel writes one limit, for which there is room.
+        if unsafe { libc::getrlimit(*resource, limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    FORMER.get_or_init(|| limits);
+    set_limits(&limits.map(|limit| libc::rlimit { rlim_cur: limit.rlim_max, ..limit }))
+}
+
+fn set_limits(limits: &Limits) -> io::Result<()> {
+    for (resource, limit) in RESOURCES.iter().zip(limits) {
+        // SAFETY: the kernel reads one limit.
+        if unsafe { libc::setrlimit(*resource, limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -21,8 +21,9 @@ pub const ATTRIBUTES: usize = 11;
 pub const ENVIRONMENT: &str = "GABION_NCL";
 /// The socket in that directory.
 pub const SOCKET: &str = "socket";
-/// How the name of a mirror begins, as the kernel shows it; slot and generation follow.
-pub const MIRROR: &str = "gabion-ncl:";
+/// The name of mirrors, as the kernel shows it: a process that was started anew knows the
+/// descriptors by it that it has inherited.
+pub const MIRROR: &str = "gabion-ncl-mirror";
 
 /// A kind of request of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

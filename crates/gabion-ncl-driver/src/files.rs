@@ -3,9 +3,11 @@
 use crate::Logs;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
+use gabion_mirror::shared::Shared;
 use gabion_ncl::{FileNumber, NameEdit};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -82,6 +84,14 @@ impl PeerFiles {
 impl LogFiles for PeerFiles {
     fn recover(&mut self) -> io::Result<Vec<Listed>> {
         self.listed().map_err(io_error)
+    }
+
+    fn attach(&mut self, changes: Shared) {
+        self.logs.attach(changes);
+    }
+
+    fn memory(&mut self, file: FileId) -> io::Result<Option<File>> {
+        self.logs.memory(FileNumber(file.0)).map_err(io_error)
     }
 
     fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {

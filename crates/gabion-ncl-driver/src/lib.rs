@@ -26,6 +26,7 @@
 
 pub mod address;
 mod files;
+mod images;
 mod link;
 mod logs;
 pub mod registry;

@@ -1,5 +1,6 @@
 //! The files of an application: an instance that runs, for all threads of a program.
 
+use crate::images::{Changes, Mirrors};
 use crate::link::Client;
 use crate::report::{FileReport, InstanceReport, report_name};
 use crate::tls::check_application;
@@ -8,12 +9,11 @@ use crate::waiters::Place;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};
 use gabion_media::remote::ClientId;
-use gabion_ncl::{
-    Application, FileNumber, InMemory, Metadata, NameEdit, Number, Options, Stat, Status,
-};
+use gabion_ncl::{Application, FileNumber, Metadata, NameEdit, Number, Options, Stat, Status};
 use gabion_tls::MutualTls;
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -43,6 +43,9 @@ pub struct LogsOptions {
     pub token: Vec<u8>,
     /// Certificates for peers of other machines; none: they are spoken to in plain text.
     pub tls: Option<Arc<MutualTls>>,
+    /// The mirrors are memory files that a program changes itself ([`Logs::attach`]); else they are
+    /// of this process alone.
+    pub has_program: bool,
     /// How long a peer may take to be connected to, and over a reply, in ms.
     pub timeout_ms: u64,
 }
@@ -51,7 +54,8 @@ impl LogsOptions {
     /// The defaults of [`Options::new`], for an application of this name; 2 s for a reply.
     #[must_use]
     pub fn new(owner: &str) -> Self {
-        Self { core: Options::new(owner, 0), token: Vec::new(), tls: None, timeout_ms: 2_000 }
+        let core = Options::new(owner, 0);
+        Self { core, token: Vec::new(), tls: None, has_program: false, timeout_ms: 2_000 }
     }
 }
 
@@ -80,6 +84,7 @@ fn random() -> u64 {
 
 struct Shared {
     state: Mutex<State>,
+    changes: Changes,
     /// Records up to it are acknowledged, for those who need nothing else of the state.
     acknowledged: AtomicU64,
     /// Held by whoever takes the turns of the sockets.
@@ -112,7 +117,7 @@ impl Logs {
     /// Invalid input for options that cannot be, and for a certificate of another application; I/O
     /// when the system refuses threads.
     pub fn start(options: LogsOptions, store: Box<dyn Store + Send>) -> Result<Self> {
-        let LogsOptions { mut core, token, tls, timeout_ms } = options;
+        let LogsOptions { mut core, token, tls, has_program, timeout_ms } = options;
         core.instance = random();
         if timeout_ms == 0 {
             return Err(Error::invalid("the time for a reply: 0 ms; 1 or more is valid"));
@@ -124,12 +129,15 @@ impl Logs {
         let client = Client { owner: owner.clone(), client: ClientId(random()), token, tls };
         let (jobs, work) = channel();
         let (epoll, started) = (readiness()?, Instant::now());
-        let core = Application::new(core, InMemory, 0)?;
+        let changes = Changes::default();
+        let mirrors = Mirrors { program: has_program.then(|| Arc::clone(&changes)) };
+        let core = Application::new(core, mirrors, 0)?;
         let around = (Arc::clone(&epoll), started);
         let mut state = State::new(core, client, timeout_ms, around, jobs);
         state.drive();
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
+            changes,
             acknowledged: AtomicU64::new(0),
             turns: Mutex::new(()),
             epoll,
@@ -181,7 +189,7 @@ impl Logs {
     /// Makes a change once there is room for its records.
     fn change<T>(
         &self,
-        change: impl Fn(&mut Application<InMemory>) -> Result<T>,
+        change: impl Fn(&mut Application<Mirrors>) -> Result<T>,
     ) -> Result<(T, Number)> {
         self.shared.wait(Number::ZERO, |state| {
             state.handle_time();
@@ -325,6 +333,25 @@ impl Logs {
     /// Not found; as [`Self::wait_until_ready`].
     pub fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.shared.lock()?.core.read(file, offset, into)
+    }
+
+    /// Processes of a program, which note here what they are about to change, may change the
+    /// mirrors from now on.
+    ///
+    /// # Panics
+    /// If there is such a program already.
+    pub fn attach(&self, changes: gabion_mirror::shared::Shared) {
+        assert!(self.shared.changes.set(changes).is_ok(), "one program changes the mirrors");
+    }
+
+    /// A descriptor of a file's memory, if the mirrors are the program's.
+    ///
+    /// # Errors
+    /// Not found; I/O when there is no descriptor for it; as [`Self::wait_until_ready`].
+    pub fn memory(&self, file: FileNumber) -> Result<Option<File>> {
+        let state = self.shared.lock()?;
+        let memory = state.core.image(file)?.memory();
+        memory.map_err(|e| Error::with_source(ErrorKind::Io, format!("memory of {file}"), e))
     }
 
     /// State of the instance, for operators.

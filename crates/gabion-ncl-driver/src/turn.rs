@@ -1,13 +1,14 @@
 //! The core with what is around it, one step: whoever holds its lock takes it.
 
 use crate::address::PeerAddress;
+use crate::images::Mirrors;
 use crate::link::{Client, Link};
 use crate::tls::connect;
 use crate::waiters::Waiters;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::PeerLink;
 use gabion_media::remote::{ClientConfig, ConnectionGeneration, PeerId, Reply};
-use gabion_ncl::{Application, Asker, Command, InMemory, Output, StoreOperation};
+use gabion_ncl::{Application, Asker, Command, Output, StoreOperation};
 use gabion_tls::MutualTls;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +86,7 @@ pub(crate) struct Losses {
 
 /// The core and its connections.
 pub(crate) struct State {
-    pub(crate) core: Application<InMemory>,
+    pub(crate) core: Application<Mirrors>,
     client: Client,
     peers: BTreeMap<PeerId, Peer>,
     tokens: BTreeMap<u64, PeerId>,
@@ -120,7 +121,7 @@ pub(crate) fn refused(what: &str, error: rustix::io::Errno) -> Error {
 
 impl State {
     pub(crate) fn new(
-        core: Application<InMemory>,
+        core: Application<Mirrors>,
         client: Client,
         timeout_ms: u64,
         (epoll, started): (Arc<OwnedFd>, Instant),

@@ -378,6 +378,34 @@ fn the_interposers_store_has_names_of_any_bytes_and_exchanges_two() {
     assert_eq!(next.recover().unwrap().len(), 1);
 }
 
+/// A program changes the memory itself, and the store is told afterwards: that memory is the mirror.
+#[test]
+fn memory_that_a_program_changes_is_what_the_next_instance_has() {
+    use gabion_mirror::files::{LogFiles, Metadata};
+    use std::os::unix::fs::FileExt;
+    let rig = Rig::new(Way::SharedMemory, 3);
+    let open = || {
+        let options = rig.options();
+        PeerFiles::new(Arc::new(rig.open(LogsOptions { has_program: true, ..options })))
+    };
+    let mut files = open();
+    let metadata = Metadata { mode: 0o640, user: 3, group: 4 };
+    let file = files.create(b"a", metadata).unwrap();
+    let memory = files.memory(file).unwrap().unwrap();
+    memory.write_all_at(b"abcdef", 0).unwrap();
+    files.pwrite(file, 0, b"abc").unwrap();
+    assert_eq!(memory.metadata().unwrap().len(), 6, "the store changes nothing of it");
+    files.sync().unwrap();
+    let mut next = open();
+    assert_eq!(next.recover().unwrap()[0].len, 3, "of the other bytes nobody told");
+    let mut found = [0; 8];
+    let memory = next.memory(file).unwrap().unwrap();
+    assert_eq!((memory.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"abc"[..]));
+    let mut own = PeerFiles::new(Arc::new(rig.open(rig.options())));
+    assert!(own.memory(file).unwrap().is_none(), "a reader has its own");
+    assert_eq!((own.read(file, 0, &mut found).unwrap(), &found[..3]), (3, &b"abc"[..]));
+}
+
 /// Copies of many turns: to a new peer while records go on, and at a start out of mapped regions.
 #[test]
 fn a_log_of_many_turns_is_copied_to_a_new_peer_while_records_go_on_and_recovered() {

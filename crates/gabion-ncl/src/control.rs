@@ -16,7 +16,7 @@ use crate::link::{Link, Stage};
 use crate::log::Log;
 use crate::map::{ApMap, Member, PEERS_PREFIX, PeerRecord, map_name, peer_of};
 use crate::names::Names;
-use crate::number::Number;
+use crate::number::{FileNumber, Number};
 use crate::planted::Mutant;
 use crate::recover::{length_by_content, newest};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -203,19 +203,25 @@ impl<S: Images> Application<S> {
             return;
         }
         let lens = link.copy.as_ref().map(|copy| copy.lens.clone()).unwrap_or_default();
-        if let Some(state) = &mut self.state {
-            for (file, mut len) in lens {
-                if self.planted.has(Mutant::LengthByContent) {
-                    let mut bytes = vec![0; len as usize];
-                    state.files.load_len(file, len);
-                    let read = state.files.read(file, 0, &mut bytes);
-                    len = length_by_content(&bytes[..read.unwrap_or(0)]);
-                }
-                state.files.load_len(file, len);
-            }
-        }
         self.loading = None;
-        self.phase = Phase::Filling;
+        match self.load_lens(lens) {
+            Ok(()) => self.phase = Phase::Filling,
+            Err(error) => self.end(error),
+        }
+    }
+
+    fn load_lens(&mut self, lens: BTreeMap<FileNumber, u64>) -> Result<()> {
+        let Some(state) = &mut self.state else { return Ok(()) };
+        for (file, mut len) in lens {
+            if self.planted.has(Mutant::LengthByContent) {
+                let mut bytes = vec![0; len as usize];
+                state.files.load_len(file, len)?;
+                let read = state.files.read(file, 0, &mut bytes)?;
+                len = length_by_content(&bytes[..read]);
+            }
+            state.files.load_len(file, len)?;
+        }
+        Ok(())
     }
 
     // Filling.

@@ -3,6 +3,10 @@
 //! The mirror is the truth for readers and for copies to new peers. Every change is made there and
 //! is a record at once. A file never loses bytes between its length and its greatest one so far:
 //! when it grows over bytes that it once cut off, records of zeros go first.
+//!
+//! A program that the interposer is in changes its mirrors itself, and the records come behind:
+//! such a mirror *is ahead*. It is never changed here, and a copy of it counts only once all
+//! records are issued that it may have the changes of ([`Images::mark`]).
 
 use crate::command::Label;
 use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces};
@@ -19,17 +23,31 @@ use gabion_base::{Error, Result, crc};
 /// The mirror of a file. Bytes that were never written, and those past the length, are zeros.
 pub trait Image {
     /// Bytes at an offset; the image grows to their end.
-    fn write(&mut self, offset: u64, data: &[u8]);
+    ///
+    /// # Errors
+    /// Those of the system that has no memory for them.
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Copies from `offset` into the whole of `into`.
-    fn read(&self, offset: u64, into: &mut [u8]);
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 
     /// Another length.
-    fn resize(&mut self, len: u64);
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn resize(&mut self, len: u64) -> Result<()>;
+
+    /// Whether the program changes the image itself, before the record of a change is issued.
+    fn is_ahead(&self) -> bool {
+        false
+    }
 }
 
 impl Image for Vec<u8> {
-    fn write(&mut self, offset: u64, data: &[u8]) {
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let offset = offset as usize;
         if self.len() < offset {
             self.resize(offset, 0);
@@ -38,17 +56,20 @@ impl Image for Vec<u8> {
         let (over, beyond) = data.split_at((self.len() - offset).min(data.len()));
         self[offset..offset + over.len()].copy_from_slice(over);
         self.extend_from_slice(beyond);
+        Ok(())
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let from = self.get(offset as usize..).unwrap_or_default();
         let len = from.len().min(into.len());
         into[..len].copy_from_slice(&from[..len]);
         into[len..].fill(0);
+        Ok(())
     }
 
-    fn resize(&mut self, len: u64) {
+    fn resize(&mut self, len: u64) -> Result<()> {
         Self::resize(self, len as usize, 0);
+        Ok(())
     }
 }
 
@@ -62,17 +83,15 @@ pub trait Images {
     /// # Errors
     /// Those of the system that has no memory or descriptor for it.
     fn create(&mut self, file: FileNumber) -> Result<Self::Image>;
-}
 
-/// Mirrors in vectors.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InMemory;
+    /// A mark behind all changes that any image that is ahead may have by now.
+    fn mark(&self) -> u64 {
+        0
+    }
 
-impl Images for InMemory {
-    type Image = Vec<u8>;
-
-    fn create(&mut self, _: FileNumber) -> Result<Vec<u8>> {
-        Ok(Vec::new())
+    /// Whether the records of all changes before a mark are issued.
+    fn has_issued(&self, _mark: u64) -> bool {
+        true
     }
 }
 
@@ -81,7 +100,8 @@ impl Images for InMemory {
 pub struct Sizes {
     /// Data of the first part of a file.
     pub part_min: u64,
-    /// Data of the largest part: each has as much as all before it, up to this.
+    /// Data of the largest part: each has as much as all before it, and up to the next power of
+    /// two, so that a peer can give it huge pages; up to this.
     pub part_max: u64,
     /// Data of the largest record. Longer writes are several.
     pub record_max: usize,
@@ -179,7 +199,7 @@ impl<S: Images> Files<S> {
             let mut parts = vec![sizes.part_min];
             let len = if file == active { table.len() as u64 } else { 0 };
             if file == active {
-                image.write(0, &table);
+                image.write(0, &table)?;
             }
             while parts.iter().sum::<u64>() < len {
                 parts.push(next_part(&sizes, &parts));
@@ -202,24 +222,36 @@ impl<S: Images> Files<S> {
         self.files.iter().map(|(number, file)| (*number, file))
     }
 
+    /// See [`Images::mark`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.images.mark()
+    }
+
+    /// See [`Images::has_issued`].
+    pub(crate) fn has_issued(&self, mark: u64) -> bool {
+        self.images.has_issued(mark)
+    }
+
     /// The maker of mirrors, for other files than these.
     pub(crate) fn into_images(self) -> S {
         self.images
     }
 
     /// Recovered bytes of a file; no record.
-    pub(crate) fn load(&mut self, file: FileNumber, offset: u64, data: &[u8]) {
-        if let Some(file) = self.files.get_mut(&file) {
-            file.image.write(offset, data);
+    pub(crate) fn load(&mut self, file: FileNumber, offset: u64, data: &[u8]) -> Result<()> {
+        match self.files.get_mut(&file) {
+            Some(file) => file.image.write(offset, data),
+            None => Ok(()),
         }
     }
 
     /// The recovered length of a file; no record.
-    pub(crate) fn load_len(&mut self, file: FileNumber, len: u64) {
+    pub(crate) fn load_len(&mut self, file: FileNumber, len: u64) -> Result<()> {
         if let Some(file) = self.files.get_mut(&file) {
-            file.image.resize(len);
+            file.image.resize(len)?;
             (file.len, file.dirty) = (len, len);
         }
+        Ok(())
     }
 
     pub(crate) fn stat(&self, file: FileNumber) -> Result<Stat> {
@@ -233,8 +265,12 @@ impl<S: Images> Files<S> {
     pub(crate) fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         let found = self.files.get(&file).ok_or_else(|| missing(file))?;
         let len = found.len.saturating_sub(offset).min(into.len() as u64) as usize;
-        found.image.read(offset, &mut into[..len]);
+        found.image.read(offset, &mut into[..len])?;
         Ok(len)
+    }
+
+    pub(crate) fn image(&self, file: FileNumber) -> Result<&S::Image> {
+        self.files.get(&file).map(|found| &found.image).ok_or_else(|| missing(file))
     }
 
     /// One more holder of a file: it outlives its names.
@@ -280,7 +316,7 @@ impl<S: Images> Files<S> {
             self.generation += 1;
             file = self.active();
             let table = self.names.encode(self.generation);
-            self.issue_truncate(log, file, 0);
+            self.issue_truncate(log, file, 0)?;
             self.write_all(log, file, 0, &table, effect)
         } else {
             self.write_all(log, file, len, frames, effect)
@@ -386,7 +422,7 @@ impl<S: Images> Files<S> {
         self.zero_to(log, file, len)?;
         let found = self.files.get(&file).ok_or_else(|| missing(file))?;
         if found.len != len {
-            self.issue_truncate(log, file, len);
+            self.issue_truncate(log, file, len)?;
         }
         Ok(log.issued())
     }
@@ -452,7 +488,9 @@ impl<S: Images> Files<S> {
         }
         for piece in data.chunks(record_max) {
             let len = file.len.max(offset + piece.len() as u64);
-            file.image.write(offset, piece);
+            if !file.image.is_ahead() {
+                file.image.write(offset, piece)?;
+            }
             let is_last = offset + piece.len() as u64 == end;
             // A need comes first, and what is freed goes last.
             let now = match effect {
@@ -465,16 +503,19 @@ impl<S: Images> Files<S> {
         Ok(log.issued())
     }
 
-    fn issue_truncate(&mut self, log: &mut Log, number: FileNumber, len: u64) {
+    fn issue_truncate(&mut self, log: &mut Log, number: FileNumber, len: u64) -> Result<()> {
         if let Some(file) = self.files.get_mut(&number) {
-            file.image.resize(len);
+            if !file.image.is_ahead() {
+                file.image.resize(len)?;
+            }
             issue(log, file, number, Kind::Truncate, len, &[], len, Effect::None);
         }
+        Ok(())
     }
 }
 
 fn next_part(sizes: &Sizes, parts: &[u64]) -> u64 {
-    parts.iter().sum::<u64>().clamp(sizes.part_min, sizes.part_max)
+    parts.iter().sum::<u64>().next_power_of_two().clamp(sizes.part_min, sizes.part_max)
 }
 
 fn missing(file: FileNumber) -> Error {

@@ -38,7 +38,7 @@ mod turn;
 
 pub use application::{Application, OnLoss, Options, Status};
 pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
-pub use files::{Image, Images, InMemory, Sizes, Stat};
+pub use files::{Image, Images, Sizes, Stat};
 pub use names::{Metadata, NameEdit};
 pub use number::{FileNumber, Number};
 #[cfg(feature = "planted")]

@@ -7,7 +7,7 @@
 //!
 //! A peer that is being filled gets regions of a new epoch, a copy of every file from the mirror,
 //! and all records that are issued meanwhile, over one connection in this order: what a record
-//! overtakes in the copy it writes again. Once all has arrived the regions are published together
+//! overtakes in the copy it writes again, and what the program itself has changed by then. Once all has arrived the regions are published together
 //! and those of former copies go. A refusal, or any reply but the expected one, ends the link: the
 //! peer is lost, and may come back as a new one.
 
@@ -71,6 +71,8 @@ struct Fill {
     jobs: VecDeque<(FileNumber, u64, u64)>,
     /// Copies without a reply.
     outstanding: usize,
+    /// The mark of the images, once all of them are copied.
+    mark: Option<u64>,
     /// The last record before the cells of the copy, once they are sent.
     base: Option<Number>,
 }
@@ -429,7 +431,7 @@ impl Link {
             let Some(&Some(lent)) = self.regions.get(&label) else { return Ok(()) };
             *at += piece.len;
             let mut data = vec![0; piece.len as usize];
-            file.image.read(from, &mut data);
+            file.image.read(from, &mut data)?;
             // A region is lent full of zeros.
             if data.iter().any(|byte| *byte != 0) {
                 let data = Bytes::from(data);
@@ -499,12 +501,17 @@ impl Link {
         Ok(Some(chain))
     }
 
-    /// Once the copy and all records are on their way, the cells that say how far it goes.
+    /// Once the copy and all records are on their way, the cells that say how far it goes. Among
+    /// the records is each one that an image may have been ahead of.
     fn pump_cells<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
         let issued = context.log.issued();
         let is_lent = self.to_lend.is_empty() && self.regions.values().all(Option::is_some);
         let is_sent = self.fill.jobs.is_empty() && self.cursor == issued.next();
         if self.stage != Stage::Filling || self.fill.base.is_some() || !is_lent || !is_sent {
+            return Ok(());
+        }
+        self.fill.mark.get_or_insert_with(|| context.files.mark());
+        if self.waits_for_changes(context.files) && !context.planted.has(Mutant::CopyIsAhead) {
             return Ok(());
         }
         self.fill.base = Some(issued);
@@ -525,6 +532,12 @@ impl Link {
             self.ask_copy([Some(cell_part(&cell, lent, context.log)), None, None], CELL_LEN);
         }
         Ok(())
+    }
+
+    /// Whether its copy may have changes whose records are not issued.
+    pub(crate) fn waits_for_changes<S: Images>(&self, files: &Files<S>) -> bool {
+        let mark = self.fill.mark.filter(|_| self.fill.base.is_none());
+        mark.is_some_and(|mark| !files.has_issued(mark))
     }
 
     fn note_copied(&mut self) {

@@ -35,6 +35,8 @@ pub enum Mutant {
     ErrorCounts,
     /// Regions of a file go before it is known to be gone.
     FreedEarly,
+    /// A copy counts though it has changes whose records are not issued.
+    CopyIsAhead,
 }
 
 /// The planted defect of one instance.

@@ -22,11 +22,15 @@ impl<S: Images> Application<S> {
     }
 
     /// Whether another record may be issued; else [`Self::check`] of an older one is waited for.
+    /// Beyond the limits those may that a new copy waits for: nothing might be acknowledged without
+    /// it. Whoever changes images ahead of the records bounds how far.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let (options, len) = (&self.options, self.unacknowledged.len());
-        len < options.outstanding_max
-            && (len == 0 || self.unacknowledged_bytes < options.outstanding_bytes_max)
+        let is_within = len < options.outstanding_max
+            && (len == 0 || self.unacknowledged_bytes < options.outstanding_bytes_max);
+        let Some(state) = self.state.as_ref().filter(|_| !is_within) else { return is_within };
+        self.links.values().any(|link| link.waits_for_changes(&state.files))
     }
 
     fn health(&self) -> Result<()> {
@@ -174,6 +178,14 @@ impl<S: Images> Application<S> {
     /// Not found; those of [`Self::is_ready`].
     pub fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.state()?.files.read(file, offset, into)
+    }
+
+    /// The mirror of a file.
+    ///
+    /// # Errors
+    /// Not found; those of [`Self::is_ready`].
+    pub fn image(&self, file: FileNumber) -> Result<&S::Image> {
+        self.state()?.files.image(file)
     }
 
     /// One more holder of a file: it outlives its names.

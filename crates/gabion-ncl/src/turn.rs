@@ -68,8 +68,11 @@ impl<S: Images> Application<S> {
             Ok(Event::None) => {}
             Ok(Event::NewerTerm(term)) => self.handle_newer_term(term),
             Ok(Event::Loaded((file, offset, bytes))) => {
-                if let Some(state) = &mut self.state {
-                    state.files.load(file, offset, &bytes);
+                let state = self.state.as_mut();
+                let loaded = state.map_or(Ok(()), |it| it.files.load(file, offset, &bytes));
+                // Files without some of their bytes are none.
+                if let Err(error) = loaded {
+                    self.end(error);
                 }
             }
             Err(error) => self.lose(peer, error),

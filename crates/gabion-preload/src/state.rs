@@ -246,13 +246,13 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
         return;
     };
     let begin = link[..len].strip_prefix(b"/memfd:");
-    let Some(numbers) = begin.and_then(|name| name.strip_prefix(MIRROR.as_bytes())) else {
+    if !begin.is_some_and(|name| name.starts_with(MIRROR.as_bytes())) {
         return;
-    };
-    let Some((slot, rest)) = names::number(numbers) else {
-        return;
-    };
-    let Some((generation, _)) = rest.strip_prefix(b":").and_then(names::number) else {
+    }
+    let status = raw::status(descriptor as c_int);
+    let found = status.and_then(|status| shared.find_mirror(status.st_dev, status.st_ino));
+    // The file may have lost its last name: what is written to it concerns nobody.
+    let Some((slot, generation)) = found else {
         return;
     };
     let flags = raw::flags(descriptor as c_int);

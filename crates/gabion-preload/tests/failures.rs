@@ -7,7 +7,9 @@ mod common;
 use common::{Run, script};
 use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
 use gabion_mirror::local::LocalFiles;
+use gabion_mirror::shared::Shared;
 use gabion_mirror::start;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +23,14 @@ struct Failing {
 impl LogFiles for Failing {
     fn recover(&mut self) -> io::Result<Vec<Listed>> {
         self.store.recover()
+    }
+
+    fn attach(&mut self, changes: Shared) {
+        self.store.attach(changes);
+    }
+
+    fn memory(&mut self, file: FileId) -> io::Result<Option<File>> {
+        self.store.memory(file)
     }
 
     fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {

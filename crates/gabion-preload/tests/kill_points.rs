@@ -107,6 +107,7 @@ impl House {
     fn open(&mut self) {
         let mut options = LogsOptions::new("points");
         (options.core.takes_over, options.core.cooling_ms) = (true, 100);
+        options.has_program = true;
         let logs = Logs::start(options, Box::new(self.store.clone())).unwrap();
         logs.wait_until_ready().unwrap();
         let logs = Arc::new(logs);

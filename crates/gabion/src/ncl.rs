@@ -304,12 +304,12 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
     parent.map_or(Ok(()), sockets::end_with)?;
     match command {
         NclCommand::Controller(options) => controller::run(options),
-        NclCommand::Peer(options) => peer::run(options),
+        NclCommand::Peer(options) => raise_limits().and_then(|()| peer::run(options)),
         NclCommand::Status(options) => match &options.place.controller {
             Some(controller) => overview::run(options, controller),
             None => status::run(options),
         },
-        NclCommand::Run(options) => run::run(options, mask),
+        NclCommand::Run(options) => raise_limits().and_then(|()| run::run(options, mask)),
         NclCommand::Ls(options) => files::ls(options),
         NclCommand::Cat(options) => files::cat(options),
         NclCommand::Stat(options) => files::stat(options),
@@ -318,4 +318,9 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
         NclCommand::Import(options) => moves::import(options),
         NclCommand::Demo(options) => demo::run(options),
     }
+}
+
+/// Regions and mirrors are open files, of which a shell's usual limit has too few.
+fn raise_limits() -> Result<()> {
+    gabion_mirror::start::raise_limits().map_err(|error| run::failed("limit of open files", error))
 }

@@ -341,10 +341,10 @@ impl PeerLink {
         let known = self.gates.take().filter(|gates| gates.bytes() == *gates_bytes);
         let gates = match known {
             Some(gates) => gates,
-            None => Arc::new(ReadGates::map(&words, *gates_bytes)?),
+            None => Arc::new(ReadGates::map(words, *gates_bytes)?),
         };
         self.gates = Some(Arc::clone(&gates));
-        SharedRegion::map(region, &memory, *bytes, (gates, *gate))
+        SharedRegion::map(region, memory, *bytes, (gates, *gate))
     }
 
     fn next_reply(&mut self) -> Result<Reply> {

@@ -29,17 +29,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Pages for so long a write are brought in ahead of it, if it is alone in its chain: then it is of
-/// a copy, whose pages nobody wrote before.
-const POPULATED_LEN: usize = 32 << 10;
-
 /// The gates of a peer, mapped to be read.
 pub(super) struct ReadGates {
     map: Mapping,
 }
 
 impl ReadGates {
-    pub(super) fn map(file: &OwnedFd, bytes: u32) -> Result<Self> {
+    pub(super) fn map(file: OwnedFd, bytes: u32) -> Result<Self> {
         let map = Mapping::new(file, bytes.into(), false);
         let map = map.map_err(|e| failed(Path::new("gates of a peer"), "cannot be mapped", e))?;
         Ok(Self { map })
@@ -61,7 +57,7 @@ pub struct SharedRegion {
 impl SharedRegion {
     pub(super) fn map(
         region: RegionId,
-        file: &OwnedFd,
+        file: OwnedFd,
         bytes: u64,
         (gates, gate): (Arc<ReadGates>, u32),
     ) -> Result<Self> {
@@ -133,9 +129,6 @@ pub fn write_chain(parts: &[(&SharedRegion, u64, &[u8])]) -> Result<()> {
         if at > 0 {
             fence(Ordering::Release);
         }
-        if parts.len() == 1 && data.len() >= POPULATED_LEN {
-            shared.map.populate(*offset, data.len());
-        }
         shared.map.write(*offset, data);
     }
     fence(Ordering::SeqCst);
@@ -167,8 +160,8 @@ mod tests {
         let gate = memory.share(region, true).unwrap();
         let files = memory.descriptors();
         let [file, words] = files.map(|fd| fd.as_fd().try_clone_to_owned().unwrap());
-        let gates = Arc::new(ReadGates::map(&words, gate.gates_bytes).unwrap());
-        SharedRegion::map(region, &file, memory.len(), (gates, gate.index)).unwrap()
+        let gates = Arc::new(ReadGates::map(words, gate.gates_bytes).unwrap());
+        SharedRegion::map(region, file, memory.len(), (gates, gate.index)).unwrap()
     }
 
     fn wait_for(turn: &AtomicU64, round: u64) {

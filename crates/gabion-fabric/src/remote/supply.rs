@@ -11,7 +11,7 @@ use gabion_media::remote::{Gate, Key, LentMemory, RegionId, Supply};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,6 @@ pub(super) fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
 
 /// The gates of a peer.
 struct Gates {
-    file: OwnedFd,
     map: Mapping,
     /// Those that no region has. A gate that is used again holds another number: no two regions
     /// have the same.
@@ -41,10 +40,10 @@ impl Gates {
     fn new(count: u32) -> io::Result<Self> {
         let len = (u64::from(count) * u64::from(WORD)).next_multiple_of(4096);
         let file = sealed_memory("gabion-gates", len)?;
-        let map = Mapping::new(&file, len, true)?;
+        let map = Mapping::new(file, len, true)?;
         // The mapping above stays writable; nobody maps more to write.
-        fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
-        Ok(Self { file, map, free: Mutex::new((0..count).rev().collect()) })
+        fcntl_add_seals(map.file(), SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Ok(Self { map, free: Mutex::new((0..count).rev().collect()) })
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
@@ -60,7 +59,6 @@ impl Gates {
 
 /// A region's memory.
 pub struct SharedMemory {
-    file: OwnedFd,
     map: Mapping,
     gates: Arc<Gates>,
     gate: Option<u32>,
@@ -70,7 +68,7 @@ impl SharedMemory {
     /// The descriptors that a client maps: of the region and of the gates.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.file.as_fd(), self.gates.file.as_fd()]
+        [self.map.file(), self.gates.map.file()]
     }
 }
 
@@ -94,7 +92,7 @@ impl LentMemory for SharedMemory {
     }
 
     fn bring_in(&mut self, offset: u64, len: u64) {
-        self.map.populate(offset, len as usize);
+        self.map.bring_in(offset, len as usize);
     }
 
     fn close(&mut self) {
@@ -156,8 +154,8 @@ impl Supply for MemorySupply {
 
     fn make(&mut self, len: u64) -> Option<SharedMemory> {
         let file = sealed_memory("gabion-region", len).ok()?;
-        let map = Mapping::new(&file, len, true).ok()?;
-        Some(SharedMemory { file, map, gates: Arc::clone(&self.gates), gate: None })
+        let map = Mapping::new(file, len, true).ok()?;
+        Some(SharedMemory { map, gates: Arc::clone(&self.gates), gate: None })
     }
 
     fn key(&mut self) -> Key {
@@ -198,8 +196,9 @@ mod tests {
         let mut first = supply.make(4096).unwrap();
         let gate = first.share(RegionId(7), true).unwrap();
         let [_, words] = first.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
-        assert!(Mapping::new(&words, gate.gates_bytes.into(), true).is_err(), "they are sealed");
-        let map = Mapping::new(&words, gate.gates_bytes.into(), false).unwrap();
+        let again = words.try_clone().unwrap();
+        assert!(Mapping::new(again, gate.gates_bytes.into(), true).is_err(), "they are sealed");
+        let map = Mapping::new(words, gate.gates_bytes.into(), false).unwrap();
         let word = || map.word(gate.index).load(Ordering::SeqCst);
         assert_eq!(word(), 7);
         first.close();

@@ -1,10 +1,10 @@
 //! Mirrors: files of the kernel's memory that hold the bytes which programs read.
 
-use super::{Errno, State, errno, mirror_name};
-use crate::files::{FileId, LogFiles, Metadata};
+use super::{Errno, State, errno};
+use crate::files::{FileId, LogFiles, Metadata, memory_file};
 use crate::shared::{Kind, RECORD_MAX, Record, SLOTS, Slot, state};
 use crate::wire::{ATTRIBUTES, Reply, Request};
-use rustix::fs::{MemfdFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use std::fs::{File, Metadata as Status, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -32,15 +32,14 @@ const KEPT: i32 = libc::O_ACCMODE
     | libc::O_CLOEXEC;
 
 impl Mirror {
-    /// A mirror without bytes that has the placeholder's mode and owner.
+    /// A mirror in the store's memory, or without bytes. It has the placeholder's mode and owner.
     pub(super) fn new(
-        slot: u32,
         generation: u32,
         file: FileId,
+        memory: Option<File>,
         placeholder: &Status,
     ) -> io::Result<Self> {
-        let name = mirror_name(slot, generation);
-        let memory = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?);
+        let memory = memory.map_or_else(memory_file, Ok)?;
         let inode = (placeholder.dev(), placeholder.ino());
         let mirror = Self { file, generation, placeholder: inode, memory };
         mirror.take_metadata(placeholder)?;

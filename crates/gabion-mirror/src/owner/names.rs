@@ -28,6 +28,7 @@ impl State {
     /// Every file of the store gets its mirror and placeholders.
     pub(super) fn recover(&mut self) -> io::Result<()> {
         let listed = self.store.recover()?;
+        self.store.attach(self.shared);
         for file in &listed {
             self.recover_file(file)?;
         }
@@ -51,8 +52,12 @@ impl State {
         }
         let too_many = || io::Error::other("more files than there are slots");
         let (slot, generation) = self.free_slot().ok_or_else(too_many)?;
-        let mirror = Mirror::new(slot, generation, listed.file, &std::fs::metadata(first)?)?;
-        mirror.fill(listed.len, &mut *self.store)?;
+        let memory = self.store.memory(listed.file)?;
+        let is_filled = memory.is_some();
+        let mirror = Mirror::new(generation, listed.file, memory, &std::fs::metadata(first)?)?;
+        if !is_filled {
+            mirror.fill(listed.len, &mut *self.store)?;
+        }
         self.publish(slot, mirror)?;
         for name in &listed.names {
             self.names.insert(name.clone(), slot);
@@ -204,7 +209,8 @@ impl State {
         let (slot, generation) = self.free_slot().ok_or(libc::ENFILE)?;
         let created = self.store.create(&name, metadata_of(status));
         let file = created.map_err(|error| self.failed(&error))?;
-        let mirror = Mirror::new(slot, generation, file, status);
+        let memory = self.store.memory(file);
+        let mirror = memory.and_then(|memory| Mirror::new(generation, file, memory, status));
         let published = mirror.and_then(|mirror| self.publish(slot, mirror));
         if let Err(error) = published {
             // Nothing was written to it; without its name it is gone.

@@ -1,7 +1,8 @@
 //! The checker: a plain model of files, the history of operations, and the comparison of recovered
 //! files with both.
 
-use gabion_ncl::{Application, FileNumber, InMemory, Metadata, NameEdit, Number};
+use crate::images::ProgramImages;
+use gabion_ncl::{Application, FileNumber, Metadata, NameEdit, Number};
 use std::collections::BTreeMap;
 
 /// An operation of a program.
@@ -31,15 +32,9 @@ impl Model {
                 self.names.insert(path.clone(), *file);
                 self.files.insert(*file, (Vec::new(), *metadata));
             }
-            Operation::Write(file, offset, data) => {
+            Operation::Write(file, ..) | Operation::Truncate(file, _) => {
                 let (bytes, _) = self.files.get_mut(file).expect("the file is there");
-                let end = *offset as usize + data.len();
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[*offset as usize..end].copy_from_slice(data);
-            }
-            Operation::Truncate(file, len) => {
-                let (bytes, _) = self.files.get_mut(file).expect("the file is there");
-                bytes.resize(*len as usize, 0);
+                Self::change(bytes, operation);
             }
             Operation::Rename(from, to) => {
                 if self.names.get(from) != self.names.get(to) {
@@ -69,8 +64,21 @@ impl Model {
         self.files.retain(|file, _| named.contains(file));
     }
 
+    /// Changes the bytes of the operation's file.
+    pub(crate) fn change(bytes: &mut Vec<u8>, operation: &Operation) {
+        match operation {
+            Operation::Write(_, offset, data) => {
+                let end = *offset as usize + data.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[*offset as usize..end].copy_from_slice(data);
+            }
+            Operation::Truncate(_, len) => bytes.resize(*len as usize, 0),
+            other => unreachable!("{other:?} changes no bytes"),
+        }
+    }
+
     /// The files of an application.
-    pub(crate) fn of(application: &Application<InMemory>) -> Result<Self, String> {
+    pub(crate) fn of(application: &Application<ProgramImages>) -> Result<Self, String> {
         let mut model = Self::default();
         let names = application.list("").map_err(|error| error.to_string())?;
         for (name, file) in names {

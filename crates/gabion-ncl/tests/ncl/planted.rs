@@ -28,6 +28,8 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
         Mutant::LaggingNotCaughtUp => {
             Faults { crash: 150, machine: 80, cut: 100, stall: 60, ..faults }
         }
+        // A crash soon after a copy counts.
+        Mutant::CopyIsAhead => Faults { crash: 80, machine: 100, cut: 60, stall: 0, ..faults },
         // Copies that lack something, and recoveries.
         _ => Faults { crash: 300, machine: 200, cut: 100, stall: 60, ..faults },
     };
@@ -135,6 +137,12 @@ fn a_refusal_that_counts_is_caught() {
     // A fenced instance is one that counts refusals, too.
     let words = ["was acknowledged", "was replaced", "nothing runs", "byte ", "names"];
     is_caught(Mutant::ErrorCounts, &words);
+}
+
+/// docs/faults.md: N4
+#[test]
+fn a_copy_that_counts_with_changes_of_no_record_is_caught() {
+    is_caught(Mutant::CopyIsAhead, LOST);
 }
 
 /// docs/faults.md: N8

@@ -1,9 +1,14 @@
 //! A program that does anything to its files, and knows what it was told.
 
 use crate::check::{History, Issued, Model, Operation};
+use crate::images::ProgramImages;
 use crate::peers::Random;
 use gabion_base::{ErrorKind, Result};
-use gabion_ncl::{Application, FileNumber, InMemory, Metadata, NameEdit, Number};
+use gabion_ncl::{Application, FileNumber, Metadata, NameEdit, Number};
+use std::collections::VecDeque;
+
+/// Changes of images at most whose records are not issued yet.
+const AHEAD_MAX: u64 = 6;
 
 /// A program over one instance.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +16,10 @@ pub(crate) struct Program {
     pub(crate) model: Model,
     pub(crate) history: History,
     pub(crate) operations: u64,
+    /// Changes that the images have and that no record tells of yet.
+    ahead: VecDeque<Operation>,
+    /// Steps that it is kept from running.
+    kept: u64,
     /// It does nothing more.
     pub(crate) is_over: bool,
 }
@@ -19,28 +28,86 @@ impl Program {
     /// One that begins with recovered files.
     pub(crate) fn new(model: Model, acknowledged: Number) -> Self {
         let history = History { base: model.clone(), issued: Vec::new(), acknowledged };
-        Self { model, history, operations: 0, is_over: false }
+        Self { model, history, operations: 0, ahead: VecDeque::new(), kept: 0, is_over: false }
     }
 
-    /// Does something.
-    pub(crate) fn step(&mut self, application: &mut Application<InMemory>, random: &mut Random) {
-        if self.is_over || !application.has_room() {
+    /// Does something: a change of bytes is one of the image first, and its record comes later.
+    /// Changes of names wait for all records before them.
+    pub(crate) fn step(
+        &mut self,
+        application: &mut Application<ProgramImages>,
+        images: &ProgramImages,
+        random: &mut Random,
+    ) {
+        if self.is_over {
+            return self.catch_up(application, images);
+        }
+        // Its processes may be kept from running between a change and its record.
+        self.kept = if random.once_in(60) { random.below(80) } else { self.kept.saturating_sub(1) };
+        if self.kept > 0 && !self.ahead.is_empty() {
+            return;
+        }
+        if random.once_in(2) {
+            self.catch_up(application, images);
+        }
+        if self.ahead.len() as u64 >= AHEAD_MAX {
             return;
         }
         let operation = self.choose(random);
+        if matches!(operation, Operation::Write(..) | Operation::Truncate(..)) {
+            images.change(&operation);
+            self.model.apply(&operation);
+            self.ahead.push_back(operation);
+            if self.ahead.len() as u64 > random.below(AHEAD_MAX) {
+                self.catch_up(application, images);
+            }
+            return;
+        }
+        while !self.ahead.is_empty() && application.has_room() {
+            self.catch_up(application, images);
+        }
+        if application.has_room()
+            && let Some(operation) = self.issue(application, operation)
+        {
+            self.model.apply(&operation);
+        }
+    }
+
+    /// Issues the record of the oldest change. A program that could not do so is at its end: its
+    /// images have what no record tells of.
+    fn catch_up(&mut self, application: &mut Application<ProgramImages>, images: &ProgramImages) {
+        if !application.has_room() {
+            return;
+        }
+        let Some(operation) = self.ahead.pop_front() else { return };
+        match self.issue(application, operation) {
+            Some(_) => images.issued(),
+            None => {
+                self.ahead.clear();
+                self.is_over = true;
+            }
+        }
+    }
+
+    fn issue(
+        &mut self,
+        application: &mut Application<ProgramImages>,
+        operation: Operation,
+    ) -> Option<Operation> {
         let first = application.issued().next();
-        let done = self.perform(application, operation);
-        match done {
+        match self.perform(application, operation) {
             Ok(Some(operation)) => {
-                self.model.apply(&operation);
                 self.operations += 1;
                 let last = application.issued();
-                self.history.issued.push(Issued { first, last, operation });
+                let issued = Issued { first, last, operation: operation.clone() };
+                self.history.issued.push(issued);
+                Some(operation)
             }
-            Ok(None) => {}
+            Ok(None) => None,
             Err(error) => {
                 let is_end = matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Unavailable);
                 assert!(is_end, "{error}");
+                None
             }
         }
     }
@@ -99,7 +166,7 @@ impl Program {
 
     fn perform(
         &self,
-        application: &mut Application<InMemory>,
+        application: &mut Application<ProgramImages>,
         operation: Operation,
     ) -> Result<Option<Operation>> {
         match &operation {

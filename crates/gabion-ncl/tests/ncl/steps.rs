@@ -38,7 +38,7 @@ fn a_crash_at_each_step_of_a_start_and_of_the_recovery_after_it_loses_nothing() 
     let mut steps = 0;
     for outputs in (0..).step_by(2) {
         let mut world = calm(outputs + 1);
-        if !run_until(&mut world, outputs, 200) || steps == 150 {
+        if !run_until(&mut world, outputs, 400) || steps == 150 {
             break;
         }
         steps += 1;

@@ -5,6 +5,7 @@
 //! has to come back; but what comes back has to be right all the same.
 
 use crate::check::{History, Model};
+use crate::images::ProgramImages;
 use crate::peers::{Machine, Random};
 use crate::program::Program;
 use gabion_base::{Error, Term};
@@ -12,9 +13,7 @@ use gabion_control::store::MemoryStore;
 use gabion_control::{Store, Version};
 use gabion_media::remote::{ClientId, ConnectionGeneration, Notice, PeerId, Reply};
 use gabion_ncl::map::{ApMap, Member, map_name, peer_name};
-use gabion_ncl::{
-    Application, Asker, Command, InMemory, Options, Output, Sizes, StoreOperation, StoreReply,
-};
+use gabion_ncl::{Application, Asker, Command, Options, Output, Sizes, StoreOperation, StoreReply};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const OWNER: &str = "app";
@@ -83,7 +82,8 @@ struct Asked {
 }
 
 pub(crate) struct Instance {
-    pub(crate) application: Application<InMemory>,
+    pub(crate) application: Application<ProgramImages>,
+    images: ProgramImages,
     pub(crate) program: Option<Program>,
     client: ClientId,
     generation: u64,
@@ -210,15 +210,17 @@ impl World {
             Options { patience_ms: self.patience_ms, ..Self::options(id as u64, takes_over) };
         let skew_ms = self.random.below(2_000_000);
         let now_ms = self.now_ms + skew_ms;
+        let images = ProgramImages::default();
         #[cfg(feature = "planted")]
-        let application = Application::planted(options, InMemory, now_ms, self.mutant);
+        let application = Application::planted(options, images.clone(), now_ms, self.mutant);
         #[cfg(not(feature = "planted"))]
-        let application = Application::new(options, InMemory, now_ms);
+        let application = Application::new(options, images.clone(), now_ms);
         let application = application.expect("the options are valid");
         let client = ClientId(id as u64);
         let (paused_until_ms, generation, outputs, is_former) = (0, 0, 0, false);
         let instance = Instance {
             application,
+            images,
             program: None,
             client,
             generation,
@@ -622,7 +624,7 @@ impl World {
         let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
         if let Some(program) = &mut instance.program {
             while operates > 0 {
-                program.step(&mut instance.application, &mut self.random);
+                program.step(&mut instance.application, &instance.images, &mut self.random);
                 operates -= 1;
             }
         }

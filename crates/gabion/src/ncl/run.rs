@@ -110,6 +110,7 @@ fn open(options: &RunOptions, application: &str) -> Result<Opened> {
     };
     let store = shown.store(controller);
     (settings.token, settings.tls) = (shown.token(), shown.tls);
+    settings.has_program = true;
     let logs = Arc::new(Logs::start(settings, Box::new(store))?);
     logs.wait_until_ready()?;
     let (status, counts) = logs.status()?;
