@@ -268,6 +268,7 @@ impl State {
             self.tokens.remove(&number);
             // It goes with its socket, too.
             let _ = epoll::delete(&*self.epoll, link.connection());
+            drop_aside(link);
         }
     }
 
@@ -406,6 +407,13 @@ impl State {
         self.is_closed = true;
         let _ = self.jobs.send(Job::Last(None));
     }
+}
+
+/// Ends a connection on a thread of its own. If the peer has died, the last mappings of its memory
+/// are here, and the system takes 0.2 ms a MiB to free it, for which no write has to wait.
+fn drop_aside(link: Box<Link>) {
+    // Without a thread it takes its time here.
+    drop(std::thread::Builder::new().name("gabion-ncl-gone".into()).spawn(move || drop(link)));
 }
 
 /// Asks for the events that the link needs: to be told once more bytes can be sent, too.

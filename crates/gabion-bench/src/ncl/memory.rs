@@ -41,7 +41,10 @@ fn lend(bench: &mut Bench<'_>) -> Result<()> {
         lend_one(&mut peer.link, len)?;
         left -= len;
     }
-    let used = resident(peer.process.id())?.all();
+    let process = peer.process.id();
+    let own = resident(process)?;
+    // Pages of regions count whether the peer has them mapped or not.
+    let used = own.anon + own.file + MemoryFiles::of(process)?.blocks;
     let key = Key::library(Part::Memory, "lent", Side::Shared, memory);
     let figures = vec![("used_bytes", used as f64), ("ratio", used as f64 / memory as f64)];
     bench.keep(Row::new(key, 1, figures))
@@ -88,7 +91,7 @@ fn interposed(bench: &mut Bench<'_>) -> Result<()> {
     for _ in 0..TURNS_MAX {
         bench.check()?;
         requests += at_peers.drive(Load::WRITES, 16, time, bench.stop)?.count;
-        if Mirrored::of(child)?.log >= bench.args.log_size {
+        if MemoryFiles::of(child)?.log >= bench.args.log_size {
             break;
         }
     }
@@ -98,7 +101,7 @@ fn interposed(bench: &mut Bench<'_>) -> Result<()> {
         bench.check()?;
         left = left.saturating_sub(plain.drive(Load::WRITES, 16, time, bench.stop)?.count);
     }
-    let Mirrored { log, blocks } = Mirrored::of(child)?;
+    let MemoryFiles { log, blocks } = MemoryFiles::of(child)?;
     let owner = resident(at_peers.process().id())?;
     let (program, without) = (resident(child)?, resident(plain.process().id())?);
     // Regions that are mapped are the peers' memory, which is on other machines in use.
@@ -118,17 +121,10 @@ fn interposed(bench: &mut Bench<'_>) -> Result<()> {
     bench.keep(Row::new(key, 1, figures))
 }
 
-/// Resident bytes by kind.
+/// Resident bytes by kind. Those of memory files are not among them.
 struct Resident {
     anon: u64,
     file: u64,
-    shared: u64,
-}
-
-impl Resident {
-    const fn all(&self) -> u64 {
-        self.anon + self.file + self.shared
-    }
 }
 
 fn resident(id: u32) -> Result<Resident> {
@@ -143,7 +139,7 @@ fn read_resident(text: &str) -> Resident {
         let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         number.unwrap_or(0) * 1024
     };
-    Resident { anon: line("RssAnon"), file: line("RssFile"), shared: line("RssShmem") }
+    Resident { anon: line("RssAnon"), file: line("RssFile") }
 }
 
 /// The first child of a process.
@@ -154,16 +150,16 @@ fn child_of(id: u32) -> Result<u32> {
     first.ok_or_else(|| Error::unavailable(format!("process {id} has started nothing")))
 }
 
-/// The memory files of an interposed process.
+/// The memory files of a process: the mirrors of an interposed one, the regions of a peer.
 #[derive(Default)]
-struct Mirrored {
-    /// Bytes of its log files.
+struct MemoryFiles {
+    /// Bytes of them but those that the application's processes share.
     log: u64,
-    /// Bytes that these take, and what the application's processes share.
+    /// Bytes that all of them take.
     blocks: u64,
 }
 
-impl Mirrored {
+impl MemoryFiles {
     fn of(id: u32) -> Result<Self> {
         let path = format!("/proc/{id}/fd");
         Self::read(Path::new(&path)).map_err(failed(Path::new(&path)))
@@ -196,8 +192,9 @@ mod tests {
     #[test]
     fn resident_bytes_are_read_by_kind_and_missing_lines_are_none() {
         let read = read_resident("VmRSS:\t 10 kB\nRssAnon:\t  4 kB\nRssFile:\t 5 kB\n");
-        assert_eq!((read.anon, read.file, read.shared, read.all()), (4096, 5120, 0, 9216));
-        assert!(resident(std::process::id()).unwrap().all() > 0);
+        assert_eq!((read.anon, read.file), (4096, 5120));
+        assert!(resident(std::process::id()).unwrap().anon > 0);
+        assert_eq!(read_resident("RssFile:\t 5 kB\n").anon, 0);
         assert!(resident(u32::MAX).is_err());
     }
 }

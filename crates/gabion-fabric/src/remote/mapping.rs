@@ -49,11 +49,13 @@ pub(super) struct Mapping {
 
 /// Whether a mapping of this length gets huge pages.
 fn has_huge_pages(len: usize) -> bool {
-    static GRANTED: OnceLock<bool> = OnceLock::new();
-    let read = || std::fs::read_to_string(HUGE_SETTING).unwrap_or_default();
-    let granted =
-        || ["[advise]", "[always]", "[within_size]", "[force]"].map(|word| read().contains(word));
-    len >= HUGE_PAGE && *GRANTED.get_or_init(|| granted().contains(&true))
+    static ARE_GRANTED: OnceLock<bool> = OnceLock::new();
+    let are_granted = || {
+        // A system without the setting has none.
+        let setting = std::fs::read_to_string(HUGE_SETTING).unwrap_or_default();
+        ["[advise]", "[always]", "[within_size]", "[force]"].iter().any(|it| setting.contains(it))
+    };
+    len >= HUGE_PAGE && *ARE_GRANTED.get_or_init(are_granted)
 }
 
 impl Mapping {

@@ -9,6 +9,7 @@ use gabion_base::Result;
 use gabion_media::MemoryRegion;
 use gabion_media::remote::{Gate, Key, LentMemory, RegionId, Supply};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,9 +21,15 @@ const WORD: u32 = 8;
 /// Random bytes that are got at once.
 const RANDOM_LEN: usize = 256;
 
+/// Descriptors of memory have numbers from here on, as far as the process may have such. The system
+/// closes those of a process that ends in their order, and frees memory for many milliseconds:
+/// clients learn of the end by their sockets, which therefore come first.
+const FIRST_DESCRIPTOR: i32 = 1024;
+
 /// A memfd of zeros that keeps its length.
 pub(super) fn sealed_memory(name: &str, len: u64) -> io::Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR).unwrap_or(file);
     ftruncate(&file, len)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
