@@ -16,17 +16,30 @@ const SLACK_LEN_MAX: i32 = 128 << 20;
 /// at the start of a process that moves data; resident memory then stays near its peak. Does nothing
 /// where the allocator is not glibc's. Returns whether it took effect.
 pub fn keep_freed_memory() -> bool {
+    keep(KEPT_LEN_MAX, SLACK_LEN_MAX)
+}
+
+/// The same for a process that has few megabytes of its own: buffers of 1 MiB at most are kept, and
+/// a slack of 4 MiB per heap.
+pub fn keep_freed_transfers() -> bool {
+    keep(1 << 20, 4 << 20)
+}
+
+fn keep(kept_len_max: i32, slack_len_max: i32) -> bool {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: `mallopt` takes two numbers, touches nothing but the allocator's own parameters
         // and takes its lock for that, so it may be called at any time from any thread.
         unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_LEN_MAX) == 1
-                && libc::mallopt(libc::M_TRIM_THRESHOLD, SLACK_LEN_MAX) == 1
+            libc::mallopt(libc::M_MMAP_THRESHOLD, kept_len_max) == 1
+                && libc::mallopt(libc::M_TRIM_THRESHOLD, slack_len_max) == 1
         }
     }
     #[cfg(not(target_env = "gnu"))]
-    false
+    {
+        let _ = (kept_len_max, slack_len_max);
+        false
+    }
 }
 
 #[cfg(all(test, target_env = "gnu"))]

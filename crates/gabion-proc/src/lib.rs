@@ -12,7 +12,7 @@
 mod allocator;
 mod priority;
 
-pub use allocator::keep_freed_memory;
+pub use allocator::{keep_freed_memory, keep_freed_transfers};
 pub use priority::{STEPS_MAX, stand_back};
 
 use std::fs;

@@ -302,6 +302,7 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
         _ => None,
     };
     parent.map_or(Ok(()), sockets::end_with)?;
+    gabion_proc::keep_freed_transfers();
     match command {
         NclCommand::Controller(options) => controller::run(options),
         NclCommand::Peer(options) => raise_limits().and_then(|()| peer::run(options)),
