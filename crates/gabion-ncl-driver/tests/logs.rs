@@ -378,7 +378,7 @@ fn the_interposers_store_has_names_of_any_bytes_and_exchanges_two() {
     assert_eq!(next.recover().unwrap().len(), 1);
 }
 
-/// A program changes the memory itself, and the store is told afterwards: that memory is the mirror.
+/// A program changes the memory itself and the store is told afterwards: that memory is the mirror.
 #[test]
 fn memory_that_a_program_changes_is_what_the_next_instance_has() {
     use gabion_mirror::files::{LogFiles, Metadata};

@@ -7,9 +7,9 @@
 //!
 //! A peer that is being filled gets regions of a new epoch, a copy of every file from the mirror,
 //! and all records that are issued meanwhile, over one connection in this order: what a record
-//! overtakes in the copy it writes again, and what the program itself has changed by then. Once all has arrived the regions are published together
-//! and those of former copies go. A refusal, or any reply but the expected one, ends the link: the
-//! peer is lost, and may come back as a new one.
+//! overtakes in the copy it writes again, and what the program itself has changed by then. Once all
+//! has arrived the regions are published together and those of former copies go. A refusal, or any
+//! reply but the expected one, ends the link: the peer is lost, and may come back as a new one.
 
 use crate::command::{ChainPart, Command, Label};
 use crate::files::{Files, Image, Images};
