@@ -31,6 +31,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::time::{Duration, Instant};
 
 /// Bytes of the ring: what a program may write ahead of the store.
 pub const RING: u64 = 4 << 20;
@@ -378,7 +379,10 @@ impl Shared {
     /// The `errno` of a store that failed, `EIO` if there is no owner any more: it is not known
     /// whether the records are stored.
     pub fn wait_stored(&self, position: u64, alive: &mut dyn FnMut() -> bool) -> Result<(), i32> {
-        self.wait(alive, &|header| header.stored.load(Acquire) >= position)
+        static LOOKS: Looks = Looks::new();
+        let is_stored = |header: &Header| header.stored.load(Acquire) >= position;
+        LOOKS.wait(&|| is_stored(self.header()));
+        self.wait(alive, &is_stored)
     }
 
     fn wait(
@@ -401,6 +405,56 @@ impl Shared {
                 return Err(libc::EIO);
             }
         }
+    }
+}
+
+/// Waits without sleep: looks again and again, and lets others have the processor between. To be put
+/// to sleep and woken costs two processes more time than most waits last, above all where the
+/// processors are virtual ones. Where looking leads to nothing it is left out: after each wait that
+/// failed twice as often.
+struct Looks {
+    /// Waits that sleep at once.
+    skipped: AtomicU32,
+    /// So many are skipped after the next one that fails.
+    next: AtomicU32,
+}
+
+/// Longer than a record takes to be stored, and than a program that is busy with its log takes for
+/// the next one.
+const LOOKS_LAST: Duration = Duration::from_micros(30);
+/// Looks between two times that others have the processor.
+const LOOKS_AT_ONCE: u32 = 8;
+/// Waits at most that sleep at once, after one that failed.
+const SKIPPED_MAX: u32 = 256;
+
+impl Looks {
+    const fn new() -> Self {
+        Self { skipped: AtomicU32::new(0), next: AtomicU32::new(1) }
+    }
+
+    /// Looks whether the wait is over, for a while. The counts are of all threads that do this; if
+    /// two of them miss each other's a few waits more or less are skipped.
+    fn wait(&self, is_over: &dyn Fn() -> bool) {
+        let skipped = self.skipped.load(Relaxed);
+        if is_over() {
+            return;
+        }
+        if skipped > 0 {
+            return self.skipped.store(skipped - 1, Relaxed);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < LOOKS_LAST {
+            for _ in 0..LOOKS_AT_ONCE {
+                if is_over() {
+                    return self.next.store(1, Relaxed);
+                }
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+        }
+        let next = self.next.load(Relaxed);
+        self.skipped.store(next, Relaxed);
+        self.next.store((2 * next).min(SKIPPED_MAX), Relaxed);
     }
 }
 
@@ -597,7 +651,9 @@ impl Reader {
 impl Shared {
     /// The owner waits for records behind `read`, at most so many milliseconds.
     pub fn wait_for_work(&self, read: u64, milliseconds: u32) {
+        static LOOKS: Looks = Looks::new();
         let header = self.header();
+        LOOKS.wait(&|| header.head.load(SeqCst) != read);
         let seen = header.work.load(SeqCst);
         header.owner_sleeps.store(1, SeqCst);
         if header.head.load(SeqCst) == read {

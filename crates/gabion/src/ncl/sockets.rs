@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -89,10 +90,12 @@ pub(super) fn check_listen(address: Option<SocketAddr>, is_closed: bool) -> Resu
     }
 }
 
-/// The Unix socket; its file is removed when this is dropped.
+/// The Unix socket. Its file is removed when this is dropped, unless another process has its own
+/// there by then.
 pub(super) struct SocketFile {
     pub(super) path: PathBuf,
     pub(super) listener: UnixListener,
+    inode: Option<(u64, u64)>,
 }
 
 impl SocketFile {
@@ -106,12 +109,21 @@ impl SocketFile {
             )));
         }
         let listener = owned::listen(&path, &path)?;
-        Ok(Self { path, listener })
+        let inode = inode(&path);
+        Ok(Self { path, listener, inode })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.inode == inode(&self.path) {
+            // Whoever comes next removes one that stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Device and inode of a file; none of one that cannot be looked at.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|status| (status.dev(), status.ino()))
 }
