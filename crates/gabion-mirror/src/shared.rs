@@ -22,11 +22,13 @@
 //! All fields that several processes touch are atomics or behind the lock. The mapping is never
 //! taken away as long as a process lives, so references into it are good for the whole of it.
 
+use crate::times::Times;
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::time::Instant;
 
 /// Bytes of the ring: what a program may write ahead of the store.
 pub const RING: u64 = 4 << 20;
@@ -151,6 +153,8 @@ struct Header {
     head: AtomicU64,
     consumed: AtomicU64,
     stored: AtomicU64,
+    /// How long processes waited until their changes were stored.
+    waited: Times,
 }
 
 /// A mapping of the memory.
@@ -335,7 +339,23 @@ impl Shared {
     /// The `errno` of a store that failed, `EIO` if there is no owner any more: it is not known
     /// whether the records are stored.
     pub fn wait_stored(&self, position: u64, alive: &mut dyn FnMut() -> bool) -> Result<(), i32> {
-        self.wait(alive, &|header| header.stored.load(Acquire) >= position)
+        let begun = Instant::now();
+        self.wait(alive, &|header| header.stored.load(Acquire) >= position)?;
+        self.waited().count(begun.elapsed());
+        Ok(())
+    }
+
+    /// How long processes waited until their changes were stored: in syncs, and in writes that
+    /// wait.
+    #[must_use]
+    pub fn waited(&self) -> &'static Times {
+        &self.header().waited
+    }
+
+    /// The position up to which records are stored.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.header().stored.load(Acquire)
     }
 
     fn wait(
@@ -659,8 +679,11 @@ mod tests {
             }
         }
         assert!(!waits.is_finished(), "it is read and not stored");
+        let counted = || shared.waited().read().0.iter().sum::<u64>();
+        assert_eq!(counted(), 0, "a wait that fails is none");
         reader.stored();
         assert_eq!(waits.join().unwrap(), Ok(()));
+        assert_eq!((counted(), shared.stored()), (1, shared.head()));
         shared.fail(libc::EIO);
         assert_eq!(shared.wait_stored(0, &mut || true), Err(libc::EIO), "for ever");
     }
