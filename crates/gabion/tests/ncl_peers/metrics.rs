@@ -1,6 +1,6 @@
 //! Numbers for Prometheus of peers and of a program, before and after a peer is lost.
 
-use super::scrape::{NCL, expressions, metrics_in, names, read, scrape};
+use super::scrape::{NCL, expressions, free_port, metrics_in, names, read, scrape, sum};
 use super::{House, PATIENCE, Process};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -15,34 +15,16 @@ pub(super) struct Seen {
     peers: RefCell<BTreeMap<String, u16>>,
 }
 
-/// A port that nobody listens on, below those that the system gives to others by itself.
-fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let first = 20_000 + (std::process::id() % 500) as u16 * 20;
-    let next = || first + NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    std::iter::repeat_with(next).find(free).unwrap()
-}
-
 fn address(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
-/// The sum of the samples of this name that have all of these labels.
-fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {
-    let is_one = |line: &&str| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with('{')) && labels.iter().all(|it| line.contains(it))
-    };
-    let found: Vec<&str> = page.lines().filter(is_one).collect();
-    assert!(!found.is_empty(), "no {name} with {labels:?} in\n{page}");
-    found.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
-}
-
 /// The page at a port once it is as wanted: each is kept for a moment.
-fn wait(port: u16, is_so: impl Fn(&str) -> bool) -> String {
+/// `goes_on` has the program go on meanwhile: it waits for whoever reads its lines.
+fn wait(port: u16, mut goes_on: impl FnMut(), is_so: impl Fn(&str) -> bool) -> String {
     let until = Instant::now() + PATIENCE;
     loop {
+        goes_on();
         let page = scrape(port);
         if is_so(&page) {
             return page;
@@ -91,18 +73,18 @@ impl Seen {
     /// All copies are there, and writes of the program are seen.
     pub(super) fn goes_on(&self, run: &mut Process, round: u64) {
         let is_whole = |page: &str| sum(page, "gabion_ncl_app_copies", &[]) == 3.0;
-        let before = wait(self.port(), is_whole);
+        let before = wait(self.port(), || (), is_whole);
         assert_eq!(sum(&before, "gabion_ncl_app_copies_wanted", &[]), 3.0);
         assert_eq!(sum(&before, "gabion_ncl_app_copies_min", &[]), 2.0);
         assert_eq!(sum(&before, "gabion_ncl_app_ready", &[]), 1.0);
         assert_eq!(sum(&before, "gabion_ncl_app_store_failed", &[]), 0.0);
         assert!(sum(&before, "gabion_ncl_app_losses_total", &[]) < round as f64, "{before}");
-        (0..100).for_each(|_| drop(run.line()));
+        let lines = || (0..100).for_each(|_| drop(run.line()));
         let grows = |page: &str, name: &str, labels: &[&str], by: f64| {
             sum(page, name, labels) >= sum(&before, name, labels) + by
         };
         // Each number is a record at least, and has its line in the file.
-        wait(self.port(), |page| {
+        wait(self.port(), lines, |page| {
             grows(page, "gabion_ncl_app_records_total", &["state=\"acknowledged\""], 100.0)
                 && grows(page, "gabion_ncl_app_sync_duration_seconds_count", &[], 100.0)
                 && grows(page, "gabion_ncl_app_ring_written_bytes_total", &[], 200.0)
@@ -112,11 +94,12 @@ impl Seen {
 
     /// A lost copy was replaced, and every metric that is named anywhere is there.
     pub(super) fn replaced(&self, round: u64) {
-        let page = wait(self.port(), |page| {
+        let is_replaced = |page: &str| {
             sum(page, "gabion_ncl_app_losses_total", &[]) >= round as f64
                 && sum(page, "gabion_ncl_app_replacements_total", &[]) >= round as f64
                 && sum(page, "gabion_ncl_app_copies", &[]) == 3.0
-        });
+        };
+        let page = wait(self.port(), || (), is_replaced);
         assert_eq!(sum(&page, "gabion_ncl_app_peers", &["over=\"shared_memory\""]), 3.0, "{page}");
         let mut there = names(&page);
         // Those that were lost are not asked any more: the last one has its turn later.

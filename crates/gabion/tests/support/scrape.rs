@@ -3,8 +3,9 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Instant;
 
 /// Deployment files, in the repository.
@@ -15,6 +16,15 @@ pub(crate) const NCL: &str = "gabion_ncl_";
 /// A file by its path from there.
 pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(DEPLOY).join(path)).unwrap()
+}
+
+/// A port that nobody listens on, below those that the system gives to others by itself.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let first = 20_000 + (std::process::id() % 500) as u16 * 20;
+    let next = || first + NEXT.fetch_add(1, Ordering::Relaxed);
+    std::iter::repeat_with(next).find(free).unwrap()
 }
 
 /// The page at a port.
@@ -56,11 +66,15 @@ pub(crate) fn metrics_in(text: &str) -> BTreeSet<String> {
     words.filter(is_metric).map(str::to_owned).collect()
 }
 
-/// The value of the first sample that begins with `sample`.
-pub(crate) fn value(page: &str, sample: &str) -> f64 {
-    let line = page.lines().find(|line| line.starts_with(sample));
-    let line = line.unwrap_or_else(|| panic!("no {sample} in\n{page}"));
-    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+/// The sum of the samples of this name that have all of these labels.
+pub(crate) fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {
+    let is_one = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with('{')) && labels.iter().all(|it| line.contains(it))
+    };
+    let found: Vec<&str> = page.lines().filter(is_one).collect();
+    assert!(!found.is_empty(), "no {name} with {labels:?} in\n{page}");
+    found.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
 }
 
 /// The expressions of the dashboard, and whether each panel says what it shows.
