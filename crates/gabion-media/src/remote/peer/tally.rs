@@ -1,5 +1,5 @@
-//! A peer's holdings and work: [`Usage`] goes over the wire, [`Tally`] is for its operator's metrics
-//! alone. Each count is an addition where the thing happens.
+//! A peer's holdings and work: [`Usage`] goes over the wire, [`Tally`] is for its operator's
+//! metrics alone. Each count is an addition where the thing happens.
 
 use super::{LentMemory, Peer, Supply};
 use crate::remote::message::{
