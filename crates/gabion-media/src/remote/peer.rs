@@ -431,11 +431,6 @@ impl<S: Supply> Peer<S> {
         &mut self.supply
     }
 
-    fn lens<'a>(&self, regions: impl IntoIterator<Item = &'a RegionId>) -> u64 {
-        let found = regions.into_iter().filter_map(|id| self.regions.get(id));
-        found.map(|region| region.memory.len()).sum()
-    }
-
     /// Each change ends with it in builds that check: it looks at every region.
     fn check(&self) {
         if cfg!(debug_assertions) {

@@ -2,8 +2,9 @@
 //! metrics alone. Each count is an addition where the thing happens.
 
 use super::{LentMemory, Peer, Supply};
+use crate::MemoryRegion;
 use crate::remote::message::{
-    OWNERS_SHOWN_MAX, OwnerUsage, Refusal, RefusalReason, Request, Usage,
+    OWNERS_SHOWN_MAX, OwnerUsage, Refusal, RefusalReason, RegionId, Request, Usage,
 };
 
 /// Refusals by reason, in the order of [`RefusalReason::ALL`].
@@ -72,6 +73,12 @@ impl<S: Supply> Peer<S> {
             })
             .collect();
         usage
+    }
+
+    /// Bytes of these regions.
+    pub(super) fn lens<'a>(&self, regions: impl IntoIterator<Item = &'a RegionId>) -> u64 {
+        let found = regions.into_iter().filter_map(|id| self.regions.get(id));
+        found.map(|region| region.memory.len()).sum()
     }
 
     /// Counts that the usage has not.

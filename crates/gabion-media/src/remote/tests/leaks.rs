@@ -42,7 +42,6 @@ fn a_region_is_freed_once_the_entry_has_its_epoch_and_does_not_name_it() {
     }
 }
 
-/// docs/faults.md: N6
 #[test]
 fn lends_returns_and_refusals_are_counted_by_kind() {
     let mut peer = peer();
@@ -65,6 +64,7 @@ fn lends_returns_and_refusals_are_counted_by_kind() {
     assert_eq!(tally.refused_writes.iter().sum::<u64>(), 0, "{tally:?}");
 }
 
+/// docs/faults.md: N6
 #[test]
 fn every_region_is_looked_up_page_by_page() {
     let mut peer = peer();
