@@ -44,7 +44,7 @@ const UNACKNOWLEDGED_MAX: usize = 64 << 20;
 pub struct Place {
     /// 1 is the head, `replicas` the tail.
     pub number: u32,
-    /// Replicas of the chain: at least 2.
+    /// Replicas of the chain: at least 1, which is head and tail and serves clients alone.
     pub replicas: u32,
     /// Where clients come in.
     pub clients: SocketAddr,
@@ -70,10 +70,9 @@ impl Place {
         if *readers == 0 {
             return Err(Error::invalid("a replica with 0 readers: at least 1 is needed"));
         }
-        if *replicas < 2 || !(1..=*replicas).contains(number) {
+        if !(1..=*replicas).contains(number) {
             return Err(Error::invalid(format!(
-                "replica {number} of {replicas}: a chain has 2 replicas at least, and they are \
-                 numbered from 1"
+                "replica {number} of {replicas}: replicas are numbered from 1"
             )));
         }
         if next.is_some() == self.is_tail() {

@@ -75,10 +75,11 @@ const LINES: [Line; 10] = [
 const NCL: &str = "ncl";
 
 /// Programs of the peers' workspace, by part.
-const PEERS: [(&str, &str); 4] = [
+const PEERS: [(&str, &str); 5] = [
     ("engine", "engine-rocksdb"),
     ("engine", "engine-fjall"),
     ("replication", "replica-rocksdb"),
+    (NCL, "replica-rocksdb"),
     (NCL, "slow-syncs"),
 ];
 
@@ -176,7 +177,10 @@ fn lines(part: &str) -> Result<Vec<Line>, String> {
 fn lacking(part: &str, directories: &[PathBuf]) -> Vec<&'static str> {
     let needed = PEERS.into_iter().filter(|peer| ["all", peer.0].contains(&part));
     let is_there = |name: &str| directories.iter().any(|directory| directory.join(name).is_file());
-    needed.map(|(_, name)| name).filter(|name| !is_there(name)).collect()
+    let mut names: Vec<_> = needed.map(|(_, name)| name).filter(|name| !is_there(name)).collect();
+    // Two parts may want the same; it is listed for both in turn.
+    names.dedup();
+    names
 }
 
 #[cfg(test)]
@@ -199,7 +203,7 @@ mod tests {
         std::fs::write(directory.join("engine-fjall"), b"").unwrap();
         let places = [PathBuf::from("/nowhere"), directory.clone()];
         assert_eq!(lacking("engine", &places), ["engine-rocksdb"]);
-        assert_eq!(lacking(NCL, &places), ["slow-syncs"]);
+        assert_eq!(lacking(NCL, &places), ["replica-rocksdb", "slow-syncs"]);
         assert_eq!(lacking("all", &places), ["engine-rocksdb", "replica-rocksdb", "slow-syncs"]);
         std::fs::remove_dir_all(&directory).unwrap();
     }

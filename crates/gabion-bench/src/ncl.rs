@@ -5,7 +5,7 @@
 //!   options ─► parts, in turn ─► House: a controller and log peers, processes of this program
 //!                │                 ▲ mapped memory, or TCP
 //!                ├─ library ───────┤                      file unsynced, file with fdatasync
-//!                └─ programs ── gabion ncl run ── redis-server, sqlite3    the same two
+//!                └─ programs ── gabion ncl run ── redis-server, sqlite3, RocksDB   the same two
 //!                     └─► rows ─► --json, tables with the paper's numbers, drawings
 //! ```
 //!
@@ -86,7 +86,7 @@ pub struct NclArgs {
     /// Parts to measure [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// Programs to measure [default: those of them that are installed]
+    /// Programs to measure [default: those of them that are installed, or built]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub programs: Vec<ProgramChoice>,
     /// Seconds of each measurement of a speed, 0.05 to 600
@@ -117,7 +117,7 @@ pub struct NclArgs {
     /// of a network's do. It takes `slow-syncs` of `peers/`, and root
     #[arg(long, value_name = "MS")]
     pub slow_sync: Option<u64>,
-    /// Place of `slow-syncs` [default: where cargo puts it]
+    /// Place of `slow-syncs` and `replica-rocksdb` [default: where cargo puts them]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
     /// Draw Figures 8 to 12 into pictures in this directory
@@ -214,7 +214,9 @@ impl Bench<'_> {
 pub fn ncl(args: &NclArgs, program: &Path, data_dir: &Path) -> Result<()> {
     args.check()?;
     let parts = args.parts();
-    let programs = programs::choose(&args.programs, parts.contains(&Part::Programs))?;
+    let peer_dir = args.peer_dir.as_deref();
+    let is_needed = parts.contains(&Part::Programs);
+    let programs = programs::choose(&args.programs, peer_dir, is_needed)?;
     let stop = stop_on_signals()?;
     house::reap()?;
     let parent = args.dir.clone().unwrap_or_else(|| data_dir.to_path_buf());

@@ -8,12 +8,13 @@
 //!                        └─ SharedRegion ── copies into the memfd, reads the gate
 //! ```
 //!
-//! - [`server`]: the peer's thread. [`link`]: a client's connection.
+//! - [`server`]: the peer's thread; [`figures`]: its numbers. [`link`]: a client's connection.
 //! - [`shared`]: regions that a client writes by itself, and why such a write counts.
 //! - [`supply`]: the peer's memory: sealed memfds and gates. `mapping`: raw memory, all `unsafe`
 //!   of this.
 //! - `unix`: a socket that carries descriptors.
 
+pub mod figures;
 pub mod link;
 mod mapping;
 pub mod server;
@@ -24,6 +25,7 @@ mod unix;
 #[cfg(test)]
 mod tests;
 
+pub use figures::{PeerFigures, Sockets, Traffic};
 pub use link::{LinkAddress, PeerLink};
 pub use server::{PeerServer, ServerOptions};
 pub use shared::{SharedRegion, write_chain};

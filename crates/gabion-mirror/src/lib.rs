@@ -12,6 +12,7 @@
 //! ```
 //!
 //! - [`shared`]: the memory that processes and owner share: lock, slots of files, ring of records.
+//! - [`times`]: how long processes waited until their changes were stored.
 //! - [`wire`]: requests to the owner and its replies.
 //! - [`pattern`]: the names of files that are mirrored.
 //! - [`files`]: the trait of stores, [`LogFiles`](files::LogFiles); [`local`]: one in a directory.
@@ -28,6 +29,7 @@
 pub mod files;
 #[cfg(feature = "owner")]
 pub mod local;
+mod looks;
 #[cfg(feature = "owner")]
 pub mod owner;
 pub mod pattern;
@@ -36,4 +38,5 @@ pub mod program;
 pub mod shared;
 #[cfg(feature = "owner")]
 pub mod start;
+pub mod times;
 pub mod wire;

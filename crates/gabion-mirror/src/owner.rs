@@ -155,6 +155,13 @@ impl Owner {
         self.core.greeted.load(Ordering::Acquire)
     }
 
+    /// The memory that processes share with this owner: its figures take no lock, and nobody is
+    /// held up by them while the store hangs.
+    #[must_use]
+    pub fn shared(&self) -> Shared {
+        self.core.shared
+    }
+
     /// Names and lengths of the mirrored files.
     #[must_use]
     pub fn files(&self) -> Vec<(Vec<u8>, u64)> {

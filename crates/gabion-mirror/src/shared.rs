@@ -26,12 +26,14 @@
 //! All fields that several processes touch are atomics or behind the lock. The mapping is never
 //! taken away as long as a process lives, so references into it are good for the whole of it.
 
+use crate::looks::Looks;
+use crate::times::Times;
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of the ring: what a program may write ahead of the store.
 pub const RING: u64 = 4 << 20;
@@ -158,6 +160,8 @@ struct Header {
     /// The store was told of the records up to here.
     issued: AtomicU64,
     stored: AtomicU64,
+    /// How long processes waited until their changes were stored.
+    waited: Times,
 }
 
 /// A mapping of the memory.
@@ -380,9 +384,28 @@ impl Shared {
     /// whether the records are stored.
     pub fn wait_stored(&self, position: u64, alive: &mut dyn FnMut() -> bool) -> Result<(), i32> {
         static LOOKS: Looks = Looks::new();
+        let begun = Instant::now();
         let is_stored = |header: &Header| header.stored.load(Acquire) >= position;
-        LOOKS.wait(&|| is_stored(self.header()));
-        self.wait(alive, &is_stored)
+        // An owner that is about to wake may have to do so on this processor.
+        if self.header().owner_sleeps.load(Relaxed) == 0 {
+            LOOKS.wait(&|| is_stored(self.header()));
+        }
+        self.wait(alive, &is_stored)?;
+        self.waited().count(begun.elapsed());
+        Ok(())
+    }
+
+    /// How long processes waited until their changes were stored: in syncs, and in writes that
+    /// wait.
+    #[must_use]
+    pub fn waited(&self) -> &'static Times {
+        &self.header().waited
+    }
+
+    /// The position up to which records are stored.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.header().stored.load(Acquire)
     }
 
     fn wait(
@@ -405,56 +428,6 @@ impl Shared {
                 return Err(libc::EIO);
             }
         }
-    }
-}
-
-/// Waits without sleep: looks again and again, and lets others have the processor between. To be put
-/// to sleep and woken costs two processes more time than most waits last, above all where the
-/// processors are virtual ones. Where looking leads to nothing it is left out: after each wait that
-/// failed twice as often.
-struct Looks {
-    /// Waits that sleep at once.
-    skipped: AtomicU32,
-    /// So many are skipped after the next one that fails.
-    next: AtomicU32,
-}
-
-/// Longer than a record takes to be stored, and than a program that is busy with its log takes for
-/// the next one.
-const LOOKS_LAST: Duration = Duration::from_micros(30);
-/// Looks between two times that others have the processor.
-const LOOKS_AT_ONCE: u32 = 8;
-/// Waits at most that sleep at once, after one that failed.
-const SKIPPED_MAX: u32 = 256;
-
-impl Looks {
-    const fn new() -> Self {
-        Self { skipped: AtomicU32::new(0), next: AtomicU32::new(1) }
-    }
-
-    /// Looks whether the wait is over, for a while. The counts are of all threads that do this; if
-    /// two of them miss each other's a few waits more or less are skipped.
-    fn wait(&self, is_over: &dyn Fn() -> bool) {
-        let skipped = self.skipped.load(Relaxed);
-        if is_over() {
-            return;
-        }
-        if skipped > 0 {
-            return self.skipped.store(skipped - 1, Relaxed);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < LOOKS_LAST {
-            for _ in 0..LOOKS_AT_ONCE {
-                if is_over() {
-                    return self.next.store(1, Relaxed);
-                }
-                std::hint::spin_loop();
-            }
-            std::thread::yield_now();
-        }
-        let next = self.next.load(Relaxed);
-        self.skipped.store(next, Relaxed);
-        self.next.store((2 * next).min(SKIPPED_MAX), Relaxed);
     }
 }
 
@@ -765,8 +738,11 @@ mod tests {
             }
         }
         assert!(!waits.is_finished(), "it is read and not stored");
+        let counted = || shared.waited().read().0.iter().sum::<u64>();
+        assert_eq!(counted(), 0, "a wait that fails is none");
         reader.stored();
         assert_eq!(waits.join().unwrap(), Ok(()));
+        assert_eq!((counted(), shared.stored()), (1, shared.head()));
         shared.fail(libc::EIO);
         assert_eq!(shared.wait_stored(0, &mut || true), Err(libc::EIO), "for ever");
     }

@@ -354,6 +354,14 @@ impl Logs {
         memory.map_err(|e| Error::with_source(ErrorKind::Io, format!("memory of {file}"), e))
     }
 
+    /// Names and lengths of the files.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until_ready`].
+    pub fn files(&self) -> Result<Vec<FileReport>> {
+        files(&*self.shared.lock()?)
+    }
+
     /// State of the instance, for operators.
     ///
     /// # Errors
@@ -598,6 +606,12 @@ impl Shared {
     }
 }
 
+/// Names and lengths of the files.
+fn files(state: &State) -> Result<Vec<FileReport>> {
+    let files = state.core.list("")?.into_iter();
+    files.map(|(name, file)| Ok(FileReport { name, len: state.core.stat(file)?.len })).collect()
+}
+
 /// When an instance tells of itself.
 #[derive(Default)]
 struct Reports {
@@ -609,10 +623,7 @@ impl Reports {
         if self.told.as_ref().is_some_and(|(_, at)| at.elapsed() < REPORT_EVERY) {
             return None;
         }
-        let files = state.core.list("").ok()?;
-        let files = files.into_iter().filter_map(|(name, file)| {
-            Some(FileReport { name, len: state.core.stat(file).ok()?.len })
-        });
+        let files = files(state).ok()?;
         let (status, (shared, _)) = (state.core.status(), state.connected());
         let report = InstanceReport {
             term: status.term,
@@ -624,7 +635,7 @@ impl Reports {
             losses: state.losses.count,
             replaced: status.replaced,
             last_loss_ms: state.losses.last_ms,
-            files: files.collect(),
+            files,
         };
         let is_new = match &self.told {
             None => true,

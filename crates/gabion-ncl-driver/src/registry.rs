@@ -101,6 +101,12 @@ impl Registrar {
         Err(Error::unavailable(format!("peer {}: its record changes", self.peer)))
     }
 
+    /// When the controller took the record last.
+    #[must_use]
+    pub fn registered_at(&self) -> Option<Instant> {
+        self.told.as_ref().map(|(_, at)| *at)
+    }
+
     /// Says that the peer lends no more.
     ///
     /// # Errors

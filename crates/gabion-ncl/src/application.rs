@@ -159,6 +159,8 @@ pub struct Status {
     pub issued: Number,
     /// The last one that was acknowledged.
     pub acknowledged: Number,
+    /// Bytes of the records that are not acknowledged.
+    pub unacknowledged_bytes: usize,
     /// The ap-map as this instance knows it.
     pub map: ApMap,
     /// Copies that were made in the place of lost ones since it runs.

@@ -298,6 +298,7 @@ impl<S: Images> Application<S> {
             wanted: 2 * self.options.f + 1,
             issued: self.issued(),
             acknowledged: self.acknowledged,
+            unacknowledged_bytes: self.unacknowledged_bytes,
             map: self.map.clone(),
             replaced: self.replaced,
             registered: self.registry.as_ref().map_or(0, BTreeMap::len),

@@ -4,6 +4,7 @@
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done; [`overview`]: all that a controller knows.
 //! - [`mod@run`]: a program under the interposer.
+//! - [`metrics`]: of peers and of such programs, for Prometheus.
 //! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
 //!   [`opened`]: how an operator opens them.
 //! - [`demo`]: a machine that is lost under load.
@@ -13,6 +14,7 @@ mod controller;
 mod demo;
 mod files;
 mod identity;
+mod metrics;
 mod moves;
 mod opened;
 mod overview;
@@ -131,6 +133,10 @@ pub(crate) struct PeerOptions {
     /// Seconds that a drain waits for programs to give their regions back; then they are lost
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout: u64,
+    /// Loopback address of numbers for Prometheus, at /metrics over HTTP: memory, regions,
+    /// requests, connections [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = metrics::parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Args, Debug)]
@@ -196,6 +202,10 @@ pub(crate) struct RunOptions {
     /// O_DSYNC
     #[arg(long)]
     pub(crate) every_write: bool,
+    /// Loopback address of numbers for Prometheus, at /metrics over HTTP: copies, records, files,
+    /// syncs and their times [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = metrics::parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) program: Vec<OsString>,

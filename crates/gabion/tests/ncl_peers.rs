@@ -9,10 +9,14 @@ mod certificates;
 mod demo;
 #[path = "ncl_peers/files.rs"]
 mod files;
+#[path = "ncl_peers/metrics.rs"]
+mod metrics;
 #[path = "ncl_peers/postgresql.rs"]
 mod postgresql;
 #[path = "ncl_peers/rocksdb.rs"]
 mod rocksdb;
+#[path = "support/scrape.rs"]
+mod scrape;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -138,9 +142,14 @@ impl House {
 
     /// A run of a peer.
     fn add_peer(&mut self, index: usize) {
+        self.add_peer_with(index, &[]);
+    }
+
+    /// The same with further options.
+    fn add_peer_with(&mut self, index: usize, options: &[&str]) {
         let directory = self.dir.join(format!("peer-{index}"));
         let words = ["peer", "--memory", "64MiB", "--ready", "4MiB", "--directory"];
-        let words = [&words[..], &[directory.to_str().unwrap()]].concat();
+        let words = [&words[..], &[directory.to_str().unwrap()], options].concat();
         let mut peer = Process::start(&mut self.gabion(&words));
         let line = peer.line();
         let id = line.strip_prefix("peer ").and_then(|rest| rest.split(',').next()).unwrap();
@@ -219,16 +228,21 @@ fn a_program_whose_machine_dies_goes_on_elsewhere_with_all_that_was_acknowledged
 /// docs/faults.md: N2
 #[test]
 fn a_peer_that_is_killed_under_load_is_replaced_and_the_status_tells() {
-    let mut house = House::with_token(4, Some("a secret\n"));
+    let mut house = House::with_token(0, Some("a secret\n"));
+    let seen = metrics::Seen::new();
+    (0..4).for_each(|index| seen.add_peer(&mut house, index));
     let place = house.directory("place");
     std::fs::create_dir(place.join("d")).unwrap();
-    let mut run = Process::start(&mut house.run(&place, &["--every-write"], &["sh", "-c", COUNTS]));
+    let options = ["--every-write", "--metrics", &seen.application];
+    let mut run = Process::start(&mut house.run(&place, &options, &["sh", "-c", COUNTS]));
     let mut told = 0;
     for round in 1..=2 {
         (0..100).for_each(|_| drop(run.line()));
         let members = house.application()["peers"].clone();
         let named = |id: &str| members.as_array().unwrap().iter().any(|it| it == id);
         let victim = house.peers.iter().position(|(id, _)| named(id)).unwrap();
+        seen.serves(&house.peers[victim].0);
+        seen.goes_on(&mut run, round);
         drop(house.peers.remove(victim));
         let until = Instant::now() + PATIENCE;
         loop {
@@ -243,7 +257,8 @@ fn a_peer_that_is_killed_under_load_is_replaced_and_the_status_tells() {
             }
             assert!(Instant::now() < until, "not replaced: {found:#}");
         }
-        house.add_peer(4 + round as usize);
+        seen.replaced(round);
+        seen.add_peer(&mut house, 4 + round as usize);
     }
     run.kill();
     let output = house.shell(&house.directory("other"), &["--take-over"], "cat d/a.log");

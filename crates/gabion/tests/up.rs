@@ -35,6 +35,8 @@ mod ncl;
 mod page;
 #[path = "up/ring.rs"]
 mod ring;
+#[path = "support/scrape.rs"]
+mod scrape;
 #[path = "up/seeing.rs"]
 mod seeing;
 #[path = "up/start.rs"]

@@ -4,12 +4,15 @@
 //! is slower for a while is so for all of them. An idle one costs nothing.
 
 mod redis;
+mod rocksdb;
+mod served;
 mod sqlite;
 
-use super::house::{COPIES, House, Process, directory};
+use super::house::{COPIES, House, Process, directory, failed};
 use super::rows::{Disk, Key, Row, Side};
 use super::{Bench, Part};
 use crate::args::WorkloadChoice;
+use crate::engines::programs::locate;
 use crate::workload::Supply;
 use clap::ValueEnum;
 use gabion_base::{Error, ErrorKind, Result};
@@ -36,6 +39,8 @@ pub enum ProgramChoice {
     Redis,
     /// sqlite3, with a write-ahead log.
     Sqlite,
+    /// RocksDB with its write-ahead log, as a server: `replica-rocksdb` of `peers/`.
+    Rocksdb,
 }
 
 /// Requests of clients.
@@ -114,6 +119,7 @@ pub(super) struct Stage {
     dir: Removed,
     name: String,
     records: u64,
+    peer_dir: Option<PathBuf>,
 }
 
 impl Stage {
@@ -124,7 +130,8 @@ impl Stage {
 
     fn on(bench: &Bench<'_>, disk: &Path, name: &str) -> Result<Self> {
         let dir = Removed(directory(disk, name)?);
-        Ok(Self { dir, name: name.to_owned(), records: bench.args.records })
+        let (records, peer_dir) = (bench.args.records, bench.args.peer_dir.clone());
+        Ok(Self { dir, name: name.to_owned(), records, peer_dir })
     }
 
     /// The same with so many records.
@@ -157,6 +164,7 @@ impl ProgramChoice {
         match self {
             Self::Redis => "redis",
             Self::Sqlite => "sqlite",
+            Self::Rocksdb => "rocksdb",
         }
     }
 
@@ -164,6 +172,7 @@ impl ProgramChoice {
         match self {
             Self::Redis => "redis-server",
             Self::Sqlite => "sqlite3",
+            Self::Rocksdb => rocksdb::PROGRAM,
         }
     }
 
@@ -171,12 +180,19 @@ impl ProgramChoice {
         match self {
             Self::Redis => "*.incr.aof,*.manifest",
             Self::Sqlite => "*-wal,*-journal",
+            Self::Rocksdb => "*.log",
         }
     }
 
-    fn is_installed(self) -> bool {
+    /// Its program, if it is there: in `peer_dir` or where cargo puts it, if it is one of ours.
+    fn path(self, peer_dir: Option<&Path>) -> Result<PathBuf> {
+        if self == Self::Rocksdb {
+            let found = locate(self.binary(), peer_dir)?;
+            return found.canonicalize().map_err(failed(&found));
+        }
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|dir| dir.join(self.binary()).is_file())
+        let found = std::env::split_paths(&path).map(|dir| dir.join(self.binary()));
+        found.into_iter().find(|path| path.is_file()).ok_or_else(|| not_installed(self))
     }
 
     /// Starts it in its place; `house` has the peers of a side that has some. Anything from before
@@ -192,30 +208,32 @@ impl ProgramChoice {
             directory(&stage.dir.0, &place.file_name().unwrap_or_default().to_string_lossy())?;
         }
         let log = stage.dir.0.join(format!("{}.log", side as u8));
+        let program = self.path(stage.peer_dir.as_deref())?;
         let mut command = match house {
             Some(house) => {
                 let mut command = house.run(&stage.name, self.globs());
-                command.arg(self.binary());
+                command.arg(program);
                 command
             }
-            None => Command::new(self.binary()),
+            None => Command::new(program),
         };
         command.current_dir(&place);
         let records = match self {
-            Self::Redis => stage.records,
+            Self::Redis | Self::Rocksdb => stage.records,
             Self::Sqlite => stage.records.min(sqlite::RECORDS_MAX),
         };
         let is_synced = side != Side::Unsynced;
         match self {
             Self::Redis => redis::start(command, log, is_synced, records),
             Self::Sqlite => sqlite::start(command, log, is_synced, records),
+            Self::Rocksdb => rocksdb::start(command, log, is_synced, records),
         }
     }
 
     /// Loads with their clients.
     fn cells(self, clients: &[u64]) -> Vec<(Load, u64)> {
         let (clients, ycsb) = match self {
-            Self::Redis => (clients, YCSB_CLIENTS),
+            Self::Redis | Self::Rocksdb => (clients, YCSB_CLIENTS),
             Self::Sqlite => (&[1][..], 1),
         };
         let writes = clients.iter().map(|clients| (Load::WRITES, *clients));
@@ -223,14 +241,27 @@ impl ProgramChoice {
     }
 }
 
-/// The programs to measure. A named one must be installed.
-pub(super) fn choose(named: &[ProgramChoice], is_needed: bool) -> Result<Vec<ProgramChoice>> {
-    let all = if named.is_empty() { ProgramChoice::value_variants() } else { named };
-    let missing = all.iter().find(|one| !one.is_installed());
-    if let Some(missing) = missing.filter(|_| !named.is_empty()) {
-        return Err(not_installed(*missing));
+/// The programs to measure. A named one must be there.
+pub(super) fn choose(
+    named: &[ProgramChoice],
+    peer_dir: Option<&Path>,
+    is_needed: bool,
+) -> Result<Vec<ProgramChoice>> {
+    if !named.is_empty() {
+        let all = named.iter().map(|one| one.path(peer_dir).map(|_| *one));
+        return all.collect();
     }
-    let found: Vec<ProgramChoice> = all.iter().copied().filter(|one| one.is_installed()).collect();
+    let mut found = Vec::new();
+    for program in ProgramChoice::value_variants() {
+        match program.path(peer_dir) {
+            Ok(_) => found.push(*program),
+            Err(error) if is_needed => {
+                let why = error.message().lines().next().unwrap_or_default();
+                eprintln!("without {}: {why}", program.as_str());
+            }
+            Err(_) => {}
+        }
+    }
     match found.is_empty() && is_needed {
         true => Err(not_installed(ProgramChoice::Redis)),
         false => Ok(found),

@@ -6,6 +6,7 @@
 //!                       nothing to do: zero memory ahead, a step at a time
 //! ```
 
+use super::figures::{PeerFigures, Sockets};
 use super::link::Socket;
 use super::supply::MemorySupply;
 use super::unix::{DESCRIPTORS_MAX, UnixTransport};
@@ -62,6 +63,7 @@ type Work = Box<dyn FnOnce(&mut Peer<MemorySupply>) + Send>;
 
 enum Message {
     Work(Work),
+    Figures(Sender<PeerFigures>),
     Stop,
 }
 
@@ -107,10 +109,24 @@ impl PeerServer {
             // Nobody waits any more if it fails.
             let _ = reply.send(body(peer));
         });
+        self.ask(Message::Work(work), &result)
+    }
+
+    /// Numbers for the peer's operator.
+    ///
+    /// # Errors
+    /// Unavailable when the thread is gone.
+    pub fn figures(&self) -> Result<PeerFigures> {
+        let (reply, result) = channel();
+        self.ask(Message::Figures(reply), &result)
+    }
+
+    /// Sends a message, and waits for the answer.
+    fn ask<T>(&self, message: Message, answer: &Receiver<T>) -> Result<T> {
         let gone = || Error::unavailable("the thread gabion-peer is gone");
-        self.messages.send(Message::Work(work)).map_err(|_| gone())?;
+        self.messages.send(message).map_err(|_| gone())?;
         let _ = self.waker.wake();
-        result.recv().map_err(|_| gone())
+        answer.recv().map_err(|_| gone())
     }
 
     /// Whether its thread runs.
@@ -146,6 +162,9 @@ struct Server {
     /// Connections to look after in this turn.
     touched: BTreeSet<usize>,
     stopping: bool,
+    /// Of connections that are over.
+    sockets: Sockets,
+    readying: Duration,
 }
 
 impl Server {
@@ -179,6 +198,8 @@ impl Server {
             started: Instant::now(),
             touched: BTreeSet::new(),
             stopping: false,
+            sockets: Sockets::default(),
+            readying: Duration::ZERO,
         })
     }
 
@@ -220,8 +241,28 @@ impl Server {
             self.serve();
             zeroes = match had_work {
                 true => self.peer.has_step(),
-                false => self.peer.step(ZERO_STEP) > 0,
+                false => self.step(),
             };
+        }
+    }
+
+    /// Makes memory ready, a little. Returns whether there may be more to do.
+    fn step(&mut self) -> bool {
+        let begun = Instant::now();
+        let has_more = self.peer.step(ZERO_STEP) > 0;
+        if has_more {
+            self.readying += begun.elapsed();
+        }
+        has_more
+    }
+
+    fn figures(&self) -> PeerFigures {
+        PeerFigures {
+            usage: self.peer.usage(),
+            tally: self.peer.tally(),
+            mapped: self.peer.mapped(),
+            sockets: self.sockets.with(self.connections.values()),
+            readying: self.readying,
         }
     }
 
@@ -232,6 +273,10 @@ impl Server {
                     work(&mut self.peer);
                     // It may bring notices.
                     self.touched.extend(self.connections.keys());
+                }
+                Ok(Message::Figures(reply)) => {
+                    // Nobody waits any more if it fails.
+                    let _ = reply.send(self.figures());
                 }
                 Ok(Message::Stop) | Err(TryRecvError::Disconnected) => {
                     self.stopping = true;
@@ -258,6 +303,7 @@ impl Server {
             }
             if let Some(error) = connection.error().cloned() {
                 connection.end(&mut self.peer, error);
+                self.sockets.end(connection);
                 self.connections.remove(&token);
                 self.touched.remove(&token);
             }
@@ -278,16 +324,24 @@ impl Server {
             // Would block, or too many open files: the next look tries again.
             let Ok(accepted) = accepted else { return };
             // A socket that refuses an option is closed by this.
-            let _ = self.admit(accepted);
+            let admitted = self.admit(accepted).is_ok_and(|is_admitted| is_admitted);
+            let traffic = self.sockets.of(listener == TCP);
+            match admitted {
+                true => traffic.accepted += 1,
+                false => traffic.rejected += 1,
+            }
         }
     }
 
-    fn admit(&mut self, accepted: Accepted) -> Result<()> {
+    /// Returns whether there was a place for it.
+    fn admit(&mut self, accepted: Accepted) -> Result<bool> {
         if self.connections.len() >= CONNECTIONS_MAX {
             // Tokens ascend.
             let oldest = self.connections.iter().find(|(_, connection)| !connection.is_greeted());
-            let Some((&token, _)) = oldest else { return Ok(()) };
-            self.connections.remove(&token);
+            let Some((&token, _)) = oldest else { return Ok(false) };
+            if let Some(connection) = self.connections.remove(&token) {
+                self.sockets.end(&connection);
+            }
         }
         let token = self.next_token;
         self.next_token += 1;
@@ -311,7 +365,7 @@ impl Server {
         let connection = PeerConnection::new(socket, config, self.now_ms());
         self.connections.insert(token, connection);
         self.touched.insert(token);
-        Ok(())
+        Ok(true)
     }
 }
 

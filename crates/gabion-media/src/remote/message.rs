@@ -189,6 +189,27 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The kinds, as words.
+    pub const KINDS: &'static [&'static str] =
+        &["hello", "lend", "fence", "list", "write", "read", "publish", "free", "map", "usage"];
+
+    /// The place of its kind among [`Self::KINDS`].
+    #[must_use]
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Hello { .. } => 0,
+            Self::Lend { .. } => 1,
+            Self::Fence { .. } => 2,
+            Self::List { .. } => 3,
+            Self::Write { .. } => 4,
+            Self::Read { .. } => 5,
+            Self::Publish { .. } => 6,
+            Self::Free { .. } => 7,
+            Self::Map { .. } => 8,
+            Self::Usage => 9,
+        }
+    }
+
     /// The application that it speaks for; of a report that of all, which has no name. Others show
     /// the key of a region.
     #[must_use]
@@ -339,6 +360,12 @@ macro_rules! reasons {
 
             const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// Its name here.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
             }
         }
     };

@@ -26,13 +26,14 @@
 //! the regions of the peers that stay when one of them is replaced.)
 
 mod access;
+mod tally;
 
 use self::access::check_term;
 use super::codec::PAGE_LEN_MAX;
 use super::message::{
     ClientId, ConnectionGeneration, DOMAIN_LEN_MAX, Incarnation, Key, LABEL_LEN_MAX, Notice,
-    OWNER_LEN_MAX, OWNERS_SHOWN_MAX, OwnerUsage, PeerId, Refusal, RefusalReason as Reason,
-    RegionEntry, RegionId, Regions, Reply, Request, TOKEN_LEN_MAX, Usage,
+    OWNER_LEN_MAX, PeerId, Refusal, RefusalReason as Reason, RegionEntry, RegionId, Regions, Reply,
+    Request, TOKEN_LEN_MAX, Usage,
 };
 use super::stock::Stock;
 use crate::MemoryRegion;
@@ -40,6 +41,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::{Error, HashMap, Result, Term};
+
+pub use tally::{Refusals, Tally};
 
 /// Regions are whole pages.
 pub const PAGE_LEN: u64 = 4096;
@@ -228,6 +231,7 @@ pub struct Peer<S: Supply> {
     order: BTreeSet<RegionId>,
     is_draining: bool,
     counts: Usage,
+    tally: Tally,
 }
 
 /// The end of a check: go on, or the refusal.
@@ -253,6 +257,7 @@ impl<S: Supply> Peer<S> {
             order: BTreeSet::new(),
             is_draining: false,
             counts: Usage::default(),
+            tally: Tally::default(),
             config,
         })
     }
@@ -265,6 +270,7 @@ impl<S: Supply> Peer<S> {
 
     /// Carries out a request of a client whose greeting was taken. `Hello` is [`Self::greet`]'s.
     pub fn handle(&mut self, client: ClientId, request: &Request<'_>) -> Reply {
+        self.tally.requests[request.kind()] += 1;
         let done = match *request {
             Request::Write { term, parts } => self.write(term, parts).map(|()| Reply::Written),
             Request::Read { region, key, term, offset, len } => {
@@ -287,10 +293,7 @@ impl<S: Supply> Peer<S> {
             Request::Usage => Ok(Reply::Usage(self.usage())),
             Request::Hello { .. } => Err(Refusal::new(Reason::OldConnection, 0, 0)),
         };
-        done.unwrap_or_else(|refusal| {
-            self.counts.refusals += 1;
-            Reply::Refused(refusal)
-        })
+        done.unwrap_or_else(|refusal| Reply::Refused(self.refuse(request, refusal)))
     }
 
     /// Takes a client's connection; its older ones are over from now on.
@@ -311,6 +314,7 @@ impl<S: Supply> Peer<S> {
         };
         if let Some(refusal) = refusal {
             self.counts.refusals += 1;
+            self.tally.refuse(false, refusal);
             return Reply::Refused(refusal);
         }
         let new = Client { generation, revoked: Vec::new(), heard_draining: false };
@@ -427,43 +431,6 @@ impl<S: Supply> Peer<S> {
         &mut self.supply
     }
 
-    /// Its holdings and work. Connections are those that were greeted.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        let with_regions = self.owners.values().filter(|owner| !owner.regions.is_empty());
-        let mut usage = Usage {
-            peer: self.config.peer,
-            incarnation: self.config.incarnation,
-            limit_bytes: self.config.limit_bytes,
-            lent_bytes: self.lent_bytes,
-            ready_bytes: self.stock.ready_bytes(),
-            regions: self.regions.len() as u64,
-            published: self.owners.values().map(|owner| owner.published.len() as u64).sum(),
-            connections: self.clients.len() as u64,
-            is_draining: self.is_draining,
-            failure_domain: self.config.failure_domain.clone(),
-            owners_count: with_regions.count() as u64,
-            ..self.counts.clone()
-        };
-        let by_name = self.names.values().filter_map(|index| self.owners.get(index));
-        let shown = by_name.filter(|owner| !owner.regions.is_empty()).take(OWNERS_SHOWN_MAX);
-        usage.owners = shown
-            .map(|owner| OwnerUsage {
-                owner: owner.name.clone(),
-                term: owner.term,
-                regions: owner.regions.len() as u64,
-                published: owner.published.len() as u64,
-                bytes: self.lens(&owner.regions),
-            })
-            .collect();
-        usage
-    }
-
-    fn lens<'a>(&self, regions: impl IntoIterator<Item = &'a RegionId>) -> u64 {
-        let found = regions.into_iter().filter_map(|id| self.regions.get(id));
-        found.map(|region| region.memory.len()).sum()
-    }
-
     /// Each change ends with it in builds that check: it looks at every region.
     fn check(&self) {
         if cfg!(debug_assertions) {
@@ -500,6 +467,10 @@ impl<S: Supply> Peer<S> {
             }
         }
         assert_eq!(owned, self.regions.len(), "each region has an owner");
+        let Tally { lent_ready, lent_made, given_back, .. } = self.tally;
+        let ended = given_back + self.counts.leaks_freed + self.counts.revocations;
+        let held = self.regions.len() as u64;
+        assert_eq!(lent_ready + lent_made, ended + held, "each lent region is held or has ended");
     }
 }
 
@@ -538,11 +509,16 @@ impl<S: Supply> Peer<S> {
             return Err(Refusal::new(Reason::NoMemory, len, self.free_bytes()));
         }
         let memory = match self.stock.take(len) {
-            Some(memory) => memory,
+            Some(memory) => {
+                self.tally.lent_ready += 1;
+                memory
+            }
             None => {
                 self.stock.trim(self.free_bytes() - len);
                 let made = self.supply.make(len);
-                made.ok_or(Refusal::new(Reason::SystemMemory, len, 0))?
+                let made = made.ok_or(Refusal::new(Reason::SystemMemory, len, 0))?;
+                self.tally.lent_made += 1;
+                made
             }
         };
         assert_eq!(memory.len(), len, "memory has the length that was asked");
@@ -713,10 +689,10 @@ impl<S: Supply> Peer<S> {
             region.is_published = true;
             let before = owner.published.insert(region.label.clone(), id);
             if let Some(before) = before.filter(|before| *before != id) {
-                self.release(before);
+                self.take_back(before);
             }
         }
-        withdraw.iter().for_each(|id| self.release(id));
+        withdraw.iter().for_each(|id| self.take_back(id));
         self.check();
         Ok(())
     }
@@ -725,7 +701,7 @@ impl<S: Supply> Peer<S> {
         let index = self.owned(name, term)?;
         self.check_free(index, regions)?;
         let before = self.lent_bytes;
-        regions.iter().for_each(|id| self.release(id));
+        regions.iter().for_each(|id| self.take_back(id));
         self.check();
         Ok(before - self.lent_bytes)
     }
@@ -742,6 +718,12 @@ impl<S: Supply> Peer<S> {
             }
         }
         Ok(())
+    }
+
+    /// Ends a region that its owner gives back, if it is there.
+    fn take_back(&mut self, id: RegionId) {
+        self.tally.given_back += u64::from(self.regions.contains_key(&id));
+        self.release(id);
     }
 
     /// Ends a region, if it is there. Its memory goes back to the stock, or to the system if a

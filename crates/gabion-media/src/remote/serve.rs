@@ -239,12 +239,12 @@ impl<T: Transport> PeerConnection<T> {
             }
             let is_admitted =
                 |owner: Option<&str>| owner.is_none_or(|it| self.transport.admits(it).is_ok());
+            let mut refuse =
+                |reason| Reply::Refused(peer.refuse(&request, Refusal::new(reason, 0, 0)));
             let reply = match request {
-                _ if !is_admitted(request.owner()) => {
-                    Reply::Refused(Refusal::new(RefusalReason::OtherCertificate, 0, 0))
-                }
+                _ if !is_admitted(request.owner()) => refuse(RefusalReason::OtherCertificate),
                 Request::Map { .. } if !self.config.shares_memory => {
-                    Reply::Refused(Refusal::new(RefusalReason::NotShared, 0, 0))
+                    refuse(RefusalReason::NotShared)
                 }
                 _ => peer.handle(client, &request),
             };

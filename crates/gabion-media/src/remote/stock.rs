@@ -38,6 +38,8 @@ pub struct Stock<M> {
     asked: VecDeque<u64>,
     /// Bytes to keep ready at most.
     target_bytes: u64,
+    /// Bytes that were zeroed or brought in since the beginning.
+    readied_bytes: u64,
 }
 
 impl<M: LentMemory> Stock<M> {
@@ -54,6 +56,7 @@ impl<M: LentMemory> Stock<M> {
             leaving_bytes: 0,
             asked: expected.iter().take(ASKED_MAX).copied().collect(),
             target_bytes,
+            readied_bytes: 0,
         }
     }
 
@@ -67,6 +70,12 @@ impl<M: LentMemory> Stock<M> {
     #[must_use]
     pub const fn ready_bytes(&self) -> u64 {
         self.ready_bytes
+    }
+
+    /// Bytes that were zeroed or brought in since the beginning.
+    #[must_use]
+    pub const fn readied_bytes(&self) -> u64 {
+        self.readied_bytes
     }
 
     /// Zeroed memory of exactly this length, if there is some; the length is remembered.
@@ -158,6 +167,7 @@ impl<M: LentMemory> Stock<M> {
             false => memory.zero(*zeroed, len),
         }
         *zeroed += len;
+        self.readied_bytes += len;
         if *zeroed == memory.len()
             && let Some(Dirty { memory, .. }) = self.dirty.pop_front()
         {

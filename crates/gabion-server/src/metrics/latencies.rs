@@ -13,7 +13,7 @@ use std::cell::Cell;
 /// The first bucket ends at so many bits of nanoseconds.
 const FIRST_BITS: u32 = 10;
 /// Buckets with an end, and one without.
-pub(crate) const BUCKETS: usize = 26;
+pub const BUCKETS: usize = 26;
 
 /// How many times fell into each bucket.
 #[derive(Default)]
@@ -44,7 +44,7 @@ fn bucket_of(ns: u64) -> usize {
 }
 
 /// The ends of the buckets that have one, in seconds.
-pub(crate) fn bounds() -> impl Iterator<Item = f64> {
+pub fn bounds() -> impl Iterator<Item = f64> {
     (0..BUCKETS as u32 - 1).map(|bucket| (1_u64 << (FIRST_BITS + bucket)) as f64 / 1e9)
 }
 

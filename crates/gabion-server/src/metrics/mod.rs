@@ -18,7 +18,7 @@ mod route;
 mod text;
 
 pub(crate) use lag::LagClock;
-pub(crate) use latencies::{BUCKETS, Buckets, Latencies, bounds};
+pub(crate) use latencies::{Buckets, Latencies};
 
 use crate::service::Service;
 use gabion_base::{Error, Result};
@@ -30,6 +30,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 pub use http::Door;
+pub use latencies::{BUCKETS, bounds};
 pub use of_process::write as write_process;
 pub use route::Route;
 pub use text::{Family, Kind, Number, Page};

@@ -140,8 +140,8 @@ impl Family<'_> {
         self.line("", labels, value.into());
     }
 
-    /// Adds a histogram of times.
-    pub(crate) fn times(&mut self, labels: &[(&str, &str)], counts: &[u64; BUCKETS], sum_ns: u64) {
+    /// Adds a histogram of times: how many fell into each bucket, and their sum.
+    pub fn times(&mut self, labels: &[(&str, &str)], counts: &[u64; BUCKETS], sum_ns: u64) {
         let mut so_far = 0;
         let ends = bounds().map(|end| end.to_string()).chain(["+Inf".to_owned()]);
         for (end, count) in ends.zip(counts) {

@@ -1,6 +1,8 @@
 //! `gabion ncl peer`: lends memory until it is told to end.
 
 use super::identity::Identity;
+use super::metrics;
+use super::metrics::of_peer::{self, Registration};
 use super::sockets::{SocketFile, check_listen, listen_tcp, say, signals};
 use super::{PeerOptions, Shown, default_socket};
 use crate::cluster::failed;
@@ -56,13 +58,17 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     let is_sealed = shown.tls.is_some();
     let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;
     let signals = signals()?;
-    let server = PeerServer::start(ServerOptions {
+    let server = Arc::new(PeerServer::start(ServerOptions {
         config,
         tcp,
         ciphers: shown.tls.map(|tls| Arc::new(FromPrograms(tls)) as Arc<dyn Ciphers>),
         unix: Some(unix),
         greeting_timeout_ms: GREETING_TIMEOUT_MS,
-    })?;
+    })?);
+    let registration = registrar.as_ref().map(|_| Arc::new(Registration::default()));
+    let (of_server, told) = (server.clone(), registration.clone());
+    let page = move || of_peer::page(&of_server, told.as_deref());
+    let _door = metrics::serve(options.metrics, page, |line| say(&format!("  {line}")))?;
 
     let domain = match options.failure_domain.as_str() {
         "" => String::new(),
@@ -78,11 +84,14 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     if let Some(address) = address {
         say(&format!("  {} {address}", if is_sealed { "TLS" } else { "TCP" }));
     }
+    if let Some(address) = options.metrics {
+        say(&format!("  metrics http://{address}/metrics"));
+    }
     let drain_timeout = Duration::from_secs(options.drain_timeout);
     let (ends, ended) = channel();
     std::thread::scope(|scope| {
-        if let Some(registrar) = registrar {
-            scope.spawn(|| keep_registered(&server, registrar, ended));
+        if let (Some(registrar), Some(registration)) = (registrar, &registration) {
+            scope.spawn(|| keep_registered(&server, registrar, registration, ended));
         }
         let served = serve(&server, &signals, drain_timeout);
         drop(ends);
@@ -106,7 +115,12 @@ fn registrar(
 
 /// Registers, says again what has changed, and frees what has leaked, until `ended`. Then nobody is
 /// to ask for this peer.
-fn keep_registered(server: &PeerServer, mut registrar: Registrar, ended: Receiver<()>) {
+fn keep_registered(
+    server: &PeerServer,
+    mut registrar: Registrar,
+    registration: &Registration,
+    ended: Receiver<()>,
+) {
     let mut said = None;
     loop {
         let done = server.with(|peer| peer.usage()).and_then(|usage| {
@@ -116,6 +130,7 @@ fn keep_registered(server: &PeerServer, mut registrar: Registrar, ended: Receive
             }?;
             registrar.free_leaks(server)
         });
+        registration.note(done.is_ok(), registrar.registered_at());
         let word = match done {
             Ok(_) => "registered at the controller".to_owned(),
             Err(error) => format!("not registered: {error}"),

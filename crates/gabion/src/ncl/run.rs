@@ -8,6 +8,7 @@
 //!
 //! The interposer is a shared library that `build.rs` builds and this program carries.
 
+use super::metrics::{self, of_application};
 use super::{RunOptions, Shown};
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::LogFiles;
@@ -65,6 +66,10 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
     };
     let owner = Owner::start(settings, files)
         .map_err(|error| failed(&format!("files below {}", root.display()), error))?;
+    let (shared, app, f) = (owner.shared(), application.clone(), options.f);
+    let of_logs = logs.clone();
+    let page = move || of_application::page(&app, shared, of_logs.as_deref().map(|it| (it, f)));
+    let door = metrics::serve(options.metrics, page, |line| eprintln!("gabion ncl: {line}"))?;
     eprintln!(
         "gabion ncl: {application}: files {} below {}; {kept}",
         options.globs,
@@ -74,7 +79,7 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
     let greeted = owner.greeted();
     let stopped = owner.stop().map_err(|error| failed("the store", error));
     // The lease is given back, so that the next run need not wait.
-    drop(logs);
+    drop((door, logs));
     stopped?;
     let code = ended?;
     if greeted { Ok(code) } else { Err(unseen(&program)) }

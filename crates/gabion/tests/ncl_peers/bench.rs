@@ -52,7 +52,8 @@ fn the_benchmark_of_the_library_has_each_side_and_leaves_nothing() {
 #[ignore = "needs redis-server and sqlite3: cargo xtask ncl"]
 fn the_benchmark_of_programs_has_each_side_and_leaves_nothing() {
     let place = Emptied::new("bench-programs");
-    let words = ["--only", "programs", "--records", "1000", "--clients", "2"];
+    let words = ["--only", "programs", "--programs", "redis,sqlite", "--records", "1000"];
+    let words = [&words[..], &["--clients", "2"]].concat();
     let sides = ["peers, shared memory", "peers, TCP", "unsynced", "synced"];
     let expected: Vec<_> = ["redis", "sqlite"]
         .into_iter()
@@ -82,6 +83,10 @@ fn a_program_that_is_named_and_not_installed_is_told_before_anything_runs() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
     let said = text(&output.stderr);
     assert!(said.contains("sqlite3 is not installed"), "{said}");
+    let words = ["--only", "programs", "--programs", "rocksdb", "--peer-dir"];
+    let output = bench(&place, &words).arg(&place.0).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("replica-rocksdb is not built"), "{said}");
     let mut command = bench(&place, &["--only", "latency", "--slow-sync", "2", "--peer-dir"]);
     let output = command.arg(&place.0).output().unwrap();
     let said = text(&output.stderr);

@@ -1,11 +1,12 @@
 //! `gabion ncl peer` and `gabion ncl status`: a log peer as a process of its own.
 
+use super::scrape::{free_port, scrape, sum};
 use super::{GABION, PATIENCE};
 use gabion_base::{ErrorKind, Term};
 use gabion_fabric::remote::{LinkAddress, PeerLink, write_chain};
-use gabion_media::remote::message::Regions;
+use gabion_media::remote::message::{Parts, Regions};
 use gabion_media::remote::{
-    ClientConfig, ClientId, ConnectionGeneration, Incarnation, Key, Notice, RegionId, Reply,
+    ClientConfig, ClientId, ConnectionGeneration, Incarnation, Key, Notice, Part, RegionId, Reply,
     Request,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -116,7 +117,9 @@ const SERVED: [&str; 6] =
 #[test]
 fn a_peer_lends_its_memory_and_after_a_kill_is_another_run_without_regions() {
     let dir = Dir::new("runs");
-    let peer = Peer::start(&dir, &SERVED);
+    let port = free_port();
+    let metrics = format!("127.0.0.1:{port}");
+    let peer = Peer::start(&dir, &[&SERVED[..], &["--metrics", &metrics]].concat());
     let mut unix = link(&dir.socket(), 1);
     let (region, key) = lend(&mut unix);
     let shared = unix.map(region, key, TERM).unwrap();
@@ -125,6 +128,23 @@ fn a_peer_lends_its_memory_and_after_a_kill_is_another_run_without_regions() {
     assert_eq!((tcp.peer(), tcp.incarnation()), (unix.peer(), Incarnation(1)));
     let read = Request::Read { region, key, term: TERM, offset: 4096, len: 4 };
     assert_eq!(tcp.call(&read).unwrap(), Reply::Bytes(b"data".to_vec()));
+    let parts = [Part { region, key, offset: 0, data: b"late" }];
+    let late = Request::Write { term: Term(0), parts: Parts::Given(&parts) };
+    assert!(matches!(tcp.call(&late).unwrap(), Reply::Refused(_)), "a term of before");
+    let page = scrape(port);
+    for (name, labels, wanted) in [
+        ("gabion_ncl_peer_requests_total", &["request=\"read\""][..], 1.0),
+        ("gabion_ncl_peer_data_bytes_total", &["request=\"read\""], 4.0),
+        ("gabion_ncl_peer_refusals_total", &["request=\"write\"", "reason=\"old_term\""], 1.0),
+        ("gabion_ncl_peer_refusals_total", &[], 1.0),
+        ("gabion_ncl_peer_connections", &["over=\"tcp\""], 1.0),
+        ("gabion_ncl_peer_regions", &["state=\"unpublished\""], 1.0),
+        ("gabion_ncl_peer_regions_mapped", &[], 1.0),
+        ("gabion_ncl_peer_incarnation", &[], 1.0),
+        ("gabion_ncl_peer_info", &["failure_domain=\"rack1\""], 1.0),
+    ] {
+        assert_eq!(sum(&page, name, labels), wanted, "{name} with {labels:?} in\n{page}");
+    }
 
     let value: Value = serde_json::from_str(&status(&["--json"], &dir)).unwrap();
     assert_eq!(value["peer"], unix.peer().to_string());
@@ -196,6 +216,7 @@ fn options_that_cannot_be_are_refused_with_name_value_and_limit() {
         (&["--memory", "1MiB", "--listen", "0.0.0.0:0"], "it takes --identity or --token-file"),
         (&["--memory", "900TiB"], "this machine has"),
         (&["--memory", "1MiB", "--regions", "0"], "--regions"),
+        (&["--memory", "1MiB", "--metrics", "0.0.0.0:6690"], "an address of loopback"),
         (&["--memory", "1MiB", "--token-file", "/dev/null"], "a token of 0 bytes, 1 to 1024"),
     ] {
         let error = refused(&dir, words);

@@ -33,7 +33,9 @@ fn requests(out: &mut Vec<(String, Vec<u8>)>) {
     ] {
         let mut bytes = Vec::new();
         request.encode(&mut bytes, ConnectionGeneration(3), RequestNumber(4));
-        out.push((name(&format!("{request:?}")), bytes));
+        let name = name(&format!("{request:?}"));
+        assert_eq!(name.to_lowercase(), Request::KINDS[request.kind()], "a word for each kind");
+        out.push((name, bytes));
     }
 }
 

@@ -42,6 +42,28 @@ fn a_region_is_freed_once_the_entry_has_its_epoch_and_does_not_name_it() {
     }
 }
 
+#[test]
+fn lends_returns_and_refusals_are_counted_by_kind() {
+    let mut peer = peer();
+    let first = lend_at(&mut peer, b"a", 1, 1);
+    while peer.step(u64::MAX) > 0 {}
+    let readied = peer.tally().readied_bytes;
+    assert!(readied >= PAGE, "the length that was asked for is made ready: {readied}");
+    let second = lend_at(&mut peer, b"a", 1, 1);
+    publish(&mut peer, &[first]);
+    publish(&mut peer, &[second]);
+    let old = Request::Fence { owner: "a", term: Term(0) };
+    assert!(matches!(peer.handle(CLIENT, &old), Reply::Refused(_)));
+    let tally = peer.tally();
+    assert_eq!((tally.lent_made, tally.lent_ready, tally.given_back), (1, 1, 1), "{tally:?}");
+    let requests = Request::KINDS.iter().zip(tally.requests).filter(|(_, count)| *count > 0);
+    let requests: Vec<_> = requests.map(|(kind, count)| (*kind, count)).collect();
+    assert_eq!(requests, [("lend", 2), ("fence", 1), ("publish", 2)]);
+    let old_term = RefusalReason::OldTerm as usize - 1;
+    assert_eq!(tally.refused_others[old_term], 1, "{tally:?}");
+    assert_eq!(tally.refused_writes.iter().sum::<u64>(), 0, "{tally:?}");
+}
+
 /// docs/faults.md: N6
 #[test]
 fn every_region_is_looked_up_page_by_page() {

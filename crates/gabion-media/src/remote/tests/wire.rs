@@ -277,4 +277,7 @@ fn every_refusal_reads_as_a_sentence_with_value_and_limit() {
     );
     let old = Refusal::new(RefusalReason::OldTerm, 3, 4).error();
     assert_eq!(old.kind(), gabion_base::ErrorKind::Fenced);
+    // Counts of refusals have a place for each.
+    let numbers = RefusalReason::ALL.iter().map(|reason| *reason as usize);
+    assert!(numbers.eq(1..=RefusalReason::ALL.len()), "reasons are numbered from 1");
 }

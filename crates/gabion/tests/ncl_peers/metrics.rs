@@ -1,0 +1,127 @@
+//! Numbers for Prometheus of peers and of a program, before and after a peer is lost.
+
+use super::scrape::{NCL, expressions, free_port, metrics_in, names, read, scrape, sum};
+use super::{House, PATIENCE, Process};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// Where numbers are served.
+pub(super) struct Seen {
+    pub(super) application: String,
+    /// Ports of peers, by their names.
+    peers: RefCell<BTreeMap<String, u16>>,
+}
+
+fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+/// The page at a port once it is as wanted: each is kept for a moment.
+/// `goes_on` has the program go on meanwhile: it waits for whoever reads its lines.
+fn wait(port: u16, mut goes_on: impl FnMut(), is_so: impl Fn(&str) -> bool) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        goes_on();
+        let page = scrape(port);
+        if is_so(&page) {
+            return page;
+        }
+        assert!(Instant::now() < until, "it is not so:\n{page}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl Seen {
+    pub(super) fn new() -> Self {
+        Self { application: address(free_port()), peers: RefCell::default() }
+    }
+
+    pub(super) fn add_peer(&self, house: &mut House, index: usize) {
+        let port = free_port();
+        house.add_peer_with(index, &["--metrics", &address(port)]);
+        let id = house.peers.last().unwrap().0.clone();
+        self.peers.borrow_mut().insert(id, port);
+    }
+
+    fn port(&self) -> u16 {
+        self.application.rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
+    /// This peer has a whole copy, and its numbers say so.
+    pub(super) fn serves(&self, id: &str) {
+        let page = scrape(self.peers.borrow()[id]);
+        assert!(sum(&page, "gabion_ncl_peer_regions", &["state=\"published\""]) > 0.0, "{page}");
+        assert!(sum(&page, "gabion_ncl_peer_regions_mapped", &[]) > 0.0, "{page}");
+        let lent = sum(&page, "gabion_ncl_peer_memory_bytes", &["state=\"lent\""]);
+        let free = sum(&page, "gabion_ncl_peer_memory_bytes", &["state=\"free\""]);
+        assert!(lent > 0.0, "{page}");
+        assert_eq!(lent + free, f64::from(64 << 20), "{page}");
+        assert_eq!(sum(&page, "gabion_ncl_peer_application_bytes", &["app=\"test\""]), lent);
+        assert_eq!(sum(&page, "gabion_ncl_peer_registered", &[id]), 1.0, "{page}");
+        assert!(sum(&page, "gabion_ncl_peer_registration_age_seconds", &[]) >= 0.0, "{page}");
+        assert!(sum(&page, "gabion_ncl_peer_requests_total", &["request=\"lend\""]) > 0.0);
+        let over = ["over=\"unix\""];
+        assert!(sum(&page, "gabion_ncl_peer_connections", &over) > 0.0, "{page}");
+        assert!(sum(&page, "gabion_ncl_peer_wire_bytes_total", &over) > 0.0, "{page}");
+        assert!(sum(&page, "gabion_ncl_peer_readying_seconds_total", &[]) > 0.0, "{page}");
+        assert_eq!(sum(&page, "gabion_ncl_peer_refusals_total", &["request=\"write\""]), 0.0);
+    }
+
+    /// All copies are there, and writes of the program are seen.
+    pub(super) fn goes_on(&self, run: &mut Process, round: u64) {
+        let is_whole = |page: &str| sum(page, "gabion_ncl_app_copies", &[]) == 3.0;
+        let before = wait(self.port(), || (), is_whole);
+        assert_eq!(sum(&before, "gabion_ncl_app_copies_wanted", &[]), 3.0);
+        assert_eq!(sum(&before, "gabion_ncl_app_copies_min", &[]), 2.0);
+        assert_eq!(sum(&before, "gabion_ncl_app_ready", &[]), 1.0);
+        assert_eq!(sum(&before, "gabion_ncl_app_store_failed", &[]), 0.0);
+        assert!(sum(&before, "gabion_ncl_app_losses_total", &[]) < round as f64, "{before}");
+        let lines = || (0..100).for_each(|_| drop(run.line()));
+        let grows = |page: &str, name: &str, labels: &[&str], by: f64| {
+            sum(page, name, labels) >= sum(&before, name, labels) + by
+        };
+        // Each number is a record at least, and has its line in the file.
+        wait(self.port(), lines, |page| {
+            grows(page, "gabion_ncl_app_records_total", &["state=\"acknowledged\""], 100.0)
+                && grows(page, "gabion_ncl_app_sync_duration_seconds_count", &[], 100.0)
+                && grows(page, "gabion_ncl_app_ring_written_bytes_total", &[], 200.0)
+                && grows(page, "gabion_ncl_app_file_bytes", &["file=\"d/a.log\""], 200.0)
+        });
+    }
+
+    /// A lost copy was replaced, and every metric that is named anywhere is there.
+    pub(super) fn replaced(&self, round: u64) {
+        let is_replaced = |page: &str| {
+            sum(page, "gabion_ncl_app_losses_total", &[]) >= round as f64
+                && sum(page, "gabion_ncl_app_replacements_total", &[]) >= round as f64
+                && sum(page, "gabion_ncl_app_copies", &[]) == 3.0
+        };
+        let page = wait(self.port(), || (), is_replaced);
+        assert_eq!(sum(&page, "gabion_ncl_app_peers", &["over=\"shared_memory\""]), 3.0, "{page}");
+        let mut there = names(&page);
+        // Those that were lost are not asked any more: the last one has its turn later.
+        let ports: Vec<u16> = self.peers.borrow().values().copied().collect();
+        let open = |port: &&u16| TcpListener::bind(("127.0.0.1", **port)).is_err();
+        there.extend(names(&scrape(*ports.iter().find(open).unwrap())));
+        check_names(&there);
+    }
+}
+
+/// The rules, the dashboard and the pages name nothing that is not there.
+fn check_names(there: &BTreeSet<String>) {
+    let dashboard: Value = serde_json::from_str(&read("grafana/gabion-ncl.json")).unwrap();
+    for (file, text) in [
+        ("dashboard", expressions(&dashboard)),
+        ("alerts", read("prometheus/alerts.yml")),
+        ("docs/seeing.md", read("../docs/seeing.md")),
+    ] {
+        let mut named = metrics_in(&text);
+        named.retain(|name| name.starts_with(NCL));
+        assert!(named.len() >= 5, "{file}: {named:?}");
+        let absent: Vec<&String> = named.difference(there).collect();
+        assert!(absent.is_empty(), "{file} names {absent:?}");
+    }
+}
