@@ -31,7 +31,7 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 4] = [
+const ONCE_FAILED: [(u64, &str); 5] = [
     (
         112_138_740_131,
         "a job of an older term waited until what it had built was shipped, which nobody took",
@@ -48,6 +48,11 @@ const ONCE_FAILED: [(u64, &str); 4] = [
         267_075_184_194,
         "the sessions before a term's first batch were a mark, though the tree had that batch \
          already",
+    ),
+    (
+        91_116_429_182,
+        "all who had been told of a view were killed before it was durable, and nobody told it \
+         again",
     ),
 ];
 
