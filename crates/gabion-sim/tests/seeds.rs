@@ -31,7 +31,7 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 5] = [
+const ONCE_FAILED: [(u64, &str); 6] = [
     (
         112_138_740_131,
         "a job of an older term waited until what it had built was shipped, which nobody took",
@@ -53,6 +53,11 @@ const ONCE_FAILED: [(u64, &str); 5] = [
         91_116_429_182,
         "all who had been told of a view were killed before it was durable, and nobody told it \
          again",
+    ),
+    (
+        154_561_617_251,
+        "a member that was not in the term yet dropped its successor's only word that its log was \
+         durable, and sent it nothing, as if its ring were full",
     ),
 ];
 

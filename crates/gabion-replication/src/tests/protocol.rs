@@ -4,7 +4,7 @@ use super::cluster::{Cluster, HEARTBEAT_MS, LEASE_MS, TIMEOUT_MS};
 use crate::frame::VERSION;
 use crate::spans::{OPEN, Span};
 use crate::{
-    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, MemberState,
+    Action, Chain, Config, Frame, GroupView, Lease, LocalState, LogKind, Lost, Member, MemberState,
     Message, Progress, Protocol, Spans, Whole,
 };
 use alloc::format;
@@ -414,6 +414,41 @@ fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_ha
     }
     assert_eq!(end(&mut cluster, 3), 40_000);
     assert_eq!(cluster.chain(1).unwrap().commit(), at(40_000));
+}
+
+/// A successor may be in a new term before its predecessor. It says once that its log is durable,
+/// and its ring has room from then on.
+/// docs/faults.md: R14
+#[test]
+fn a_successor_that_flushed_before_its_predecessor_is_in_the_term_gets_the_log() {
+    const END: u64 = 40_960;
+    let mut chain = middle(END);
+    let hear = |chain: &mut Chain, from: u32, term, message| {
+        let frame = frame(from, 2, term, message);
+        chain.handle_message(ReplicaId(from), 8 + u64::from(from), frame, 0).unwrap();
+    };
+    chain.handle_connected(ReplicaId(3), 11, 0);
+    hear(&mut chain, 3, 1, Message::Hello(hello()));
+    let progress = Progress { end: at(END), ..Progress::default() };
+    hear(&mut chain, 3, 2, Message::TermAccepted { last_crc: 0, progress });
+    let durable = Progress { durable: at(END), ..progress };
+    hear(&mut chain, 3, 2, Message::Ack(durable, Lease::default()));
+    hear(&mut chain, 1, 2, new_term(END, 0, &[(1, 0, END), (2, END, OPEN.get())]));
+    // It adopts the term now.
+    actions(&mut chain);
+    chain.handle_term_adopted(ShardId::ZERO, Term(2));
+    actions(&mut chain);
+    let (from, marks) = (LogPosition(END), crate::Watermarks::default());
+    let bytes = vec![Bytes::from_static(&[0; 40])];
+    hear(&mut chain, 1, 2, Message::Records { from, term: Term(2), marks, bytes });
+    actions(&mut chain);
+    chain.handle_placed(ShardId::ZERO, LogPosition(END + 40), 1);
+    let is_passed_on = |action: &Action| {
+        matches!(action, Action::Send { frame }
+            if frame.to == ReplicaId(3) && matches!(frame.message, Message::Records { .. }))
+    };
+    let all = actions(&mut chain);
+    assert!(all.iter().any(is_passed_on), "{all:?}");
 }
 
 #[test]
