@@ -121,9 +121,9 @@ fn a_slot_freed_under_a_reader_is_caught() {
 #[test]
 fn a_segment_with_a_gap_that_keeps_values_is_caught() {
     // A compaction that copies from such a segment finds no member that has it whole, and a start
-    // takes it for one that a power cut left unwritten. No seed loses a write: where logs rot while
-    // a member is left out, the rig once took all that was acknowledged from the only one that had
-    // it (seed 37).
+    // takes it for one that a power cut left unwritten. A lost write is none of its ways: these
+    // options have logs that rot and members that are left out, and the rig once took what was
+    // acknowledged from the only one that had it (seed 37, also without the defect).
     let ways = [
         "keeps values and has other bytes than its edit says",
         "keeps values, which a power cut took",
