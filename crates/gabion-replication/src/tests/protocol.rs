@@ -182,9 +182,8 @@ fn logs_of_equal_length_with_different_last_records_are_refused() {
 #[test]
 fn frames_for_others_and_from_others_are_refused() {
     let mut chain = middle(200);
-    let heartbeat = || {
-        frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default(), crate::Lease::default()))
-    };
+    let heartbeat =
+        || frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default(), Lease::default()));
     for (change, about) in [
         (Frame { group: GroupId(8), ..heartbeat() }, "g8"),
         (Frame { shard: ShardId(1), ..heartbeat() }, "s1"),
@@ -322,7 +321,7 @@ fn an_ack_beyond_the_log_closes_the_connection() {
         let progress = Progress { end: at(end), durable: at(durable), ..Progress::default() };
         let ack = Frame {
             connection: theirs,
-            ..frame(2, 1, 1, Message::Ack(progress, crate::Lease::default()))
+            ..frame(2, 1, 1, Message::Ack(progress, Lease::default()))
         };
         assert!(cluster.chain(1).unwrap().handle_message(ReplicaId(2), ours, ack, 0).is_err());
     }
@@ -345,9 +344,8 @@ fn the_nodes_own_messages_arrive_in_order() {
     chain.send(ReplicaId(3), message(1)).unwrap();
     chain.send(ReplicaId(3), own()).unwrap();
     chain.send(ReplicaId(3), message(3)).unwrap();
-    let foreign = chain
-        .send(ReplicaId(3), Message::Ack(Progress::default(), crate::Lease::default()))
-        .unwrap_err();
+    let foreign =
+        chain.send(ReplicaId(3), Message::Ack(Progress::default(), Lease::default())).unwrap_err();
     assert_eq!(foreign.kind(), ErrorKind::InvalidInput);
     cluster.drain(2);
     assert!(cluster.settle());
@@ -636,8 +634,8 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             marks,
             bytes: vec![Bytes::from(vec![0; len])],
         },
-        5 => Message::Ack(progress, crate::Lease::default()),
-        6 => Message::Heartbeat(marks, crate::Lease::default()),
+        5 => Message::Ack(progress, Lease::default()),
+        6 => Message::Heartbeat(marks, Lease::default()),
         7 => Message::PullLog { from, bytes_max: len as u32 },
         8 => {
             Message::View(GroupView { config: ConfigNumber(1 + len as u64 % 3), ..config(1).view })
