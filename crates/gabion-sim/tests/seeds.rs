@@ -31,7 +31,7 @@ fn run(seed: u64) -> (Option<Outcome>, Option<String>) {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 4] = [
+const ONCE_FAILED: [(u64, &str); 6] = [
     (
         112_138_740_131,
         "a job of an older term waited until what it had built was shipped, which nobody took",
@@ -48,6 +48,16 @@ const ONCE_FAILED: [(u64, &str); 4] = [
         267_075_184_194,
         "the sessions before a term's first batch were a mark, though the tree had that batch \
          already",
+    ),
+    (
+        91_116_429_182,
+        "all who had been told of a view were killed before it was durable, and nobody told it \
+         again",
+    ),
+    (
+        154_561_617_251,
+        "a member that was not in the term yet dropped its successor's only word that its log was \
+         durable, and sent it nothing, as if its ring were full",
     ),
 ];
 

@@ -259,7 +259,8 @@ impl Draining {
         let (config, len) = (log.config(), log.config().segment_len);
         let first = config.segment_at(log.durable_end().get());
         let last = config.segment_at(log.end().get());
-        if files.has_all(first..=last) {
+        // A log that was cut goes on at the next block, which may be the next segment's first.
+        if first > last || files.has_all(first..=last) {
             return true;
         }
         for file in (first.ordinal()..=last.ordinal()).map(|ordinal| config.segment(ordinal)) {
@@ -588,6 +589,35 @@ mod tests {
         assert!(rig.done(drain).is_empty());
         assert!(rig.node.log.drained_end() > end);
         assert!(rig.durable() <= cut, "{} of {cut}", rig.durable());
+    }
+
+    /// The log goes on in the next segment, once a term says that it does.
+    /// docs/faults.md: R1
+    #[test]
+    fn a_log_that_is_cut_in_the_last_block_of_a_segment_drains_nothing_until_it_goes_on() {
+        let mut rig = Rig::new();
+        place_segments(&mut rig.node, 1);
+        rig.append_to(SEGMENT_LEN - 16 * KIB);
+        let rest = rig.node.log.segment_rest();
+        assert!(rest > 8 * KIB);
+        let stamp = Stamp { first_sequence: SequenceNumber(1), count: 1, ..Stamp::default() };
+        let payload = vec![7; (rest - 1_000) as usize];
+        rig.node.log.append(RecordKind::Batch, &payload, stamp).unwrap();
+        let cut = rig.node.log.end();
+        assert!((SEGMENT_LEN - BLOCK_LEN as u64 + 1..SEGMENT_LEN).contains(&cut.get()), "{cut}");
+        rig.append_to(SEGMENT_LEN + 16 * KIB);
+        rig.drain.want(rig.node.log.end());
+        let (drain, _) = rig.schedule().expect("somebody waits");
+        rig.done(drain);
+        commit(&mut rig.node);
+        rig.segment_placed(1);
+        rig.node.log.truncate(cut).unwrap();
+        assert_eq!((rig.durable(), rig.node.log.end()), (LogPosition(SEGMENT_LEN), cut));
+        rig.drain.want(LogPosition(SEGMENT_LEN + 1));
+        assert!(rig.schedule().is_none(), "all that is there is durable");
+        rig.node.log.begin_term(Term(3)).unwrap();
+        rig.append_to(SEGMENT_LEN + 16 * KIB);
+        assert!(rig.schedule().is_some());
     }
 
     /// docs/faults.md: E12

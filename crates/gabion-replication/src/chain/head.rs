@@ -307,9 +307,13 @@ impl Chain {
     pub(super) fn ack_from(&mut self, i: usize, term: Term, progress: Progress) -> Result<()> {
         let is_any_counted = self.planted.has(Mutant::AckOfOldTerm);
         if (term != self.term && !is_any_counted) || self.phase != Phase::Joined {
+            // A receiver may be in a term that this member has yet to adopt, and its log may be
+            // durable before: it says that once.
+            self.note_room(i, term, &progress);
             return Ok(());
         }
         self.check_progress(i, &progress)?;
+        self.note_room(i, term, &progress);
         let peer = &mut self.peers[i];
         peer.progress = Some(progress);
         let Some(link) = &mut peer.link else { return Ok(()) };
@@ -318,10 +322,6 @@ impl Chain {
                 peer.acked_ms = self.now_ms;
             }
             link.acked = link.acked.join(progress);
-        }
-        if let Some(stream) = link.stream.as_mut().filter(|s| s.term == term) {
-            stream.acked = stream.acked.max(progress.end.only());
-            stream.durable = stream.durable.max(progress.durable.only());
         }
         Ok(())
     }

@@ -39,6 +39,16 @@ impl Chain {
         }
     }
 
+    /// A receiver has, and has made durable, so much: the window of its stream and its ring have
+    /// room again.
+    pub(super) fn note_room(&mut self, i: usize, term: Term, progress: &Progress) {
+        let stream = self.peers[i].link.as_mut().and_then(|link| link.stream.as_mut());
+        if let Some(stream) = stream.filter(|stream| stream.term == term) {
+            stream.acked = stream.acked.max(progress.end.only());
+            stream.durable = stream.durable.max(progress.durable.only());
+        }
+    }
+
     /// Sends the next records of each stream while its window is open and the receiver's ring has
     /// room. A successor with a slow disk thus holds the others back, and never has to refuse
     /// records (docs/faults.md E15, R14). Records that have just come go on as they are; the node

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, HEARTBEAT_MS, LEASE_MS, TIMEOUT_MS};
 use crate::frame::VERSION;
 use crate::spans::{OPEN, Span};
 use crate::{
-    Action, Chain, Config, Frame, GroupView, LocalState, LogKind, Lost, Member, MemberState,
+    Action, Chain, Config, Frame, GroupView, Lease, LocalState, LogKind, Lost, Member, MemberState,
     Message, Progress, Protocol, Spans, Whole,
 };
 use alloc::format;
@@ -182,9 +182,8 @@ fn logs_of_equal_length_with_different_last_records_are_refused() {
 #[test]
 fn frames_for_others_and_from_others_are_refused() {
     let mut chain = middle(200);
-    let heartbeat = || {
-        frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default(), crate::Lease::default()))
-    };
+    let heartbeat =
+        || frame(1, 2, 1, Message::Heartbeat(crate::Watermarks::default(), Lease::default()));
     for (change, about) in [
         (Frame { group: GroupId(8), ..heartbeat() }, "g8"),
         (Frame { shard: ShardId(1), ..heartbeat() }, "s1"),
@@ -322,7 +321,7 @@ fn an_ack_beyond_the_log_closes_the_connection() {
         let progress = Progress { end: at(end), durable: at(durable), ..Progress::default() };
         let ack = Frame {
             connection: theirs,
-            ..frame(2, 1, 1, Message::Ack(progress, crate::Lease::default()))
+            ..frame(2, 1, 1, Message::Ack(progress, Lease::default()))
         };
         assert!(cluster.chain(1).unwrap().handle_message(ReplicaId(2), ours, ack, 0).is_err());
     }
@@ -345,9 +344,8 @@ fn the_nodes_own_messages_arrive_in_order() {
     chain.send(ReplicaId(3), message(1)).unwrap();
     chain.send(ReplicaId(3), own()).unwrap();
     chain.send(ReplicaId(3), message(3)).unwrap();
-    let foreign = chain
-        .send(ReplicaId(3), Message::Ack(Progress::default(), crate::Lease::default()))
-        .unwrap_err();
+    let foreign =
+        chain.send(ReplicaId(3), Message::Ack(Progress::default(), Lease::default())).unwrap_err();
     assert_eq!(foreign.kind(), ErrorKind::InvalidInput);
     cluster.drain(2);
     assert!(cluster.settle());
@@ -414,6 +412,41 @@ fn a_member_with_a_slow_disk_is_sent_what_its_ring_holds_and_the_rest_once_it_ha
     }
     assert_eq!(end(&mut cluster, 3), 40_000);
     assert_eq!(cluster.chain(1).unwrap().commit(), at(40_000));
+}
+
+/// A successor may be in a new term before its predecessor. It says once that its log is durable,
+/// and its ring has room from then on.
+/// docs/faults.md: R14
+#[test]
+fn a_successor_that_flushed_before_its_predecessor_is_in_the_term_gets_the_log() {
+    const END: u64 = 40_960;
+    let mut chain = middle(END);
+    let hear = |chain: &mut Chain, from: u32, term, message| {
+        let frame = frame(from, 2, term, message);
+        chain.handle_message(ReplicaId(from), 8 + u64::from(from), frame, 0).unwrap();
+    };
+    chain.handle_connected(ReplicaId(3), 11, 0);
+    hear(&mut chain, 3, 1, Message::Hello(hello()));
+    let progress = Progress { end: at(END), ..Progress::default() };
+    hear(&mut chain, 3, 2, Message::TermAccepted { last_crc: 0, progress });
+    let durable = Progress { durable: at(END), ..progress };
+    hear(&mut chain, 3, 2, Message::Ack(durable, Lease::default()));
+    hear(&mut chain, 1, 2, new_term(END, 0, &[(1, 0, END), (2, END, OPEN.get())]));
+    // It adopts the term now.
+    actions(&mut chain);
+    chain.handle_term_adopted(ShardId::ZERO, Term(2));
+    actions(&mut chain);
+    let (from, marks) = (LogPosition(END), crate::Watermarks::default());
+    let bytes = vec![Bytes::from_static(&[0; 40])];
+    hear(&mut chain, 1, 2, Message::Records { from, term: Term(2), marks, bytes });
+    actions(&mut chain);
+    chain.handle_placed(ShardId::ZERO, LogPosition(END + 40), 1);
+    let is_passed_on = |action: &Action| {
+        matches!(action, Action::Send { frame }
+            if frame.to == ReplicaId(3) && matches!(frame.message, Message::Records { .. }))
+    };
+    let all = actions(&mut chain);
+    assert!(all.iter().any(is_passed_on), "{all:?}");
 }
 
 #[test]
@@ -601,8 +634,8 @@ fn hostile_message(pick: &mut impl FnMut(usize) -> usize) -> (u64, Message) {
             marks,
             bytes: vec![Bytes::from(vec![0; len])],
         },
-        5 => Message::Ack(progress, crate::Lease::default()),
-        6 => Message::Heartbeat(marks, crate::Lease::default()),
+        5 => Message::Ack(progress, Lease::default()),
+        6 => Message::Heartbeat(marks, Lease::default()),
         7 => Message::PullLog { from, bytes_max: len as u32 },
         8 => {
             Message::View(GroupView { config: ConfigNumber(1 + len as u64 % 3), ..config(1).view })

@@ -391,6 +391,7 @@ impl Run {
     fn heal(&mut self) -> Result<(), String> {
         let all: Vec<u32> = (1..=self.count()).collect();
         self.calm()?;
+        self.fill_again()?;
         if all.iter().any(|id| !self.cluster.newest().has_full(ReplicaId(*id))) {
             // The full members found the view, so that another may follow.
             self.commit_one()?;
@@ -411,6 +412,22 @@ impl Run {
         }
         self.commit_one()?;
         self.checkers.check_whole(&self.cluster)
+    }
+
+    /// A member that was filled and then called full may need a copy all the same: its log could be
+    /// followed when that was decided, and was trimmed before the view came. As a controller does,
+    /// the next view fills it again. One that is known to have everything never needs that.
+    fn fill_again(&mut self) -> Result<(), String> {
+        let newest = self.cluster.newest().clone();
+        let counted = self.counted_but(0);
+        let is_short = |node: &&Node| node.wants_copy && !counted.contains(&node.id);
+        let short = self.cluster.nodes.iter().filter(is_short);
+        if !short.map(|node| ReplicaId(node.id)).any(|id| newest.has_full(id)) {
+            return Ok(());
+        }
+        let rest: Vec<u32> = (1..=self.count()).filter(|id| !counted.contains(id)).collect();
+        self.cluster.next_view(&counted, &rest);
+        self.calm()
     }
 
     /// Everyone is up, connected, and knows the newest view, for longer than anything waits.
@@ -595,11 +612,18 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 1] = [(
-    23_868,
-    "a log that was rotten from the first record of a term on ends where the term before it did, and the others \
-     had forgotten that one",
-)];
+const ONCE_FAILED: [(u64, &str); 2] = [
+    (
+        23_868,
+        "a log that was rotten from the first record of a term on ends where the term before it \
+         did, and the others had forgotten that one",
+    ),
+    (
+        7_571,
+        "log was trimmed past that of a member which was called full and had not heard of it, and \
+         nobody filled it again",
+    ),
+];
 
 #[test]
 fn seeds_that_once_failed_pass() {

@@ -15,6 +15,7 @@
 //!   view would end them.
 //! - A member comes back before its successors have trimmed log that it lacks, as it could not be
 //!   filled; for the same reason its power is not cut meanwhile.
+//! - No log rots meanwhile: what is acknowledged then may be with one member alone.
 
 use super::World;
 use gabion_base::{Frontier, ReplicaId};

@@ -116,6 +116,16 @@ impl World {
         }
     }
 
+    /// Tells the newest view once more where no replica that is up has it: whoever was told may
+    /// have ended before it was durable. A controller also says it until it hears that it runs.
+    pub(super) fn tell_again(&mut self) {
+        let has_it = |node: &Node| node.state().view.config == self.view.config;
+        let is_known = (0..self.len()).any(|index| self.node(index).is_some_and(has_it));
+        if self.control.is_none() && !is_known {
+            (0..self.len()).for_each(|index| self.tell_view(index));
+        }
+    }
+
     /// Tells a machine the newest view, if its replica is up.
     pub fn tell_view(&mut self, index: usize) {
         let view = self.view.clone();

@@ -43,6 +43,7 @@ impl World {
         let mut calm = 0;
         for _ in 0..30_000 {
             self.step();
+            self.tell_again();
             self.go_on_verifying();
             self.look_for_violation()?;
             let asked = self.is_verifying()
