@@ -9,6 +9,7 @@
 //! data, as near-compute logs write it. One record at a time gives the latency, several outstanding
 //! the rate. The peer is a thread of this process, so its processor time is told apart by name.
 
+use crate::ncl::memory::used_by;
 use crate::provenance::provenance;
 use crate::text::{Style, Table};
 use clap::Args;
@@ -243,7 +244,8 @@ fn over_socket(
 fn memory_used(memory: u64) -> Result<u64> {
     let served = serve(memory)?;
     let mut link = link(&served.unix, 9)?;
-    let before = gabion_proc::memory_bytes();
+    let process = std::process::id();
+    let before = used_by(process)?;
     let mut left = memory;
     let data = vec![1; gabion_media::remote::message::TRANSFER_LEN_MAX];
     while left > 0 {
@@ -261,7 +263,7 @@ fn memory_used(memory: u64) -> Result<u64> {
         }
         left -= len;
     }
-    Ok(gabion_proc::memory_bytes().saturating_sub(before))
+    Ok(used_by(process)?.saturating_sub(before))
 }
 
 /// Measures each path and prints the figures.

@@ -18,7 +18,7 @@ mod draw;
 mod failures;
 mod house;
 mod library;
-mod memory;
+pub(crate) mod memory;
 mod paper;
 pub(crate) mod programs;
 mod recovery;

@@ -41,13 +41,17 @@ fn lend(bench: &mut Bench<'_>) -> Result<()> {
         lend_one(&mut peer.link, len)?;
         left -= len;
     }
-    let process = peer.process.id();
-    let own = resident(process)?;
-    // Pages of regions count whether the peer has them mapped or not.
-    let used = own.anon + own.file + MemoryFiles::of(process)?.blocks;
+    let used = used_by(peer.process.id())?;
     let key = Key::library(Part::Memory, "lent", Side::Shared, memory);
     let figures = vec![("used_bytes", used as f64), ("ratio", used as f64 / memory as f64)];
     bench.keep(Row::new(key, 1, figures))
+}
+
+/// Bytes of memory that a process uses. Those of its memory files count whether it has them mapped
+/// or not.
+pub(crate) fn used_by(process: u32) -> Result<u64> {
+    let own = resident(process)?;
+    Ok(own.anon + own.file + MemoryFiles::of(process)?.blocks)
 }
 
 fn lend_one(link: &mut PeerLink, bytes: u64) -> Result<()> {
