@@ -57,8 +57,8 @@ pub enum NameChange {
 /// in which the kernel made the changes.
 ///
 /// # Durability
-/// Names and metadata are stored when the call returns. Bytes and lengths may be on their way; they
-/// are stored, all up to the last, when [`sync`](Self::sync) returns. After a crash the bytes are
+/// What a call changes may be on its way when it returns. All up to the last change is stored when
+/// [`sync`](Self::sync) returns. After a crash the bytes are
 /// those of some moment between the last sync and the last call, changes in order. An error of any
 /// call but `read` ends the store: the owner calls it no more, and every sync of the program fails.
 pub trait LogFiles: Send {
@@ -105,11 +105,21 @@ pub trait LogFiles: Send {
     /// If it will not be stored.
     fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()>;
 
-    /// Waits until all that was written so far is stored.
+    /// Waits until all that was changed so far is stored.
     ///
     /// # Errors
     /// If it is not stored, or nobody knows.
     fn sync(&mut self) -> io::Result<()>;
+
+    /// The same: true. Or false, and not all is stored: the store makes a copy of
+    /// [memory](Self::memory) that may have changes of which it was not told, and perhaps stores
+    /// nothing before it is.
+    ///
+    /// # Errors
+    /// As of [`sync`](Self::sync).
+    fn sync_or_more(&mut self) -> io::Result<bool> {
+        self.sync().map(|()| true)
+    }
 
     /// Changes names, all or none. A file that has no name afterwards is removed with its bytes.
     ///

@@ -38,6 +38,8 @@ use std::time::Duration;
 const REQUEST_TIME: Duration = Duration::from_secs(2);
 /// How often the ring's thread looks whether somebody died with the lock, in milliseconds.
 const LOOK_MS: u32 = 100;
+/// How often it is looked whether the change is over that a copy waits for.
+const MEND_EVERY: Duration = Duration::from_millis(1);
 /// Records that are taken before those who wait for the first hear of it.
 const RECORDS_AT_ONCE: usize = 64;
 
@@ -228,10 +230,8 @@ impl Core {
                 return;
             }
             self.shared.wait_for_work(read, LOOK_MS);
-            // A process that died with the lock left a change without a record. Taking the lock
-            // makes one.
             if self.shared.is_busy() {
-                drop(self.shared.try_lock());
+                self.shared.mend();
             }
         }
     }
@@ -285,22 +285,7 @@ impl Core {
             request.operation == Operation::Truncate || request.flags & libc::O_TRUNC as u32 != 0;
         // No process is amid a change of bytes while the owner makes one.
         let mut guard = cuts.then(|| self.shared.lock());
-        if let Some(guard) = &mut guard {
-            guard.begin(request.slot);
-        }
-        let done = self.handle_in_order(request, [first, second]);
-        if let Some(guard) = &mut guard {
-            guard.end();
-        }
-        done
-    }
-
-    /// Handles a request behind all records that are in the ring.
-    fn handle_in_order(
-        &self,
-        request: &Request,
-        [first, second]: [&Path; 2],
-    ) -> Result<(Reply, Vec<u8>, Option<OwnedFd>), Errno> {
+        let guard = guard.as_mut();
         let mut state = self.state();
         state.drain();
         self.shared.check()?;
@@ -308,14 +293,14 @@ impl Core {
         match request.operation {
             Operation::Hello => unreachable!("answered above"),
             Operation::Open => {
-                let (reply, descriptor) = state.open(request, first)?;
+                let (reply, descriptor) = state.open(request, first, guard)?;
                 Ok((reply, Vec::new(), descriptor))
             }
             Operation::Renamed => done(state.renamed(request, first, second)?),
             Operation::Linked => done(state.linked(request, second)?),
             Operation::Unlinked => done(state.unlinked(first)?),
             Operation::Attributes => done(state.attributes(request)?),
-            Operation::Truncate => done(state.truncate(request)?),
+            Operation::Truncate => done(state.truncate(request, guard)?),
             Operation::FromPlaceholder => done(state.metadata_from_placeholder(request, first)?),
             Operation::TimesFromPlaceholder => done(state.times_from_placeholder(request, first)?),
             Operation::FromMirror => done(state.metadata_from_mirror(request)?),
@@ -342,32 +327,53 @@ impl State {
     /// Takes all records out of the ring and hands them to the store. When it returns they are
     /// stored, or the store has failed.
     fn drain(&mut self) {
-        let mut taken = 0;
-        loop {
-            if self.shared.check().is_err() {
-                return;
-            }
-            let mut bytes = std::mem::take(&mut self.bytes);
-            let next = self.reader.next(&mut bytes);
-            self.bytes = bytes;
-            let result = match next {
-                Ok(Some(record)) => self.apply(&record).map(|()| self.reader.issued()),
-                Ok(None) => Ok(()),
-                Err(text) => Err(io::Error::new(io::ErrorKind::InvalidData, text)),
-            };
-            taken += 1;
-            let all = self.reader.position() == self.shared.head();
-            let full = taken % RECORDS_AT_ONCE == 0;
-            let synced = if all || full { result.and_then(|()| self.store.sync()) } else { result };
-            match synced {
-                Ok(()) if all || full => self.reader.stored(),
-                Ok(()) => {}
+        while self.shared.check().is_ok() {
+            let stored = self.issue().and_then(|()| self.settle());
+            match stored {
+                Ok(()) => self.reader.stored(),
                 Err(error) => drop(self.failed(&error)),
             }
-            if all {
+            if self.reader.position() == self.shared.head() {
                 return;
             }
         }
+    }
+
+    /// Tells the store of the next records in the ring.
+    fn issue(&mut self) -> io::Result<()> {
+        for _ in 0..RECORDS_AT_ONCE {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            let next = self.reader.next(&mut bytes);
+            self.bytes = bytes;
+            match next {
+                Ok(Some(record)) => self.apply(&record)?,
+                Ok(None) => return Ok(()),
+                Err(text) => return Err(io::Error::new(io::ErrorKind::InvalidData, text)),
+            }
+            self.reader.issued();
+        }
+        Ok(())
+    }
+
+    /// Waits until all that the store was told of is stored. As long as a copy waits for changes,
+    /// tells it of those that have come since.
+    fn settle(&mut self) -> io::Result<()> {
+        while !self.store.sync_or_more()? {
+            if self.reader.position() != self.shared.head() {
+                self.issue()?;
+                continue;
+            }
+            // Somebody is amid a change, or died over it.
+            self.shared.mend();
+            std::thread::sleep(MEND_EVERY);
+        }
+        Ok(())
+    }
+
+    /// What a call of the store did, once it is stored.
+    fn stored<T>(&mut self, done: io::Result<T>) -> Result<T, Errno> {
+        let stored = done.and_then(|done| self.settle().map(|()| done));
+        stored.map_err(|error| self.failed(&error))
     }
 
     fn apply(&mut self, record: &Record) -> io::Result<()> {

@@ -15,7 +15,7 @@
 //! bytes since the beginning and never wrap: `consumed ≤ head ≤ consumed + RING`, and
 //! `stored ≤ consumed`. A sync waits until `stored` has passed the head that it saw.
 //!
-//! The lock is robust. If a process dies with it, the next one to take it finds `busy` and puts a
+//! The lock is robust. If a process dies with it, whoever takes it next finds `busy` and puts a
 //! record that has the owner read that mirror again: whatever the kernel had written becomes a
 //! change like any other.
 //!
@@ -141,7 +141,8 @@ pub struct Slot {
 struct Header {
     magic: AtomicU64,
     lock: UnsafeCell<libc::pthread_mutex_t>,
-    /// The slot that the holder of the lock changes, plus one; 0: none.
+    /// The slot that the holder of the lock changes, plus one; 0: none. The lock is never let go
+    /// with another one, but by a process that dies.
     busy: AtomicU32,
     /// Slots ever used: the others need not be looked at.
     used: AtomicU32,
@@ -155,6 +156,8 @@ struct Header {
     /// Goes up when records are consumed or stored; processes sleep on it.
     done: AtomicU32,
     sleepers: AtomicU32,
+    /// Changes that are over.
+    changes: AtomicU64,
     head: AtomicU64,
     consumed: AtomicU64,
     /// The store was told of the records up to here.
@@ -323,21 +326,33 @@ impl Shared {
         self.locked(taken)
     }
 
-    /// Takes the lock if nobody has it.
-    #[must_use]
-    pub fn try_lock(&self) -> Option<Guard> {
+    /// Has a record made of a change whose process died with the lock, if there is room for it: the
+    /// caller is the owner, who alone makes room. Returns at once while somebody has the lock.
+    pub fn mend(&self) {
         // SAFETY: as in `lock`.
         let taken = unsafe { libc::pthread_mutex_trylock(self.header().lock.get()) };
-        (taken != libc::EBUSY).then(|| self.locked(taken))
+        if taken != libc::EBUSY {
+            let mut guard = self.taken(taken);
+            let header = self.header();
+            let used = header.head.load(Relaxed) - header.consumed.load(Acquire);
+            if used + RECORD_HEAD <= RING {
+                guard.reread_busy();
+            }
+        }
     }
 
     fn locked(&self, taken: i32) -> Guard {
+        let mut guard = self.taken(taken);
+        guard.reread_busy();
+        guard
+    }
+
+    fn taken(&self, taken: i32) -> Guard {
         assert!(taken == 0 || taken == libc::EOWNERDEAD, "the lock of mirrors: error {taken}");
-        let mut guard = Guard { shared: *self };
+        let guard = Guard { shared: *self };
         if taken == libc::EOWNERDEAD {
             // SAFETY: this thread has just got the lock of one that died.
             unsafe { libc::pthread_mutex_consistent(self.header().lock.get()) };
-            guard.reread_busy();
         }
         guard
     }
@@ -348,26 +363,31 @@ impl Shared {
         self.header().busy.load(Acquire) != 0
     }
 
-    /// A mark behind all changes that the mirrors may have by now. Its lowest bit is set if
-    /// somebody is changing one, whose record may have no place yet.
+    /// A mark behind all changes that the mirrors may have by now: a place in the ring, times two.
+    /// If somebody is changing a mirror, whose records may have no place yet, it is the count of
+    /// changes that are over, times two, plus one; [`advance`](Self::advance) makes a place of it.
     #[must_use]
     pub fn mark(&self) -> u64 {
         // Bytes that were read before this may be of a change that begins before it: as the one
         // who changes them notes that first, behind a full fence, it is seen here.
         fence(SeqCst);
-        let busy = self.is_busy();
-        self.head() | u64::from(busy)
+        match self.is_busy() {
+            true => self.header().changes.load(Acquire) << 1 | 1,
+            false => self.head() << 1,
+        }
+    }
+
+    /// The place that a mark has once the change is over that was being made.
+    #[must_use]
+    pub fn advance(&self, mark: u64) -> u64 {
+        let is_over = || self.header().changes.load(Acquire) > mark >> 1;
+        if mark & 1 != 0 && is_over() { self.head() << 1 } else { mark }
     }
 
     /// Whether the store was told of all changes before a mark.
     #[must_use]
     pub fn has_issued(&self, mark: u64) -> bool {
-        let (head, busy) = (mark & !1, mark & 1 != 0);
-        let is_over = !self.is_busy();
-        let now = self.head();
-        let issued = self.header().issued.load(Acquire);
-        // The change of then has a record, and it is issued; or it is over and had none.
-        issued >= head && (!busy || issued > head || is_over && issued >= now)
+        mark & 1 == 0 && self.header().issued.load(Acquire) >= mark >> 1
     }
 
     /// The position behind the last record.
@@ -448,9 +468,12 @@ impl Guard {
 
     /// The change and its record are complete, or there was none.
     pub fn end(&mut self) {
-        self.shared.header().busy.store(0, Release);
+        let header = self.shared.header();
+        header.changes.fetch_add(1, Release);
+        header.busy.store(0, Release);
     }
 
+    /// A record of the change that the one before has left without.
     fn reread_busy(&mut self) {
         let header = self.shared.header();
         let busy = header.busy.load(Acquire);
@@ -765,7 +788,73 @@ mod tests {
         let (slot, generation, len) = (3, 9, u64::MAX);
         let wanted = Record { kind: Kind::Reread, slot, generation, offset: 0, len };
         assert_eq!(reader.next(&mut bytes), Ok(Some(wanted)));
-        assert!(!shared.is_busy() && shared.try_lock().is_some());
+        assert!(!shared.is_busy());
+    }
+
+    /// docs/faults.md: N4
+    #[test]
+    fn a_copy_lacks_each_record_of_a_change_that_it_may_have() {
+        let shared = memory();
+        let (mut reader, mut bytes) = (Reader::new(shared), Vec::new());
+        let record = Record { kind: Kind::Write, slot: 3, generation: 0, offset: 0, len: 8 };
+        let mut issue = || {
+            assert!(reader.next(&mut bytes).unwrap().is_some());
+            reader.issued();
+        };
+        assert!(shared.has_issued(shared.mark()), "nobody has changed anything");
+        let mut guard = shared.lock();
+        guard.begin(3);
+        let mut mark = shared.mark();
+        let is_over = |mark: &mut u64| {
+            *mark = shared.advance(*mark);
+            shared.has_issued(*mark)
+        };
+        assert!(!is_over(&mut mark), "it has no record yet");
+        guard.put(&record, &[1; 8], &mut || true).unwrap();
+        issue();
+        assert!(!is_over(&mut mark), "there may be more");
+        guard.put(&record, &[2; 8], &mut || true).unwrap();
+        guard.end();
+        assert!(!is_over(&mut mark), "the second one is missing");
+        issue();
+        assert!(is_over(&mut mark));
+        guard.begin(3);
+        let mut mark = shared.mark();
+        guard.end();
+        assert!(is_over(&mut mark), "a change without a record");
+    }
+
+    /// docs/faults.md: N13
+    #[test]
+    fn a_copy_waits_for_the_change_of_one_that_died_with_the_ring_full() {
+        let shared = memory();
+        let died = std::thread::spawn(move || {
+            let mut guard = shared.lock();
+            let bytes = vec![7; (RECORD_MAX - RECORD_HEAD) as usize];
+            let len = bytes.len() as u64;
+            let record = Record { kind: Kind::Write, slot: 3, generation: 0, offset: 0, len };
+            for _ in 0..RING / RECORD_MAX {
+                guard.put(&record, &bytes, &mut || true).unwrap();
+            }
+            guard.begin(3);
+            std::mem::forget(guard);
+        });
+        died.join().unwrap();
+        let mark = shared.mark();
+        shared.mend();
+        assert!(shared.is_busy(), "there is no room, and nobody waits for it");
+        let (mut reader, mut bytes) = (Reader::new(shared), Vec::new());
+        reader.next(&mut bytes).unwrap();
+        reader.issued();
+        assert_eq!(shared.advance(mark), mark, "nobody knows yet what it changed");
+        shared.mend();
+        let mark = shared.advance(mark);
+        let mut last = None;
+        while !shared.has_issued(mark) {
+            last = reader.next(&mut bytes).unwrap();
+            reader.issued();
+        }
+        assert_eq!(last.map(|record| record.kind), Some(Kind::Reread));
     }
 
     #[test]

@@ -95,8 +95,9 @@ impl LogFiles for PeerFiles {
     }
 
     fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {
-        let created = self.logs.create(&escape(name), to_core(metadata));
-        created.map(|file| FileId(file.0)).map_err(io_error)
+        let (name, metadata) = (escape(name), to_core(metadata));
+        let created = self.logs.change(|core| core.create(&name, metadata));
+        created.map(|(file, _)| FileId(file.0)).map_err(io_error)
     }
 
     fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -115,6 +116,10 @@ impl LogFiles for PeerFiles {
         self.logs.sync().map_err(io_error)
     }
 
+    fn sync_or_more(&mut self) -> io::Result<bool> {
+        self.logs.sync_or_more().map_err(io_error)
+    }
+
     fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
         let edit = |change: &NameChange| match change {
             NameChange::Set(name, file) => {
@@ -123,11 +128,12 @@ impl LogFiles for PeerFiles {
             NameChange::Remove(name) => NameEdit::Remove { path: escape(name) },
         };
         let edits: Vec<NameEdit> = changes.iter().map(edit).collect();
-        self.logs.edit_names(&edits).map_err(io_error)
+        self.logs.change(|core| core.edit_names(&edits)).map(|_| ()).map_err(io_error)
     }
 
     fn set_metadata(&mut self, file: FileId, metadata: Metadata) -> io::Result<()> {
-        self.logs.set_metadata(FileNumber(file.0), to_core(metadata)).map_err(io_error)
+        let (file, metadata) = (FileNumber(file.0), to_core(metadata));
+        self.logs.change(|core| core.set_metadata(file, metadata)).map(|_| ()).map_err(io_error)
     }
 }
 

@@ -40,6 +40,10 @@ impl Images for Mirrors {
         self.changes().map_or(0, Shared::mark)
     }
 
+    fn advance(&self, mark: u64) -> u64 {
+        self.changes().map_or(mark, |changes| changes.advance(mark))
+    }
+
     fn has_issued(&self, mark: u64) -> bool {
         self.changes().is_none_or(|changes| changes.has_issued(mark))
     }

@@ -43,8 +43,9 @@ pub struct LogsOptions {
     pub token: Vec<u8>,
     /// Certificates for peers of other machines; none: they are spoken to in plain text.
     pub tls: Option<Arc<MutualTls>>,
-    /// The mirrors are memory files that a program changes itself ([`Logs::attach`]); else they are
-    /// of this process alone.
+    /// The mirrors are memory files that a program changes itself ([`Logs::attach`]), before
+    /// [`Logs::write`] and [`Logs::truncate`] tell of it: these change no mirror then. Else mirrors
+    /// are of this process alone.
     pub has_program: bool,
     /// How long a peer may take to be connected to, and over a reply, in ms.
     pub timeout_ms: u64,
@@ -187,7 +188,7 @@ impl Logs {
     }
 
     /// Makes a change once there is room for its records.
-    fn change<T>(
+    pub(crate) fn change<T>(
         &self,
         change: impl Fn(&mut Application<Mirrors>) -> Result<T>,
     ) -> Result<(T, Number)> {
@@ -225,6 +226,22 @@ impl Logs {
     pub fn sync(&self) -> Result<()> {
         let number = self.shared.lock()?.core.issued();
         self.wait_for(number)
+    }
+
+    /// Waits until all records so far are acknowledged: true; or until a new copy waits for records
+    /// of changes that a program's mirrors have already.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub(crate) fn sync_or_more(&self) -> Result<bool> {
+        let number = self.shared.lock()?.core.issued();
+        if number.0 <= self.shared.acknowledged.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        self.shared.wait(number, |state| match state.core.check(number)? {
+            true => Ok(Some(true)),
+            false => Ok(state.core.wants_changes().then_some(false)),
+        })
     }
 
     /// A new file. It ends with its last name.

@@ -89,6 +89,12 @@ pub trait Images {
         0
     }
 
+    /// The same mark, or one that is as good: a change that was being made when it was taken may be
+    /// over, and have its place among the records.
+    fn advance(&self, mark: u64) -> u64 {
+        mark
+    }
+
     /// Whether the records of all changes before a mark are issued.
     fn has_issued(&self, _mark: u64) -> bool {
         true
@@ -225,6 +231,11 @@ impl<S: Images> Files<S> {
     /// See [`Images::mark`].
     pub(crate) fn mark(&self) -> u64 {
         self.images.mark()
+    }
+
+    /// See [`Images::advance`].
+    pub(crate) fn advance(&self, mark: u64) -> u64 {
+        self.images.advance(mark)
     }
 
     /// See [`Images::has_issued`].

@@ -510,7 +510,9 @@ impl Link {
         if self.stage != Stage::Filling || self.fill.base.is_some() || !is_lent || !is_sent {
             return Ok(());
         }
-        self.fill.mark.get_or_insert_with(|| context.files.mark());
+        let mark =
+            self.fill.mark.map_or_else(|| context.files.mark(), |mark| context.files.advance(mark));
+        self.fill.mark = Some(mark);
         if self.waits_for_changes(context.files) && !context.planted.has(Mutant::CopyIsAhead) {
             return Ok(());
         }

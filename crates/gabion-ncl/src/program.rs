@@ -29,8 +29,16 @@ impl<S: Images> Application<S> {
         let (options, len) = (&self.options, self.unacknowledged.len());
         let is_within = len < options.outstanding_max
             && (len == 0 || self.unacknowledged_bytes < options.outstanding_bytes_max);
-        let Some(state) = self.state.as_ref().filter(|_| !is_within) else { return is_within };
-        self.links.values().any(|link| link.waits_for_changes(&state.files))
+        is_within || self.wants_changes()
+    }
+
+    /// Whether a new copy waits for records of changes that images have already. They are to be
+    /// issued before anything is waited for: without that copy perhaps nothing is acknowledged.
+    #[must_use]
+    pub fn wants_changes(&self) -> bool {
+        let waits =
+            |state: &State<S>| self.links.values().any(|link| link.waits_for_changes(&state.files));
+        self.state.as_ref().is_some_and(waits)
     }
 
     fn health(&self) -> Result<()> {

@@ -9,6 +9,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
 
 mod common;
+#[path = "kill_points/losses.rs"]
+mod losses;
 #[path = "../../gabion-ncl-driver/tests/support/peers.rs"]
 mod peers;
 #[path = "kill_points/postgresql.rs"]
@@ -21,6 +23,7 @@ mod rocksdb;
 use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
+use gabion_ncl::OnLoss;
 use gabion_ncl_driver::registry::Registrar;
 use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
 use peers::{Shared, Way};
@@ -108,6 +111,8 @@ impl House {
         let mut options = LogsOptions::new("points");
         (options.core.takes_over, options.core.cooling_ms) = (true, 100);
         options.has_program = true;
+        // A start that waits for copies which are not there says which.
+        options.core.on_loss = OnLoss::FailAfter(PATIENCE.as_millis() as u64);
         let logs = Logs::start(options, Box::new(self.store.clone())).unwrap();
         logs.wait_until_ready().unwrap();
         let logs = Arc::new(logs);

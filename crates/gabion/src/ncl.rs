@@ -313,14 +313,15 @@ pub(crate) fn run(command: &NclCommand, mask: Mode) -> Result<u8> {
     };
     parent.map_or(Ok(()), sockets::end_with)?;
     gabion_proc::keep_freed_transfers();
+    raise_limits()?;
     match command {
         NclCommand::Controller(options) => controller::run(options),
-        NclCommand::Peer(options) => raise_limits().and_then(|()| peer::run(options)),
+        NclCommand::Peer(options) => peer::run(options),
         NclCommand::Status(options) => match &options.place.controller {
             Some(controller) => overview::run(options, controller),
             None => status::run(options),
         },
-        NclCommand::Run(options) => raise_limits().and_then(|()| run::run(options, mask)),
+        NclCommand::Run(options) => run::run(options, mask),
         NclCommand::Ls(options) => files::ls(options),
         NclCommand::Cat(options) => files::cat(options),
         NclCommand::Stat(options) => files::stat(options),

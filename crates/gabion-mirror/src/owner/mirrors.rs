@@ -2,7 +2,7 @@
 
 use super::{Errno, State, errno};
 use crate::files::{FileId, LogFiles, Metadata, memory_file};
-use crate::shared::{Kind, RECORD_MAX, Record, SLOTS, Slot, state};
+use crate::shared::{Guard, Kind, RECORD_MAX, Record, SLOTS, Slot, state};
 use crate::wire::{ATTRIBUTES, Reply, Request};
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use std::fs::{File, Metadata as Status, Permissions};
@@ -177,29 +177,38 @@ impl State {
         &mut self,
         slot: u32,
         flags: u32,
+        guard: Option<&mut Guard>,
     ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         let mirror = self.mirrors[slot as usize].as_ref().ok_or(libc::ENOENT)?;
         let generation = mirror.generation;
         let descriptor = mirror.open(flags as i32).map_err(|error| errno(&error))?;
         if flags & libc::O_TRUNC as u32 != 0 {
-            self.cut(slot, 0)?;
+            self.cut(slot, 0, guard)?;
         }
         let kind = crate::wire::kind::MIRRORED;
         Ok((Reply { kind, slot, generation, ..Reply::default() }, Some(descriptor)))
     }
 
-    pub(super) fn truncate(&mut self, request: &Request) -> Result<Reply, Errno> {
+    pub(super) fn truncate(
+        &mut self,
+        request: &Request,
+        guard: Option<&mut Guard>,
+    ) -> Result<Reply, Errno> {
         self.mirror(request)?;
-        self.cut(request.slot, request.value)?;
+        self.cut(request.slot, request.value, guard)?;
         Ok(Reply::default())
     }
 
     /// The caller has the lock of the shared memory, and the ring is empty.
-    fn cut(&mut self, slot: u32, len: u64) -> Result<(), Errno> {
+    fn cut(&mut self, slot: u32, len: u64, guard: Option<&mut Guard>) -> Result<(), Errno> {
         let mirror = self.mirrors[slot as usize].as_ref().ok_or(libc::ENOENT)?;
-        mirror.memory.set_len(len).map_err(|error| errno(&error))?;
-        let stored = self.store.truncate(mirror.file, len).and_then(|()| self.store.sync());
-        stored.map_err(|error| self.failed(&error))
+        let guard = guard.expect("no process is amid a change");
+        guard.begin(slot);
+        let cut = mirror.memory.set_len(len);
+        let told = cut.as_ref().map_or(Ok(()), |()| self.store.truncate(mirror.file, len));
+        guard.end();
+        cut.map_err(|error| errno(&error))?;
+        self.stored(told)
     }
 
     pub(super) fn attributes(&self, request: &Request) -> Result<Reply, Errno> {
@@ -233,8 +242,8 @@ impl State {
         }
         mirror.take_metadata(&status).map_err(|error| errno(&error))?;
         let (file, metadata) = (mirror.file, metadata_of(&status));
-        let stored = self.store.set_metadata(file, metadata);
-        stored.map_err(|error| self.failed(&error))?;
+        let done = self.store.set_metadata(file, metadata);
+        self.stored(done)?;
         Ok(Reply::default())
     }
 
@@ -260,8 +269,8 @@ impl State {
         if let Some(path) = self.path_of(request.slot) {
             self.give_metadata(&path, metadata).map_err(|error| errno(&error))?;
         }
-        let stored = self.store.set_metadata(file, metadata);
-        stored.map_err(|error| self.failed(&error))?;
+        let done = self.store.set_metadata(file, metadata);
+        self.stored(done)?;
         Ok(Reply::default())
     }
 

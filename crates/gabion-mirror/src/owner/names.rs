@@ -11,6 +11,7 @@ use super::mirrors::{Mirror, metadata_of};
 use super::{Errno, State, errno};
 use crate::files::{FileId, Listed, NameChange};
 use crate::pattern;
+use crate::shared::Guard;
 use crate::wire::{Reply, Request, moved};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata as Status};
@@ -156,11 +157,12 @@ impl State {
         &mut self,
         request: &Request,
         path: &Path,
+        guard: Option<&mut Guard>,
     ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         let inode = (request.device, request.inode);
         if let Some((slot, _)) = self.shared.find(inode.0, inode.1) {
             self.reconcile(slot, path, inode)?;
-            return self.opened(slot, request.flags);
+            return self.opened(slot, request.flags, guard);
         }
         let plain = Ok((Reply::default(), None));
         let Some(name) = self.name(path).filter(|name| self.matches(name)) else {
@@ -189,7 +191,7 @@ impl State {
             return plain;
         }
         let slot = self.create(name, path, &status)?;
-        self.opened(slot, request.flags & !(libc::O_TRUNC as u32))
+        self.opened(slot, request.flags & !(libc::O_TRUNC as u32), guard)
     }
 
     /// The user of the globs is told of the first file that they match and that is written where
@@ -208,14 +210,14 @@ impl State {
     fn create(&mut self, name: Vec<u8>, path: &Path, status: &Status) -> Result<u32, Errno> {
         let (slot, generation) = self.free_slot().ok_or(libc::ENFILE)?;
         let created = self.store.create(&name, metadata_of(status));
-        let file = created.map_err(|error| self.failed(&error))?;
+        let file = self.stored(created)?;
         let memory = self.store.memory(file);
         let mirror = memory.and_then(|memory| Mirror::new(generation, file, memory, status));
         let published = mirror.and_then(|mirror| self.publish(slot, mirror));
         if let Err(error) = published {
             // Nothing was written to it; without its name it is gone.
             let removed = self.store.edit_names(&[NameChange::Remove(name)]);
-            removed.map_err(|error| self.failed(&error))?;
+            self.stored(removed)?;
             return Err(errno(&error));
         }
         // The line is for people. A placeholder that may not be written is one without it.
@@ -250,8 +252,8 @@ impl State {
         if changes.is_empty() {
             return Ok(());
         }
-        let stored = self.store.edit_names(changes);
-        stored.map_err(|error| self.failed(&error))?;
+        let done = self.store.edit_names(changes);
+        self.stored(done)?;
         let mut touched = Vec::new();
         for change in changes {
             let before = match change {

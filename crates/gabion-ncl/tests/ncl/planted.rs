@@ -26,7 +26,7 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
         Mutant::FirstNumberIsNone => Faults { crash: 25, machine: 0, late_ms: 4, ..faults },
         // A crash while one copy is all that was made.
         Mutant::LaggingNotCaughtUp => {
-            Faults { crash: 150, machine: 80, cut: 100, stall: 60, ..faults }
+            Faults { crash: 120, machine: 0, cut: 40, stall: 40, ..faults }
         }
         // A crash soon after a copy counts.
         Mutant::CopyIsAhead => Faults { crash: 80, machine: 100, cut: 60, stall: 0, ..faults },

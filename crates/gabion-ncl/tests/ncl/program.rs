@@ -18,6 +18,8 @@ pub(crate) struct Program {
     pub(crate) operations: u64,
     /// Changes that the images have and that no record tells of yet.
     ahead: VecDeque<Operation>,
+    /// No record is issued before those of before are stored.
+    is_synced: bool,
     /// Steps that it is kept from running.
     kept: u64,
     /// It does nothing more.
@@ -28,7 +30,15 @@ impl Program {
     /// One that begins with recovered files.
     pub(crate) fn new(model: Model, acknowledged: Number) -> Self {
         let history = History { base: model.clone(), issued: Vec::new(), acknowledged };
-        Self { model, history, operations: 0, ahead: VecDeque::new(), kept: 0, is_over: false }
+        Self {
+            model,
+            history,
+            operations: 0,
+            ahead: VecDeque::new(),
+            is_synced: acknowledged.0.is_multiple_of(2),
+            kept: 0,
+            is_over: false,
+        }
     }
 
     /// Does something: a change of bytes is one of the image first, and its record comes later.
@@ -63,10 +73,11 @@ impl Program {
             }
             return;
         }
-        while !self.ahead.is_empty() && application.has_room() {
+        while !self.ahead.is_empty() && application.has_room() && !self.waits(application) {
             self.catch_up(application, images);
         }
-        if application.has_room()
+        if self.ahead.is_empty()
+            && application.has_room()
             && let Some(operation) = self.issue(application, operation)
         {
             self.model.apply(&operation);
@@ -76,7 +87,7 @@ impl Program {
     /// Issues the record of the oldest change. A program that could not do so is at its end: its
     /// images have what no record tells of.
     fn catch_up(&mut self, application: &mut Application<ProgramImages>, images: &ProgramImages) {
-        if !application.has_room() {
+        if !application.has_room() || self.waits(application) {
             return;
         }
         let Some(operation) = self.ahead.pop_front() else { return };
@@ -87,6 +98,12 @@ impl Program {
                 self.is_over = true;
             }
         }
+    }
+
+    /// Whoever issues its records waits until those before are stored, unless a copy needs more.
+    fn waits(&self, application: &Application<ProgramImages>) -> bool {
+        let status = application.status();
+        self.is_synced && status.acknowledged < status.issued && !application.wants_changes()
     }
 
     fn issue(

@@ -195,7 +195,7 @@ pub(super) fn rm(options: &RmOptions) -> Result<u8> {
     let names: BTreeSet<&[u8]> = options.names.iter().map(|name| name.as_bytes()).collect();
     let changes: Vec<NameChange> =
         names.iter().map(|name| NameChange::Remove(name.to_vec())).collect();
-    let removed = opened.store.edit_names(&changes);
+    let removed = opened.store.edit_names(&changes).and_then(|()| opened.store.sync());
     removed.map_err(|error| failed("no name was removed", error))?;
     screen::put(&format!("{} removed\n", count(names.len() as u64, "name")));
     Ok(0)

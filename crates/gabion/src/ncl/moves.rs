@@ -343,7 +343,7 @@ fn store_all(opened: &mut Opened, sources: &[Source], bytes: &mut u64) -> Result
     }
     let failed = |error| failed("the store", error);
     opened.store.sync().map_err(failed)?;
-    opened.store.edit_names(&changes).map_err(failed)
+    opened.store.edit_names(&changes).and_then(|()| opened.store.sync()).map_err(failed)
 }
 
 fn store_one(

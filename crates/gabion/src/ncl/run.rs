@@ -69,7 +69,15 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
     let (shared, app, f) = (owner.shared(), application.clone(), options.f);
     let of_logs = logs.clone();
     let page = move || of_application::page(&app, shared, of_logs.as_deref().map(|it| (it, f)));
-    let door = metrics::serve(options.metrics, page, |line| eprintln!("gabion ncl: {line}"))?;
+    let door = metrics::serve(options.metrics, page, |line| eprintln!("gabion ncl: {line}"));
+    let door = match door {
+        Ok(door) => door,
+        Err(error) => {
+            // The lease is given back with the last of its threads.
+            owner.stop().map_err(|error| failed("the store", error))?;
+            return Err(error);
+        }
+    };
     eprintln!(
         "gabion ncl: {application}: files {} below {}; {kept}",
         options.globs,

@@ -23,8 +23,10 @@ pub(in crate::ncl) fn page(
     write_ring(&mut page, shared);
     if let Some((logs, f)) = logs {
         write_logs(&mut page, logs, f)?;
-        // None while they cannot be used; the page tells that.
-        write_files(&mut page, logs.files().unwrap_or_default());
+        // None are told while they cannot be used.
+        if let Ok(files) = logs.files() {
+            write_files(&mut page, files);
+        }
     }
     Ok(finish(page))
 }
