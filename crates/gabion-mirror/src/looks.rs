@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Waits without sleep: looks again and again, and lets others have the processor between. To be put
-/// to sleep and woken costs two processes more time than most waits last, above all where the
+/// Waits without sleep: looks again and again, and lets others have the processor between. To be
+/// put to sleep and woken costs two processes more time than most waits last, above all where the
 /// processors are virtual ones. Where looking leads to nothing it is left out: after each wait that
 /// failed for twice as many waits, after each that did not for half as many.
 pub(crate) struct Looks {

@@ -141,8 +141,8 @@ impl Mapping {
         let (head, rest) = data.split_at(head_len(start, data.len()));
         let (words, tail) = rest.as_chunks::<WORD>();
         // SAFETY: by 1 and 4, which the callers check, each byte of start..start + data.len() is
-        // mapped, writable (whoever maps to read calls no write) and outside of Rust's allocations; by `head_len` the words
-        // are aligned, as a mapping begins at a page.
+        // mapped, writable (whoever maps to read calls no write) and outside of Rust's allocations;
+        // by `head_len` the words are aligned, as a mapping begins at a page.
         unsafe {
             let mut to = self.map.as_mut_ptr().add(start);
             for byte in head {
