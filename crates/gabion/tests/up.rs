@@ -353,6 +353,19 @@ fn jobs_stand_back(pid: u64) {
     }
 }
 
+/// What `verify` says once the group has begun: the view with a replica that is back may begin just
+/// now.
+fn verified(place: &Place) -> Output {
+    let begun = Instant::now();
+    loop {
+        let verify = place.run(&["verify", "--json"]);
+        if begun.elapsed() > PATIENCE || !said(&verify).contains("the group is starting") {
+            return verify;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// docs/faults.md: P37
 #[test]
 fn a_group_lives_from_up_to_destroy() {
@@ -409,15 +422,7 @@ fn a_group_lives_from_up_to_destroy() {
     assert_ne!(place.pids()[1], pids[1]);
     is_run_as_told(1);
     assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
-    // The view with the one that is back may begin just now.
-    let mut verify = place.run(&["verify", "--json"]);
-    for _ in 0..100 {
-        if !said(&verify).contains("the group is starting") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        verify = place.run(&["verify", "--json"]);
-    }
+    let verify = verified(&place);
     assert!(verify.status.success(), "{}", said(&verify));
     let verdict: Value = serde_json::from_slice(&verify.stdout).unwrap();
     // The one that was killed may be left out until it is filled; the tail never is.
