@@ -93,8 +93,8 @@ impl House {
         self.runs += 1;
         let path = self.home.join(format!("peer-{}", self.runs));
         let (peer, run) = (PeerId(index as u64 + 1), Incarnation(self.runs));
-        // A rewrite that Redis did not live to complete leaves a file, of which there are hundreds in
-        // the soak; a start has each of them twice.
+        // A rewrite that Redis did not live to complete leaves a file, of which there are hundreds
+        // in the soak; a start has each of them twice.
         let config = PeerConfig::new(peer, run, 2 << 30);
         // One is as on another machine.
         let way = if index == 0 { Way::Tcp } else { Way::SharedMemory };
