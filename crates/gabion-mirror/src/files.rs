@@ -57,7 +57,7 @@ pub enum NameChange {
 /// in which the kernel made the changes.
 ///
 /// # Durability
-/// What a call changes may be on its way when it returns. All up to the last change is stored when
+/// A change may be on its way when its call returns. All changes are stored when
 /// [`sync`](Self::sync) returns. After a crash the bytes are
 /// those of some moment between the last sync and the last call, changes in order. An error of any
 /// call but `read` ends the store: the owner calls it no more, and every sync of the program fails.

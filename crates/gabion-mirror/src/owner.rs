@@ -370,7 +370,7 @@ impl State {
         Ok(())
     }
 
-    /// What a call of the store did, once it is stored.
+    /// The result of a call of the store, once its change is stored.
     fn stored<T>(&mut self, done: io::Result<T>) -> Result<T, Errno> {
         let stored = done.and_then(|done| self.settle().map(|()| done));
         stored.map_err(|error| self.failed(&error))

@@ -23,7 +23,7 @@ impl<S: Images> Application<S> {
 
     /// Whether another record may be issued; else [`Self::check`] of an older one is waited for.
     /// Beyond the limits those may that a new copy waits for: nothing might be acknowledged without
-    /// it. Whoever changes images ahead of the records bounds how far.
+    /// it. The program that changes images ahead of the records bounds how far.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let (options, len) = (&self.options, self.unacknowledged.len());

@@ -100,7 +100,7 @@ impl Program {
         }
     }
 
-    /// Whoever issues its records waits until those before are stored, unless a copy needs more.
+    /// Its owner waits until earlier records are stored, unless a copy needs more.
     fn waits(&self, application: &Application<ProgramImages>) -> bool {
         let status = application.status();
         self.is_synced && status.acknowledged < status.issued && !application.wants_changes()

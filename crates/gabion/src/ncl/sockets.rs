@@ -117,7 +117,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.inode == inode(&self.path) {
-            // Whoever comes next removes one that stays.
+            // The next process here removes one that stays.
             let _ = std::fs::remove_file(&self.path);
         }
     }

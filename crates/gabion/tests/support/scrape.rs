@@ -91,3 +91,25 @@ pub(crate) fn expressions(dashboard: &Value) -> String {
     }
     all
 }
+
+/// The dashboard, the rules and the page of the documents name nothing of ours that is not there,
+/// and `least` of it each.
+pub(crate) fn check_names(
+    dashboard: &str,
+    there: &BTreeSet<String>,
+    least: usize,
+    is_ours: impl Fn(&str) -> bool,
+) {
+    let panels: Value = serde_json::from_str(&read(dashboard)).unwrap();
+    for (file, text) in [
+        (dashboard, expressions(&panels)),
+        ("alerts", read("prometheus/alerts.yml")),
+        ("docs/seeing.md", read("../docs/seeing.md")),
+    ] {
+        let mut named = metrics_in(&text);
+        named.retain(|name| is_ours(name));
+        assert!(named.len() >= least, "{file}: {named:?}");
+        let absent: Vec<&String> = named.difference(there).collect();
+        assert!(absent.is_empty(), "{file} names {absent:?}");
+    }
+}

@@ -113,8 +113,8 @@ fn write_applications(page: &mut Page, figures: &PeerFigures) {
 
 fn write_requests(page: &mut Page, figures: &PeerFigures) {
     let (usage, tally) = (&figures.usage, &figures.tally);
-    let help = "Requests over connections, refused ones included; writes into shared memory are \
-                not seen by the peer.";
+    let help = "Requests that reached the peer, those that it refused included; its connection \
+                refuses some before, and writes into shared memory are not seen.";
     let mut family = page.family("gabion_ncl_peer_requests_total", COUNTER, help);
     for (kind, count) in Request::KINDS.iter().zip(tally.requests) {
         family.sample(&[("request", kind)], count);
