@@ -12,6 +12,7 @@
 //! ```
 //!
 //! - [`shared`]: the memory that processes and owner share: lock, slots of files, ring of records.
+//! - [`direct`]: records that processes write to the log peers themselves.
 //! - [`times`]: how long processes waited until their changes were stored.
 //! - [`wire`]: requests to the owner and its replies.
 //! - [`pattern`]: the names of files that are mirrored.
@@ -25,6 +26,7 @@
     reason = "a shell: files, sockets and threads are its business"
 )]
 
+pub mod direct;
 #[cfg(feature = "owner")]
 pub mod files;
 #[cfg(feature = "owner")]

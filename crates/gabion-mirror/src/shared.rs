@@ -26,6 +26,7 @@
 //! All fields that several processes touch are atomics or behind the lock. The mapping is never
 //! taken away as long as a process lives, so references into it are good for the whole of it.
 
+use crate::direct::Direct;
 use crate::looks::Looks;
 use crate::times::Times;
 use std::cell::UnsafeCell;
@@ -41,14 +42,16 @@ pub const RING: u64 = 4 << 20;
 pub const SLOTS: usize = 1 << 10;
 /// Bytes of one record at most; longer writes are several.
 pub const RECORD_MAX: u64 = 256 << 10;
-/// Offsets of the slots and of the ring.
+/// Offsets of the grant, of the slots and of the ring.
+const DIRECT_AT: usize = 2048;
 const SLOTS_AT: usize = 4096;
 const RING_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 /// Bytes of the whole.
 pub const LEN: usize = RING_AT + RING as usize;
-const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x02");
 
-const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
+const _: () = assert!(size_of::<Header>() <= DIRECT_AT);
+const _: () = assert!(DIRECT_AT + size_of::<Direct>() <= SLOTS_AT);
 const _: () = assert!(size_of::<Slot>() == 48);
 const _: () = assert!(RING.is_power_of_two() && RECORD_MAX * 4 <= RING);
 
@@ -244,6 +247,12 @@ impl Shared {
         unsafe { &*self.base.cast::<Header>() }
     }
 
+    pub(crate) fn direct(&self) -> &'static Direct {
+        // SAFETY: as in `header`: the grant lies within the first page, as DIRECT_AT says, at a
+        // multiple of its alignment, and is nothing but atomics, for which zeros are valid.
+        unsafe { &*self.base.add(DIRECT_AT).cast::<Direct>() }
+    }
+
     /// A slot; `None` if there is none of that number.
     #[must_use]
     pub fn slot(&self, slot: u32) -> Option<&'static Slot> {
@@ -339,6 +348,19 @@ impl Shared {
                 guard.reread_busy();
             }
         }
+    }
+
+    /// The lock, if nobody has it and no process died with it, and if the ring is as it was read up
+    /// to `read`.
+    #[must_use]
+    pub fn try_lock(&self, read: u64) -> Option<Guard> {
+        // SAFETY: as in `lock`.
+        let taken = unsafe { libc::pthread_mutex_trylock(self.header().lock.get()) };
+        if taken == libc::EBUSY {
+            return None;
+        }
+        let guard = self.taken(taken);
+        (!self.is_busy() && self.head() == read).then_some(guard)
     }
 
     fn locked(&self, taken: i32) -> Guard {
@@ -458,6 +480,10 @@ pub struct Guard {
 }
 
 impl Guard {
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Notes whose bytes are about to change: if this process dies before the record is there, the
     /// owner reads all of the file again.
     pub fn begin(&mut self, slot: u32) {
@@ -504,6 +530,8 @@ impl Guard {
     ) -> Result<(), i32> {
         assert_eq!(record.bytes(), bytes.len() as u64, "bytes of {record:?}");
         assert!(record.bytes() <= RECORD_MAX, "{record:?} is longer than {RECORD_MAX} bytes");
+        // Numbers that come with this record are greater than those of the grant.
+        self.revoke();
         let header = self.shared.header();
         let head = header.head.load(Relaxed);
         let end = head + RECORD_HEAD + record.bytes().next_multiple_of(8);

@@ -268,6 +268,7 @@ impl<S: Images> Application<S> {
 
     /// From the beginning, in a later term.
     pub(crate) fn restart(&mut self) {
+        self.recall();
         let peers: Vec<PeerId> = self.links.keys().copied().collect();
         for peer in peers {
             self.links.remove(&peer);
@@ -299,6 +300,7 @@ impl<S: Images> Application<S> {
         if self.phase == Phase::Ended {
             return;
         }
+        self.recall();
         self.phase = Phase::Ended;
         for peer in core::mem::take(&mut self.links).into_keys() {
             self.out.push_back(Output::Disconnect { peer, error: error.clone() });
@@ -316,7 +318,9 @@ impl<S: Images> Application<S> {
 
     /// A peer is lost: nothing that it had counts any more.
     pub(crate) fn lose(&mut self, peer: PeerId, error: Error) {
-        if self.links.remove(&peer).is_some() {
+        if self.links.contains_key(&peer) {
+            self.recall();
+            self.links.remove(&peer);
             self.cooling.insert(peer, self.now_ms + self.options.cooling_ms);
             self.out.push_back(Output::Disconnect { peer, error });
         }

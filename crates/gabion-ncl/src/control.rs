@@ -228,6 +228,9 @@ impl<S: Images> Application<S> {
 
     fn fill(&mut self) {
         let needed = self.needed();
+        if self.links.values().any(|link| matches!(link.stage, Stage::Ready | Stage::Known)) {
+            self.recall();
+        }
         let Some(state) = &self.state else { return };
         let window = crate::link::Window { requests: usize::MAX, bytes: usize::MAX };
         let (files, log, planted) = (&state.files, &state.log, self.planted);

@@ -9,6 +9,7 @@
 //! records are issued that it may have the changes of ([`Images::mark`]).
 
 use crate::command::Label;
+use crate::direct::{Progress, room};
 use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces};
 use crate::log::{Effect, Log, Need, Record};
 use crate::names::{Change, FileEntry, NameEdit, Names};
@@ -99,6 +100,12 @@ pub trait Images {
     fn has_issued(&self, _mark: u64) -> bool {
         true
     }
+
+    /// Ends a [`Grant`](crate::Grant), if the program has one. When this returns no more records
+    /// count that the program writes, and those that did are counted.
+    fn recall(&mut self) -> Option<crate::Recalled> {
+        None
+    }
 }
 
 /// Sizes of parts and records, in bytes.
@@ -186,7 +193,7 @@ pub struct Stat {
 /// All files of an application.
 #[derive(Debug)]
 pub(crate) struct Files<S: Images> {
-    images: S,
+    pub(crate) images: S,
     sizes: Sizes,
     pub(crate) names: Names,
     /// Generation of the table; its file is that of this parity.
@@ -226,6 +233,29 @@ impl<S: Images> Files<S> {
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FileNumber, &File<S::Image>)> {
         self.files.iter().map(|(number, file)| (*number, file))
+    }
+
+    /// The parts of a file that a program may write records of itself.
+    pub(crate) fn directly_written(&self, file: FileNumber) -> Option<Vec<u64>> {
+        let found = self.files.get(&file).filter(|found| found.image.is_ahead())?;
+        Some(found.parts.clone())
+    }
+
+    /// What changes in a file with its records.
+    pub(crate) fn progress(&self, file: FileNumber) -> Progress {
+        let progress = |found: &File<S::Image>| {
+            let (len, dirty, ordinal) = (found.len, found.dirty, found.ordinal);
+            Progress { len, dirty, ordinal }
+        };
+        self.files.get(&file).map(progress).unwrap_or_default()
+    }
+
+    /// The same, after records that were issued elsewhere.
+    pub(crate) fn set_progress(&mut self, file: FileNumber, progress: Progress) {
+        if let Some(found) = self.files.get_mut(&file) {
+            let Progress { len, dirty, ordinal } = progress;
+            (found.len, found.dirty, found.ordinal) = (len, dirty, ordinal);
+        }
     }
 
     /// See [`Images::mark`].
@@ -442,8 +472,8 @@ impl<S: Images> Files<S> {
     fn reserve(&mut self, log: &mut Log, number: FileNumber, end: u64) -> Result<()> {
         loop {
             let file = self.files.get(&number).ok_or_else(|| missing(number))?;
-            let (capacity, last) = (file.parts.iter().sum(), file.parts.last().copied());
-            let is_near = end.max(file.len) + last.unwrap_or(0) / 4 > capacity;
+            let (capacity, near) = room(&file.parts);
+            let is_near = end.max(file.len) > near;
             if end <= capacity && !(is_near && end > file.len) {
                 return Ok(());
             }

@@ -81,6 +81,18 @@ impl OwnerCrc {
     pub fn new(owner: &str) -> Self {
         Self(crc::crc32c(owner.as_bytes()))
     }
+
+    /// Of its word.
+    #[must_use]
+    pub const fn of_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    /// The seed as a word.
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
 }
 
 impl Cell {

@@ -12,6 +12,7 @@
 //! - [`Application`]: the machine; its text is the protocol. `turn`: what happened, and what
 //!   follows. `control`: map and peers. `program`: what programs do. `files`: mirrors, records.
 //! - `link`: one peer, from its greeting to a copy that counts. `recover`: what a former copy has.
+//! - `direct`: records that the program writes to the peers itself.
 //! - `lease`: one instance at a time. [`map`]: what the store holds.
 //! - [`layout`]: the bytes of a file at a peer. [`names`]: the table of names, a file itself.
 //!
@@ -23,6 +24,7 @@ extern crate alloc;
 mod application;
 mod command;
 mod control;
+mod direct;
 mod files;
 pub mod layout;
 mod lease;
@@ -38,6 +40,7 @@ mod turn;
 
 pub use application::{Application, OnLoss, Options, Status};
 pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
+pub use direct::{Grant, Progress, Recalled, room};
 pub use files::{Image, Images, Sizes, Stat};
 pub use names::{Metadata, NameEdit};
 pub use number::{FileNumber, Number};

@@ -164,6 +164,16 @@ impl Link {
         !self.pending.is_empty() && now_ms >= self.heard_ms + patience_ms
     }
 
+    /// The region of a part, if it is lent.
+    pub(crate) fn region(&self, label: Label) -> Option<RegionId> {
+        self.regions.get(&label).copied().flatten().map(|lent| lent.region)
+    }
+
+    /// Whether it owes a reply, or is about to be asked something.
+    pub(crate) fn owes(&self) -> bool {
+        !self.pending.is_empty() || !self.to_lend.is_empty()
+    }
+
     fn ask(&mut self, pending: Pending, command: Command, bytes: usize) {
         self.bytes += bytes;
         self.pending.push_back((pending, bytes));

@@ -85,6 +85,12 @@ impl Log {
         self.records.get(usize::try_from(at).ok()?)
     }
 
+    /// The records up to `last` are none of those that were issued here.
+    pub(crate) fn pass(&mut self, last: Number) {
+        assert!(self.records.is_empty() && self.issued() <= last, "records are at rest");
+        self.first = last.next();
+    }
+
     /// Every peer has been sent all up to `number`.
     pub(crate) fn trim(&mut self, number: Number) {
         while self.first <= number

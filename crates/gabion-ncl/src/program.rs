@@ -92,6 +92,7 @@ impl<S: Images> Application<S> {
         change: impl FnOnce(&mut Files<S>, &mut Log) -> Result<R>,
     ) -> Result<R> {
         self.state()?;
+        self.recall();
         if !self.has_room() {
             let limit = self.options.outstanding_max;
             return Err(Error::unavailable(format!(

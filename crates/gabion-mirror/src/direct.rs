@@ -1,0 +1,236 @@
+//! Records that processes write to the log peers themselves, under a grant of the owner's store.
+//!
+//! ```text
+//!   owner: publish ─► word = grant, 0
+//!   process, with the lock:  claim n ─► full fence ─► word still the grant? ─► bytes, data, cell
+//!                            ─► gates open? ─► word: grant, n − 1 → grant, n ─► the record counts
+//!   owner: recall ─► word = 0 ─► full fence ─► records that count, and whether one is claimed
+//! ```
+//!
+//! One word decides: its low bits count the records, and whoever recalls takes it away. So a record
+//! counts, or whoever recalled knows that its number may be at peers and gives it to no other. By
+//! the two full fences the process sees that the word is gone, or the owner sees the claim.
+//! Nobody waits for anybody: not for a process that was stopped amid a record, nor for the owner.
+//!
+//! One process at a time has the lock, so it has the fields to itself, but for whoever recalls.
+//! What a file has after a record is first *pending*, under the number of that record, and taken
+//! over once the record counts: of a process that dies between, the owner knows it all the same.
+//!
+//! Records that go through the ring come behind all of these: the first one revokes the grant.
+
+use crate::shared::{Guard, Shared};
+use gabion_ncl::{FileNumber, Progress, Recalled};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Peers at most that a process writes to.
+pub const PEERS_MAX: usize = 5;
+/// Parts of a file at most that it maps.
+pub const PARTS_MAX: usize = 24;
+/// Bytes of one record at most.
+pub const LEN_MAX: usize = 128 << 10;
+
+/// Bits of the word: records that count, revoked, the grant.
+const COUNT: u64 = (1 << 39) - 1;
+const REVOKED: u64 = 1 << 39;
+const GRANT: u32 = 40;
+
+/// The right of processes to write records of one file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The file as the store knows it.
+    pub file: u64,
+    /// Its slot and generation.
+    pub slot: u32,
+    /// See `slot`.
+    pub generation: u32,
+    /// The regions that are written: a process has to have mapped those of this number.
+    pub window: u64,
+    /// The term of the records.
+    pub term: u64,
+    /// The seed of their cells.
+    pub owner: u32,
+    /// The number of the record before the first one.
+    pub last: u64,
+    /// The file as of the last record.
+    pub progress: Progress,
+    /// The offset up to which the file can be written.
+    pub capacity: u64,
+    /// The offset up to which it can grow.
+    pub near: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+struct SharedProgress {
+    len: AtomicU64,
+    dirty: AtomicU64,
+    ordinal: AtomicU32,
+}
+
+impl SharedProgress {
+    fn load(&self) -> Progress {
+        let (len, dirty) = (self.len.load(Relaxed), self.dirty.load(Relaxed));
+        Progress { len, dirty, ordinal: self.ordinal.load(Relaxed) }
+    }
+
+    fn store(&self, progress: Progress) {
+        self.len.store(progress.len, Relaxed);
+        self.dirty.store(progress.dirty, Relaxed);
+        self.ordinal.store(progress.ordinal, Relaxed);
+    }
+}
+
+/// The grant, in the memory that processes share with the owner. All zeros: there is none.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Direct {
+    word: AtomicU64,
+    /// The word that a record would make, once a process began it.
+    claimed: AtomicU64,
+    /// A slot, plus one, for whose records a process waited.
+    wanted: AtomicU32,
+    slot: AtomicU32,
+    generation: AtomicU32,
+    owner: AtomicU32,
+    grants: AtomicU64,
+    file: AtomicU64,
+    window: AtomicU64,
+    term: AtomicU64,
+    last: AtomicU64,
+    capacity: AtomicU64,
+    near: AtomicU64,
+    progress: SharedProgress,
+    /// The word as of which the file is as `pending`; 0 while that changes.
+    pending_at: AtomicU64,
+    pending: SharedProgress,
+    /// Records that counted, of all grants.
+    records: AtomicU64,
+}
+
+/// A record that a process may write now.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    word: u64,
+    /// The grant; `progress` is as of the record before this one.
+    pub grant: Grant,
+    /// The number of the record.
+    pub number: u64,
+}
+
+impl Guard {
+    /// The next record of a file, if it is granted.
+    pub fn turn(&mut self, slot: u32, generation: u32) -> Option<Turn> {
+        let direct = self.shared().direct();
+        let word = direct.word.load(Acquire);
+        let is_its = (direct.slot.load(Relaxed), direct.generation.load(Relaxed));
+        if word == 0 || word & REVOKED != 0 || is_its != (slot, generation) {
+            return None;
+        }
+        let grant = Grant {
+            file: direct.file.load(Relaxed),
+            slot,
+            generation,
+            window: direct.window.load(Relaxed),
+            term: direct.term.load(Relaxed),
+            owner: direct.owner.load(Relaxed),
+            last: direct.last.load(Relaxed),
+            progress: direct.progress.load(),
+            capacity: direct.capacity.load(Relaxed),
+            near: direct.near.load(Relaxed),
+        };
+        Some(Turn { word, grant, number: grant.last + (word & COUNT) + 1 })
+    }
+
+    /// Claims the record: it may be at peers from now on. False if the grant was recalled.
+    pub fn claim(&mut self, turn: &Turn) -> bool {
+        let direct = self.shared().direct();
+        direct.claimed.store(turn.word + 1, SeqCst);
+        fence(SeqCst);
+        direct.word.load(SeqCst) == turn.word
+    }
+
+    /// All peers have the record, and their gates were open afterwards: it counts. False if the
+    /// grant was recalled, and it does not.
+    pub fn count(&mut self, turn: &Turn, after: Progress) -> bool {
+        let direct = self.shared().direct();
+        direct.pending_at.store(0, Release);
+        fence(Release);
+        direct.pending.store(after);
+        direct.pending_at.store(turn.word + 1, Release);
+        let counts = direct.word.compare_exchange(turn.word, turn.word + 1, SeqCst, Relaxed);
+        if counts.is_ok() {
+            direct.progress.store(after);
+            direct.records.fetch_add(1, Relaxed);
+        }
+        counts.is_ok()
+    }
+
+    /// No more records count under the present grant.
+    pub(crate) fn revoke(&mut self) {
+        let word = &self.shared().direct().word;
+        let present = word.load(Relaxed);
+        if present != 0 {
+            // It fails if the grant was recalled meanwhile: nobody else changes it now.
+            let _ = word.compare_exchange(present, present | REVOKED, SeqCst, Relaxed);
+        }
+    }
+}
+
+impl Shared {
+    /// A process waits for records of this file, and would rather write them itself.
+    pub fn want(&self, slot: u32) {
+        self.direct().wanted.store(slot + 1, Relaxed);
+    }
+
+    /// The file whose records a process waited for since this was asked last.
+    #[must_use]
+    pub fn wanted(&self) -> Option<u32> {
+        let wanted = &self.direct().wanted;
+        if wanted.load(Relaxed) == 0 { None } else { wanted.swap(0, Relaxed).checked_sub(1) }
+    }
+
+    /// Records that processes wrote to peers.
+    #[must_use]
+    pub fn direct_records(&self) -> u64 {
+        self.direct().records.load(Relaxed)
+    }
+
+    /// Grants records. The caller keeps the lock of the shared memory from processes, and everybody
+    /// from [`recall`](Self::recall); the grant before was recalled.
+    pub fn publish(&self, grant: &Grant) {
+        let direct = self.direct();
+        assert_eq!(direct.word.load(SeqCst), 0, "the grant before was recalled");
+        direct.file.store(grant.file, Relaxed);
+        direct.slot.store(grant.slot, Relaxed);
+        direct.generation.store(grant.generation, Relaxed);
+        direct.window.store(grant.window, Relaxed);
+        direct.term.store(grant.term, Relaxed);
+        direct.owner.store(grant.owner, Relaxed);
+        direct.last.store(grant.last, Relaxed);
+        direct.progress.store(grant.progress);
+        direct.capacity.store(grant.capacity, Relaxed);
+        direct.near.store(grant.near, Relaxed);
+        let number = direct.grants.fetch_add(1, Relaxed) % ((1 << (64 - GRANT)) - 1) + 1;
+        direct.word.store(number << GRANT, SeqCst);
+    }
+
+    /// Ends the grant, if there is one, and says how far it came. One thread at a time may call it;
+    /// processes may be amid a record.
+    #[must_use]
+    pub fn recall(&self) -> Option<Recalled> {
+        let direct = self.direct();
+        if direct.word.load(Relaxed) == 0 {
+            return None;
+        }
+        let word = direct.word.swap(0, SeqCst) & !REVOKED;
+        fence(SeqCst);
+        let is_claimed = direct.claimed.load(SeqCst) == word + 1;
+        let before = direct.pending_at.load(Acquire);
+        let pending = direct.pending.load();
+        fence(Acquire);
+        let is_pending = before == word && direct.pending_at.load(Relaxed) == word;
+        let progress = if is_pending { pending } else { direct.progress.load() };
+        let file = FileNumber(direct.file.load(Relaxed));
+        Some(Recalled { file, written: word & COUNT, is_claimed, progress })
+    }
+}

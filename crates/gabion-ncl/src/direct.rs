@@ -1,0 +1,149 @@
+//! Records that a program writes to the peers itself, where it can reach their memory: no process
+//! stands between it and its log.
+//!
+//! ```text
+//!   at rest ── grant(file) ──► the program writes data and cells, with the next numbers
+//!      ▲                                        │
+//!      └────── recall: how far it came ◄────────┘   a change, a lost peer, a new copy
+//! ```
+//!
+//! A *grant* is of one file and holds while nothing else happens. It is given when all copies have
+//! all records, and says which number comes next. The program's record counts once every copy of
+//! the grant has it, which are f+1 at least, and only if the grant still stands then
+//! ([`Images::recall`] decides between the two). Whoever needs numbers, lengths or records recalls
+//! it first.
+//!
+//! The program may have begun a record that does not count: it is *claimed*. Its number is passed
+//! over, as copies may have it. The program has it issued anew, like any change of an image.
+
+use crate::application::{Application, Phase};
+use crate::command::Label;
+use crate::files::{Files, Images};
+use crate::layout::OwnerCrc;
+use crate::link::{Link, Stage};
+use crate::number::{FileNumber, Number};
+use alloc::vec::Vec;
+use gabion_base::Term;
+use gabion_media::remote::{PeerId, RegionId};
+
+/// What changes in a file with its records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Its length in bytes.
+    pub len: u64,
+    /// The greatest length that peers may have bytes for.
+    pub dirty: u64,
+    /// Ordinal of its last record.
+    pub ordinal: u32,
+}
+
+/// The right to write records of one file to the peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The file.
+    pub file: FileNumber,
+    /// The term of the records.
+    pub term: Term,
+    /// The seed of their cells.
+    pub owner: OwnerCrc,
+    /// The record before the first of them.
+    pub last: Number,
+    /// The file as of that record.
+    pub progress: Progress,
+    /// Bytes of data of each part.
+    pub parts: Vec<u64>,
+    /// The peers that each record has to reach, and their regions of the file, by part.
+    pub peers: Vec<(PeerId, Vec<RegionId>)>,
+}
+
+/// How far a program came with a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recalled {
+    /// The file.
+    pub file: FileNumber,
+    /// Records that count.
+    pub written: u64,
+    /// Whether it may have begun one more, which does not.
+    pub is_claimed: bool,
+    /// The file as of the last record that counts.
+    pub progress: Progress,
+}
+
+/// The offset up to which a file with these parts can be written, and that up to which it can grow
+/// without another part: the next one is asked for before the last one is full.
+#[must_use]
+pub fn room(parts: &[u64]) -> (u64, u64) {
+    let (capacity, last) = (parts.iter().sum(), parts.last().copied().unwrap_or(0));
+    (capacity, capacity - last / 4)
+}
+
+impl<S: Images> Application<S> {
+    /// Lets the program write records of a file itself, if all copies have all records, no other
+    /// copy is being made, and the program changes the file's image. Until
+    /// [`Images::recall`] is called it may.
+    #[must_use]
+    pub fn grant(&self, file: FileNumber) -> Option<Grant> {
+        let state = self.state.as_ref().filter(|_| self.phase == Phase::Running)?;
+        let issued = state.log.issued();
+        if self.acknowledged != issued || file.is_names() {
+            return None;
+        }
+        let parts = state.files.directly_written(file)?;
+        let (mut peers, mut counted) = (Vec::new(), self.counted());
+        for link in self.links.values().filter(|link| link.stage >= Stage::Filling) {
+            let is_counted = counted.next().is_some_and(|one| one.peer == link.peer);
+            if !is_counted || !link.is_at_rest(issued) {
+                return None;
+            }
+            let region = |part| link.region(Label { file, part });
+            let regions: Option<Vec<RegionId>> = (0..parts.len() as u32).map(region).collect();
+            peers.push((link.peer, regions?));
+        }
+        let is_enough = peers.len() > self.options.f;
+        is_enough.then(|| Grant {
+            file,
+            term: self.term,
+            owner: self.owner,
+            last: issued,
+            progress: state.files.progress(file),
+            parts,
+            peers,
+        })
+    }
+
+    /// Ends a grant, if there is one: its records are this instance's from here on. Called before
+    /// numbers, lengths or copies matter.
+    pub(crate) fn recall(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        let Some(recalled) = state.files.recall() else { return };
+        let Recalled { file, written, is_claimed, progress } = recalled;
+        assert_eq!(self.acknowledged, state.log.issued(), "a grant is given at rest");
+        let last = Number(state.log.issued().0 + written + u64::from(is_claimed));
+        state.files.set_progress(file, progress);
+        state.log.pass(last);
+        self.acknowledged = last;
+        for link in self.links.values_mut().filter(|link| link.stage == Stage::Full) {
+            link.pass(last);
+        }
+    }
+}
+
+impl<S: Images> Files<S> {
+    /// Ends a grant and says how far the program came.
+    fn recall(&mut self) -> Option<Recalled> {
+        self.images.recall()
+    }
+}
+
+impl Link {
+    /// Whether it has all records up to `issued`, and owes nothing.
+    fn is_at_rest(&self, issued: Number) -> bool {
+        self.stage == Stage::Full && self.done == issued && !self.owes()
+    }
+
+    /// It has all records up to `last`, which the program wrote.
+    fn pass(&mut self, last: Number) {
+        assert!(self.done < self.cursor && self.cursor <= last.next(), "records were at rest");
+        (self.done, self.cursor) = (last, last.next());
+    }
+}
