@@ -20,6 +20,8 @@
 
 use crate::shared::{Guard, Shared};
 use gabion_ncl::{FileNumber, Progress, Recalled};
+#[cfg(feature = "owner")]
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Peers at most that a process writes to.
@@ -57,6 +59,66 @@ pub struct Grant {
     pub capacity: u64,
     /// The offset up to which it can grow.
     pub near: u64,
+}
+
+/// The memory of one peer that holds a file.
+#[cfg(feature = "owner")]
+#[derive(Debug)]
+pub struct PeerMemory {
+    /// Regions by part: number, index of the gate, memory.
+    pub regions: Vec<(u64, u32, OwnedFd)>,
+    /// The memory of the peer's gates, and how many bytes it has.
+    pub gates: (OwnedFd, u64),
+}
+
+/// The memory of all peers that a process writes a file's records to.
+#[cfg(feature = "owner")]
+#[derive(Debug)]
+pub struct Window {
+    /// No two have the same.
+    pub number: u64,
+    /// Bytes of data of each part.
+    pub parts: Vec<u64>,
+    /// The peers.
+    pub peers: Vec<PeerMemory>,
+}
+
+/// Bytes of a window's description at most.
+pub const WINDOW_LEN_MAX: usize = 16 + 8 * PARTS_MAX + PEERS_MAX * (8 + 16 * PARTS_MAX);
+/// Descriptors of a window at most.
+pub const DESCRIPTORS_MAX: usize = PEERS_MAX * (1 + PARTS_MAX);
+
+#[cfg(feature = "owner")]
+impl Window {
+    /// The description, for a process: number, count of peers and of parts (u32 each), bytes of
+    /// parts; of each peer bytes of the gates, and numbers and gates of the regions; all u64 but
+    /// the counts.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.number.to_le_bytes().to_vec();
+        bytes.extend((self.peers.len() as u32).to_le_bytes());
+        bytes.extend((self.parts.len() as u32).to_le_bytes());
+        self.parts.iter().for_each(|part| bytes.extend(part.to_le_bytes()));
+        for peer in &self.peers {
+            bytes.extend(peer.gates.1.to_le_bytes());
+            for (region, gate, _) in &peer.regions {
+                bytes.extend(region.to_le_bytes());
+                bytes.extend(u64::from(*gate).to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The descriptors, in the order of the description: of each peer the gates, then the regions.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = Vec::new();
+        for peer in &self.peers {
+            all.push(peer.gates.0.as_fd());
+            all.extend(peer.regions.iter().map(|(.., memory)| memory.as_fd()));
+        }
+        all
+    }
 }
 
 #[derive(Debug, Default)]
@@ -187,6 +249,15 @@ impl Shared {
     pub fn wanted(&self) -> Option<u32> {
         let wanted = &self.direct().wanted;
         if wanted.load(Relaxed) == 0 { None } else { wanted.swap(0, Relaxed).checked_sub(1) }
+    }
+
+    /// The window that was published last, if it is of this file.
+    #[must_use]
+    pub fn window_of(&self, slot: u32, generation: u32) -> Option<u64> {
+        let direct = self.direct();
+        let is_its = (direct.slot.load(Relaxed), direct.generation.load(Relaxed));
+        let window = direct.window.load(Acquire);
+        (window != 0 && is_its == (slot, generation)).then_some(window)
     }
 
     /// Records that processes wrote to peers.

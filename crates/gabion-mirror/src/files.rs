@@ -1,9 +1,11 @@
 //! Stores of logs, as the owner of an application's files sees them.
 
+use crate::direct::Window;
 use crate::shared::Shared;
 use crate::wire::MIRROR;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 /// A file of an application, whatever its names are. A store never gives a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +121,17 @@ pub trait LogFiles: Send {
     /// As of [`sync`](Self::sync).
     fn sync_or_more(&mut self) -> io::Result<bool> {
         self.sync().map(|()| true)
+    }
+
+    /// Lets processes write records of a file to the log peers themselves, if all that it was told
+    /// of is stored, and it can: then it has [published](Shared::publish) the grant in the memory
+    /// that it was [attached](Self::attach) to. It recalls it whenever it has to. The caller keeps
+    /// processes from changes meanwhile, and has told of all of them.
+    fn grant(&mut self, _file: FileId, _slot: u32, _generation: u32) {}
+
+    /// The memory that goes with the newest grant.
+    fn window(&self) -> Option<Arc<Window>> {
+        None
     }
 
     /// Changes names, all or none. A file that has no name afterwards is removed with its bytes.

@@ -13,6 +13,7 @@
 mod mirrors;
 mod names;
 
+use crate::direct::DESCRIPTORS_MAX;
 use crate::files::LogFiles;
 use crate::pattern;
 use crate::shared::{LEN, Reader, Record, SLOTS, Shared};
@@ -25,7 +26,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -260,6 +261,9 @@ impl Core {
             stream.read_exact(path)?;
         }
         let paths = paths.each_ref().map(|path| Path::new(OsStr::from_bytes(path)));
+        if request.operation == Operation::Window {
+            return self.answer_window(stream);
+        }
         let (reply, text, descriptor) = match self.handle(&request, paths) {
             Ok(done) => done,
             Err(errno) => (Reply { errno: errno as u32, ..Reply::default() }, Vec::new(), None),
@@ -267,7 +271,20 @@ impl Core {
         let reply = Reply { text: text.len() as u32, ..reply };
         stream.write_all(&reply.encode())?;
         stream.write_all(&text)?;
-        descriptor.map_or(Ok(()), |descriptor| send(&stream, &descriptor))
+        descriptor.map_or(Ok(()), |descriptor| send(&stream, &[descriptor.as_fd()]))
+    }
+
+    /// The memory of the peers that processes write to, if there is a grant.
+    fn answer_window(&self, mut stream: UnixStream) -> io::Result<()> {
+        let Some(window) = self.state().store.window() else {
+            let reply = Reply { errno: libc::ENOENT as u32, ..Reply::default() };
+            return stream.write_all(&reply.encode());
+        };
+        let text = window.encode();
+        let reply = Reply { text: text.len() as u32, ..Reply::default() };
+        stream.write_all(&reply.encode())?;
+        stream.write_all(&text)?;
+        send(&stream, &window.descriptors())
     }
 
     fn handle(
@@ -291,7 +308,7 @@ impl Core {
         self.shared.check()?;
         let done = |reply| Ok((reply, Vec::new(), None));
         match request.operation {
-            Operation::Hello => unreachable!("answered above"),
+            Operation::Hello | Operation::Window => unreachable!("answered above"),
             Operation::Open => {
                 let (reply, descriptor) = state.open(request, first, guard)?;
                 Ok((reply, Vec::new(), descriptor))
@@ -309,16 +326,13 @@ impl Core {
     }
 }
 
-/// A descriptor goes behind the reply, with a byte of its own: whoever asked takes it when it has a
-/// number free.
-fn send(stream: &UnixStream, descriptor: &OwnedFd) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Descriptors go behind the reply, with a byte of their own: whoever asked takes them when it has
+/// numbers free.
+fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor.as_fd()];
-    assert!(
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
-        "there is space for one"
-    );
+    let rights = SendAncillaryMessage::ScmRights(descriptors);
+    assert!(ancillary.push(rights), "there is space for {}", descriptors.len());
     sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -330,7 +344,11 @@ impl State {
         while self.shared.check().is_ok() {
             let stored = self.issue().and_then(|()| self.settle());
             match stored {
-                Ok(()) => self.reader.stored(),
+                Ok(()) => {
+                    // Whoever waits for these records writes the next one.
+                    self.grant();
+                    self.reader.stored();
+                }
                 Err(error) => drop(self.failed(&error)),
             }
             if self.reader.position() == self.shared.head() {
@@ -353,6 +371,17 @@ impl State {
             self.reader.issued();
         }
         Ok(())
+    }
+
+    /// Has the store grant records of the file that a process waits for, if that is all there is to
+    /// do. Not while a process changes a file: it will want it again.
+    fn grant(&mut self) {
+        let Some(slot) = self.shared.wanted() else { return };
+        let mirror = self.mirrors.get(slot as usize).and_then(Option::as_ref);
+        let guard = self.shared.try_lock(self.reader.position());
+        if let (Some(mirror), Some(_guard)) = (mirror, guard) {
+            self.store.grant(mirror.file, slot, mirror.generation);
+        }
     }
 
     /// Waits until all that the store was told of is stored. As long as a copy waits for changes,

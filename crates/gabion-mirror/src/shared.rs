@@ -480,7 +480,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn shared(&self) -> &Shared {
+    /// The memory whose lock it is.
+    #[must_use]
+    pub const fn shared(&self) -> &Shared {
         &self.shared
     }
 

@@ -51,6 +51,8 @@ pub enum Operation {
     FromMirror = 10,
     /// May a mirrored file get this name? `EXDEV` if it is not below the root.
     MayName = 11,
+    /// The memory of the log peers that the grant is of: descriptors; the description.
+    Window = 12,
 }
 
 /// Bits of a renaming.
@@ -70,7 +72,7 @@ pub mod kind {
 }
 
 impl Operation {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Open,
         Self::Renamed,
@@ -82,6 +84,7 @@ impl Operation {
         Self::TimesFromPlaceholder,
         Self::FromMirror,
         Self::MayName,
+        Self::Window,
     ];
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Logs;
 use gabion_base::{Error, ErrorKind, Result};
+use gabion_mirror::direct::Window;
 use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
 use gabion_mirror::shared::Shared;
 use gabion_ncl::{FileNumber, NameEdit};
@@ -118,6 +119,14 @@ impl LogFiles for PeerFiles {
 
     fn sync_or_more(&mut self) -> io::Result<bool> {
         self.logs.sync_or_more().map_err(io_error)
+    }
+
+    fn grant(&mut self, file: FileId, slot: u32, generation: u32) {
+        self.logs.grant(FileNumber(file.0), slot, generation);
+    }
+
+    fn window(&self) -> Option<Arc<Window>> {
+        self.logs.window()
     }
 
     fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {

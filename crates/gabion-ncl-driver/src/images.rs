@@ -3,7 +3,7 @@
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::memory_file;
 use gabion_mirror::shared::Shared;
-use gabion_ncl::{FileNumber, Image, Images};
+use gabion_ncl::{FileNumber, Image, Images, Recalled};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,6 +46,10 @@ impl Images for Mirrors {
 
     fn has_issued(&self, mark: u64) -> bool {
         self.changes().is_none_or(|changes| changes.has_issued(mark))
+    }
+
+    fn recall(&mut self) -> Option<Recalled> {
+        self.changes().and_then(Shared::recall)
     }
 }
 

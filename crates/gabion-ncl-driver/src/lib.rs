@@ -35,6 +35,7 @@ pub mod store;
 pub mod tls;
 mod turn;
 mod waiters;
+mod windows;
 
 pub use files::{PeerFiles, escape};
 pub use logs::{Counts, Logs, LogsOptions};

@@ -104,6 +104,11 @@ impl Link {
         self.shares_memory
     }
 
+    /// A region that was lent, if its memory is shared.
+    pub(crate) fn region(&self, region: RegionId) -> Option<&SharedRegion> {
+        self.regions.get(&region)
+    }
+
     /// Whether a reply waits for [`Self::poll_reply`].
     pub(crate) fn has_reply(&self) -> bool {
         matches!(self.slots.front(), Some(Some(_)))

@@ -9,6 +9,7 @@ use crate::waiters::Place;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::{Store, Swapped, Version};
 use gabion_media::remote::ClientId;
+use gabion_mirror::direct::Window;
 use gabion_ncl::{Application, FileNumber, Metadata, NameEdit, Number, Options, Stat, Status};
 use gabion_tls::MutualTls;
 use rustix::event::{Timespec, epoll};
@@ -361,6 +362,22 @@ impl Logs {
         assert!(self.shared.changes.set(changes).is_ok(), "one program changes the mirrors");
     }
 
+    /// Lets the program write records of a file itself, if it can.
+    pub(crate) fn grant(&self, file: FileNumber, slot: u32, generation: u32) {
+        // Whoever else needs the lock has something to do: there is no rest.
+        let (Ok(mut state), Some(changes)) =
+            (self.shared.state.try_lock(), self.shared.changes.get())
+        else {
+            return;
+        };
+        state.grant(file, (slot, generation), changes);
+    }
+
+    /// The memory that goes with the newest grant.
+    pub(crate) fn window(&self) -> Option<Arc<Window>> {
+        self.shared.lock().ok()?.window.window()
+    }
+
     /// A descriptor of a file's memory, if the mirrors are the program's.
     ///
     /// # Errors
@@ -376,7 +393,9 @@ impl Logs {
     /// # Errors
     /// As [`Self::wait_until_ready`].
     pub fn files(&self) -> Result<Vec<FileReport>> {
-        files(&*self.shared.lock()?)
+        let mut state = self.shared.lock()?;
+        state.core.recall();
+        files(&state)
     }
 
     /// State of the instance, for operators.
@@ -384,7 +403,8 @@ impl Logs {
     /// # Errors
     /// I/O after a panic.
     pub fn status(&self) -> Result<(Status, Counts)> {
-        let state = self.shared.lock()?;
+        let mut state = self.shared.lock()?;
+        state.core.recall();
         let status = state.core.status();
         let (shared, connected) = state.connected();
         let (losses, last_loss_ms) = (state.losses.count, state.losses.last_ms);
@@ -570,7 +590,7 @@ impl Shared {
             if state.is_closed || taken.is_err() {
                 return;
             }
-            if let Some(report) = reports.next(&state, self.instance) {
+            if let Some(report) = reports.next(&mut state, self.instance) {
                 state.report(report);
             }
             state.handle_time();
@@ -636,10 +656,12 @@ struct Reports {
 }
 
 impl Reports {
-    fn next(&mut self, state: &State, instance: u64) -> Option<Vec<u8>> {
+    fn next(&mut self, state: &mut State, instance: u64) -> Option<Vec<u8>> {
         if self.told.as_ref().is_some_and(|(_, at)| at.elapsed() < REPORT_EVERY) {
             return None;
         }
+        // Lengths are known then.
+        state.core.recall();
         let files = files(state).ok()?;
         let (status, (shared, _)) = (state.core.status(), state.connected());
         let report = InstanceReport {

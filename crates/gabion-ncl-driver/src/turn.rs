@@ -5,10 +5,13 @@ use crate::images::Mirrors;
 use crate::link::{Client, Link};
 use crate::tls::connect;
 use crate::waiters::Waiters;
+use crate::windows::Windows;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_fabric::remote::PeerLink;
-use gabion_media::remote::{ClientConfig, ConnectionGeneration, PeerId, Reply};
-use gabion_ncl::{Application, Asker, Command, Output, StoreOperation};
+use gabion_media::remote::{ClientConfig, ConnectionGeneration, PeerId, RegionId, Reply};
+use gabion_mirror::direct::Grant;
+use gabion_mirror::shared::Shared;
+use gabion_ncl::{Application, Asker, Command, FileNumber, Output, StoreOperation, room};
 use gabion_tls::MutualTls;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +108,7 @@ pub(crate) struct State {
     jobs: Sender<Job>,
     pub(crate) losses: Losses,
     pub(crate) waiters: Waiters,
+    pub(crate) window: Windows,
     pub(crate) is_closed: bool,
 }
 
@@ -145,6 +149,7 @@ impl State {
             jobs,
             losses: Losses::default(),
             waiters: Waiters::default(),
+            window: Windows::default(),
             is_closed: false,
         }
     }
@@ -172,6 +177,9 @@ impl State {
                         continue;
                     }
                     let Some(Peer::Up(_, link)) = self.peers.get_mut(&peer) else { continue };
+                    if let Command::Free { regions } = &command {
+                        self.window.freed(peer, regions);
+                    }
                     match link.send(&self.client, term, &command) {
                         Ok(Some(reply)) => self.core.handle_reply(self.timed_ms, peer, reply),
                         Ok(None) => {
@@ -264,6 +272,7 @@ impl State {
         self.losses.reasons.insert(peer, error.to_string());
         self.losses.may_be = true;
         self.waits_to_send.remove(&peer);
+        self.window.lost(peer);
         if let Peer::Up(number, link) = found {
             self.tokens.remove(&number);
             // It goes with its socket, too.
@@ -289,6 +298,35 @@ impl State {
                 self.losses.since = None;
             }
             _ => {}
+        }
+    }
+
+    /// Lets the program write records of a file itself, if the core and all peers can.
+    pub(crate) fn grant(
+        &mut self,
+        file: FileNumber,
+        (slot, generation): (u32, u32),
+        changes: &Shared,
+    ) {
+        let Some(grant) = self.core.grant(file) else { return };
+        let region = |peer: PeerId, region: RegionId| match self.peers.get(&peer) {
+            Some(Peer::Up(_, link)) => link.region(region),
+            _ => None,
+        };
+        if let Some(window) = self.window.of(&grant, region) {
+            let (capacity, near) = room(&grant.parts);
+            changes.publish(&Grant {
+                file: file.0,
+                slot,
+                generation,
+                window,
+                term: grant.term.0,
+                owner: grant.owner.word(),
+                last: grant.last.0,
+                progress: grant.progress,
+                capacity,
+                near,
+            });
         }
     }
 

@@ -112,8 +112,8 @@ impl<S: Images> Application<S> {
     }
 
     /// Ends a grant, if there is one: its records are this instance's from here on. Called before
-    /// numbers, lengths or copies matter.
-    pub(crate) fn recall(&mut self) {
+    /// numbers, lengths or copies matter: callers do so who ask for them.
+    pub fn recall(&mut self) {
         let Some(state) = &mut self.state else { return };
         let Some(recalled) = state.files.recall() else { return };
         let Recalled { file, written, is_claimed, progress } = recalled;

@@ -3,6 +3,7 @@
 
 use crate::raw::{self, word};
 use crate::state::{self, Ready};
+use gabion_mirror::direct::DESCRIPTORS_MAX;
 use gabion_mirror::wire::{REPLY, REQUEST, Reply, Request};
 use libc::c_int;
 
@@ -47,6 +48,14 @@ impl Asked {
     /// all locks that the process has of it.
     pub(crate) fn descriptor(&self, closed_by_exec: bool) -> Result<c_int, c_int> {
         receive_descriptor(self.connection, closed_by_exec)
+    }
+}
+
+impl Asked {
+    /// All descriptors that come with the reply, which a program that is started does not inherit.
+    /// How many they are.
+    pub(crate) fn descriptors(&self, into: &mut [c_int; DESCRIPTORS_MAX]) -> usize {
+        receive_descriptors(self.connection, into)
     }
 }
 
@@ -159,4 +168,27 @@ fn receive_descriptor(connection: c_int, closed_by_exec: bool) -> Result<c_int, 
     let [len, kind, data] = control;
     let rights = u64::from(libc::SCM_RIGHTS as u32) << 32 | libc::SOL_SOCKET as u64;
     if len == 20 && kind == rights { Ok(data as u32 as c_int) } else { Err(libc::EMFILE) }
+}
+
+/// Room for a header of 16 bytes and all descriptors.
+const CONTROL_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
+
+/// One byte, and the descriptors that come with it.
+fn receive_descriptors(connection: c_int, into: &mut [c_int; DESCRIPTORS_MAX]) -> usize {
+    let mut byte = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut control = [0_u64; CONTROL_WORDS];
+    let (parts, control_at) = (&raw mut part as usize, control.as_mut_ptr() as usize);
+    let header = [0, 0, parts, 1, control_at, size_of_val(&control), 0];
+    let arguments = [word(connection), header.as_ptr() as usize, word(libc::MSG_CMSG_CLOEXEC)];
+    let got = again(|| raw::forward(libc::SYS_recvmsg, &arguments));
+    let rights = u64::from(libc::SCM_RIGHTS as u32) << 32 | libc::SOL_SOCKET as u64;
+    if got <= 0 || control[1] != rights {
+        return 0;
+    }
+    // As many as there were numbers for.
+    let count = ((control[0] as usize).saturating_sub(16) / 4).min(DESCRIPTORS_MAX);
+    let words = control[2..].iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
+    into.iter_mut().zip(words).take(count).for_each(|(place, word)| *place = word as c_int);
+    count
 }

@@ -1,6 +1,7 @@
 //! Calls that change bytes, and those that wait for them to be stored.
 
 use crate::ask::{self, ask};
+use crate::direct;
 use crate::raw::{self, Answer, SignalsHeld, word};
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
 use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
@@ -20,6 +21,22 @@ pub(crate) enum Place {
 pub(crate) enum Source {
     Bytes(usize),
     Parts { address: usize, count: usize },
+}
+
+impl Source {
+    /// The first `len` bytes, of which the kernel has just read as many, piece by piece.
+    pub(crate) fn each(self, len: usize, take: &mut dyn FnMut(&[u8])) {
+        let (address, count) = match self {
+            Self::Bytes(address) => return take(raw::memory(address, len)),
+            Self::Parts { address, count } => (address, count),
+        };
+        let mut rest = len;
+        for part in raw::parts(address, count) {
+            let len = part.iov_len.min(rest);
+            take(raw::memory(part.iov_base as usize, len));
+            rest -= len;
+        }
+    }
 }
 
 /// A write that the kernel will make.
@@ -55,7 +72,7 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
             // Another process moved the offset amid this, by a read, which takes no lock.
             locked.put(Kind::Reread, 0, u64::MAX, &[])?;
         } else {
-            locked.put_source(place, write.source, written as usize)?;
+            locked.note(place, write.source, written as usize)?;
         }
         Ok(written)
     };
@@ -84,19 +101,20 @@ impl Locked<'_> {
         Ok(())
     }
 
-    fn put_source(&mut self, mut place: u64, source: Source, len: usize) -> Result<(), c_int> {
-        let (address, count) = match source {
-            Source::Bytes(address) => return self.put_bytes(place, raw::memory(address, len)),
-            Source::Parts { address, count } => (address, count),
-        };
-        let mut rest = len;
-        for part in raw::parts(address, count) {
-            let len = part.iov_len.min(rest);
-            self.put_bytes(place, raw::memory(part.iov_base as usize, len))?;
-            place += len as u64;
-            rest -= len;
+    /// Bytes that were written: the record goes to the peers, or into the ring.
+    fn note(&mut self, mut place: u64, source: Source, len: usize) -> Result<(), c_int> {
+        if direct::write(self.guard, self.file, place, source, len) {
+            return Ok(());
         }
-        Ok(())
+        direct::missed(self.guard, self.file);
+        let mut put = Ok(());
+        source.each(len, &mut |bytes| {
+            if put.is_ok() {
+                put = self.put_bytes(place, bytes);
+            }
+            place += bytes.len() as u64;
+        });
+        put
     }
 }
 
@@ -136,6 +154,7 @@ fn locked(
         }
         other => other,
     };
+    direct::adopt(ready, file);
     raw::set_errno(reason);
     stored.unwrap_or_else(raw::refuse)
 }

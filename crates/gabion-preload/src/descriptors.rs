@@ -1,5 +1,6 @@
 //! Calls that make, copy and close descriptors, and that map files.
 
+use crate::direct;
 use crate::raw::{self, Answer, word};
 use crate::state::{self, mirrored};
 use libc::c_int;
@@ -8,6 +9,7 @@ pub(crate) fn close(descriptor: c_int) -> Answer {
     // Ahead of the call: once it is closed, another thread may get the number for another file.
     if mirrored(descriptor).is_some() {
         state::set(descriptor, None);
+        state::ready().into_iter().for_each(direct::let_go);
     }
     raw::close(descriptor)
 }

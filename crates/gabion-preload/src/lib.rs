@@ -12,6 +12,7 @@
 //! - `entries`: the functions that take the place of the C library's. They hold nothing but calls.
 //! - `state`: whether this process is interposed, and which descriptors are mirrored.
 //! - `ask`: one request to the owner. `raw`: system calls by number.
+//! - `direct`: records that this process writes to the log peers itself.
 //! - `bytes`, `names`, `attributes`, `descriptors`, `streams`: what the calls do.
 //!
 //! Rules of all of it, as it runs inside of any function of any program, signal handlers and the
@@ -26,13 +27,14 @@
 //! - Without [`ENVIRONMENT`](gabion_mirror::wire::ENVIRONMENT) the library does nothing. With it,
 //!   and without an owner, it ends the program: never is it half there.
 //!
-//! `unsafe` is in `raw`, `state`, `streams`, `entries`, and `planted`, which only tests have.
+//! `unsafe` is in `raw`, `state`, `direct`, `streams`, `entries`, and `planted`, which only tests have.
 #![allow(clippy::disallowed_methods, reason = "a shell: it stands between programs and the kernel")]
 
 mod ask;
 mod attributes;
 mod bytes;
 mod descriptors;
+mod direct;
 mod entries;
 mod names;
 #[cfg(feature = "planted")]

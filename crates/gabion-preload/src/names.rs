@@ -1,6 +1,7 @@
 //! Calls that open files, and that change names.
 
 use crate::ask::{Asked, ask};
+use crate::direct;
 use crate::raw::{self, Answer, word};
 use crate::state::{self, Mirrored, Ready, ready};
 use gabion_mirror::wire::{Operation, PATH_MAX, Request, kind, moved};
@@ -217,7 +218,9 @@ pub(crate) fn rename(ends: [(c_int, usize); 2], flags: u32) -> Answer {
     if !(moves || replaces || directory || arrives) {
         return call();
     }
-    renamed(ready, [&from, &to], flags, directory, &call).unwrap_or_else(raw::refuse)
+    let answer = renamed(ready, [&from, &to], flags, directory, &call);
+    direct::let_go(ready);
+    answer.unwrap_or_else(raw::refuse)
 }
 
 fn renamed(
@@ -312,7 +315,9 @@ pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
         }
         Ok(answer)
     };
-    unlinked().unwrap_or_else(raw::refuse)
+    let answer = unlinked();
+    direct::let_go(ready);
+    answer.unwrap_or_else(raw::refuse)
 }
 
 /// `remove`: a file or a directory.

@@ -24,7 +24,7 @@ use super::mapping::Mapping;
 use crate::space::failed;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::remote::RegionId;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -86,6 +86,24 @@ impl SharedRegion {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.len() == 0
+    }
+
+    /// The index of its gate among those of its peer.
+    #[must_use]
+    pub const fn gate(&self) -> u32 {
+        self.gate
+    }
+
+    /// Bytes of its peer's gates.
+    #[must_use]
+    pub fn gates_len(&self) -> u64 {
+        self.gates.map.len() as u64
+    }
+
+    /// Its memory and that of the gates, for another process of this client.
+    #[must_use]
+    pub fn memory(&self) -> [BorrowedFd<'_>; 2] {
+        [self.map.file(), self.gates.map.file()]
     }
 
     /// Whether writes may count.
