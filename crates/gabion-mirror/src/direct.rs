@@ -305,3 +305,163 @@ impl Shared {
         Some(Recalled { file, written: word & COUNT, is_claimed, progress })
     }
 }
+
+#[cfg(feature = "owner")]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{Kind, LEN, Record};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicBool;
+
+    const SLOT: (u32, u32) = (3, 9);
+
+    fn memory() -> Shared {
+        let memory = memfd_create("gabion-test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, LEN as u64).unwrap();
+        Shared::create(memory.as_raw_fd(), false).unwrap()
+    }
+
+    fn grant(last: u64, progress: Progress) -> Grant {
+        let (slot, generation) = SLOT;
+        let (capacity, near) = (1 << 20, 1 << 19);
+        Grant { file: 7, slot, generation, window: 1, last, progress, capacity, near, ..ZERO }
+    }
+
+    const ZERO: Grant = Grant {
+        file: 0,
+        slot: 0,
+        generation: 0,
+        window: 0,
+        term: 0,
+        owner: 0,
+        last: 0,
+        progress: Progress { len: 0, dirty: 0, ordinal: 0 },
+        capacity: 0,
+        near: 0,
+    };
+
+    fn after(before: Progress) -> Progress {
+        let (len, ordinal) = (before.len + 10, before.ordinal + 1);
+        Progress { len, dirty: len, ordinal }
+    }
+
+    fn write(guard: &mut Guard) -> bool {
+        let turn = guard.turn(SLOT.0, SLOT.1).unwrap();
+        guard.claim(&turn) && guard.count(&turn, after(turn.grant.progress))
+    }
+
+    #[test]
+    fn records_that_count_are_known_to_whoever_recalls() {
+        let shared = memory();
+        assert_eq!(shared.recall(), None, "nothing was granted");
+        let begin = Progress { len: 5, dirty: 8, ordinal: 1 };
+        shared.publish(&grant(40, begin));
+        let mut guard = shared.lock();
+        assert!(guard.turn(3, 8).is_none(), "of another file in the same slot");
+        assert_eq!(guard.turn(SLOT.0, SLOT.1).unwrap().number, 41);
+        assert!(write(&mut guard) && write(&mut guard));
+        assert_eq!(guard.turn(SLOT.0, SLOT.1).unwrap().number, 43);
+        let progress = after(after(begin));
+        let file = FileNumber(7);
+        let wanted = Recalled { file, written: 2, is_claimed: false, progress };
+        assert_eq!(shared.recall(), Some(wanted));
+        assert!(guard.turn(SLOT.0, SLOT.1).is_none());
+        assert_eq!((shared.recall(), shared.direct_records()), (None, 2));
+    }
+
+    #[test]
+    fn a_record_that_was_begun_does_not_count_once_the_grant_is_recalled() {
+        let shared = memory();
+        shared.publish(&grant(0, Progress::default()));
+        let mut guard = shared.lock();
+        assert!(write(&mut guard));
+        let turn = guard.turn(SLOT.0, SLOT.1).unwrap();
+        assert!(guard.claim(&turn));
+        let recalled = shared.recall().unwrap();
+        assert_eq!((recalled.written, recalled.is_claimed), (1, true));
+        assert!(!guard.count(&turn, after(turn.grant.progress)));
+        assert_eq!(recalled.progress, after(Progress::default()));
+        shared.publish(&grant(2, recalled.progress));
+        assert!(!guard.claim(&turn), "it is of the grant before");
+        assert!(!guard.count(&turn, after(turn.grant.progress)));
+        let recalled = shared.recall().unwrap();
+        assert_eq!((recalled.written, recalled.is_claimed), (0, false));
+    }
+
+    #[test]
+    fn a_record_in_the_ring_comes_behind_those_of_the_grant() {
+        let shared = memory();
+        shared.publish(&grant(0, Progress::default()));
+        let mut guard = shared.lock();
+        assert!(write(&mut guard));
+        let (slot, generation) = SLOT;
+        let cut = Record { kind: Kind::Truncate, slot, generation, offset: 0, len: 1 };
+        guard.put(&cut, &[], &mut || true).unwrap();
+        assert!(guard.turn(slot, generation).is_none(), "its number would be too small");
+        assert_eq!(shared.recall().map(|it| it.written), Some(1));
+        guard.put(&cut, &[], &mut || true).unwrap();
+        assert_eq!(shared.recall(), None, "what is recalled is not revoked too");
+    }
+
+    #[test]
+    fn the_file_that_is_wanted_is_told_once() {
+        let shared = memory();
+        assert_eq!(shared.wanted(), None);
+        shared.want(0);
+        assert_eq!((shared.wanted(), shared.wanted()), (Some(0), None));
+        assert_eq!(shared.window_of(SLOT.0, SLOT.1), None);
+        shared.publish(&grant(0, Progress::default()));
+        assert_eq!(shared.window_of(SLOT.0, SLOT.1), Some(1));
+        assert_eq!(shared.window_of(SLOT.0, 8), None);
+    }
+
+    /// Recalls at every moment of records, and deaths amid them: no number is given twice, and what
+    /// counts is counted.
+    #[test]
+    fn whoever_recalls_and_whoever_writes_agree_on_each_record() {
+        const GRANTS: u64 = 20_000;
+        let shared = memory();
+        static ENDED: AtomicBool = AtomicBool::new(false);
+        let writer = std::thread::spawn(move || {
+            let (mut counted, mut last, mut burnt) = (0, 0, 0);
+            while !ENDED.load(Acquire) {
+                let mut guard = shared.lock();
+                let Some(turn) = guard.turn(SLOT.0, SLOT.1) else { continue };
+                if !guard.claim(&turn) {
+                    continue;
+                }
+                assert!(turn.number > last, "{} after {last}", turn.number);
+                last = turn.number;
+                match guard.count(&turn, after(turn.grant.progress)) {
+                    true => counted += 1,
+                    false => burnt += 1,
+                }
+            }
+            (counted, burnt)
+        });
+        let (mut last, mut progress, mut counted, mut claimed) = (0, Progress::default(), 0, 0);
+        for number in 0..GRANTS {
+            {
+                // As the owner, who publishes under the lock.
+                let _guard = shared.lock();
+                shared.publish(&grant(last, progress));
+            }
+            for _ in 0..number % 97 {
+                std::hint::spin_loop();
+            }
+            let recalled = shared.recall().unwrap();
+            counted += recalled.written;
+            claimed += u64::from(recalled.is_claimed);
+            last += recalled.written + u64::from(recalled.is_claimed);
+            progress = recalled.progress;
+            assert_eq!((progress.len, u64::from(progress.ordinal)), (10 * counted, counted));
+        }
+        ENDED.store(true, Release);
+        let (written, burnt) = writer.join().unwrap();
+        assert_eq!(written, counted, "records that count");
+        assert!(burnt <= claimed, "{burnt} numbers may be at peers, {claimed} were passed over");
+        assert_eq!(shared.direct_records(), counted);
+    }
+}

@@ -9,6 +9,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
 
 mod common;
+#[path = "kill_points/direct.rs"]
+mod direct;
 #[path = "kill_points/losses.rs"]
 mod losses;
 #[path = "../../gabion-ncl-driver/tests/support/peers.rs"]
@@ -24,6 +26,7 @@ use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
 use gabion_ncl::OnLoss;
+use gabion_ncl::map::Member;
 use gabion_ncl_driver::registry::Registrar;
 use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
 use peers::{Shared, Way};
@@ -62,10 +65,17 @@ struct House {
     store: Shared,
     peers: Vec<Option<(PeerServer, Registrar)>>,
     runs: u32,
+    /// The newest run of each peer.
+    newest: [Incarnation; PEERS],
     home: PathBuf,
     globs: &'static str,
     root: PathBuf,
     owner: Option<(Run, Arc<Logs>)>,
+    /// Records that programs wrote to peers themselves, under former owners.
+    direct: u64,
+    /// All peers are of this machine.
+    is_near: bool,
+    every_write: bool,
     rng: Rng,
 }
 
@@ -77,8 +87,20 @@ impl House {
         let root = home.join("root-0");
         std::fs::create_dir_all(&root).unwrap();
         let (store, rng) = (Shared::default(), Rng::new(seed()));
-        let mut house =
-            Self { store, peers: Vec::new(), runs: 0, home, globs, root, owner: None, rng };
+        let mut house = Self {
+            store,
+            peers: Vec::new(),
+            runs: 0,
+            newest: [Incarnation(0); PEERS],
+            home,
+            globs,
+            root,
+            owner: None,
+            direct: 0,
+            is_near: false,
+            every_write: false,
+            rng,
+        };
         for index in 0..PEERS {
             house.peers.push(None);
             house.restart_peer(index);
@@ -93,20 +115,33 @@ impl House {
         self.runs += 1;
         let path = self.home.join(format!("peer-{}", self.runs));
         let (peer, run) = (PeerId(index as u64 + 1), Incarnation(self.runs));
+        self.newest[index] = run;
         // A rewrite that Redis did not live to complete leaves a file, of which there are hundreds
         // in the soak; a start has each of them twice.
         let config = PeerConfig::new(peer, run, 2 << 30);
-        // One is as on another machine.
-        let way = if index == 0 { Way::Tcp } else { Way::SharedMemory };
+        // One is as on another machine half of the time: then the program writes no records itself.
+        let is_far = index == 0 && !self.is_near && self.rng.below(2) == 0;
+        let way = if is_far { Way::Tcp } else { Way::SharedMemory };
         self.peers[index] = Some(peers::start(&self.store, way, &path, config));
     }
 
     /// The same for one at random, once all copies are whole: losses come one at a time.
     fn lose_a_peer(&mut self) {
-        let (_, logs) = self.owner.as_ref().unwrap();
-        until("copies are missing", || logs.status().unwrap().0.copies == 3);
+        self.wait_for_copies();
         let index = self.rng.below(PEERS as u64) as usize;
         self.restart_peer(index);
+    }
+
+    /// Waits until all copies are whole, at peers that live: a loss is not known as soon as it is
+    /// one.
+    fn wait_for_copies(&self) {
+        let (_, logs) = self.owner.as_ref().unwrap();
+        until("copies are missing", || {
+            let status = logs.status().unwrap().0;
+            let lives =
+                |member: &Member| self.newest[member.peer.0 as usize - 1] == member.incarnation;
+            status.copies == 3 && status.map.members.iter().all(lives)
+        });
     }
 
     fn open(&mut self) {
@@ -119,7 +154,7 @@ impl House {
         logs.wait_until_ready().unwrap();
         let logs = Arc::new(logs);
         let files = Box::new(PeerFiles::new(Arc::clone(&logs)));
-        let run = Run::with(files, &self.home, &self.root, self.globs, false);
+        let run = Run::with(files, &self.home, &self.root, self.globs, self.every_write);
         self.owner = Some((run, logs));
         for (server, registrar) in self.peers.iter_mut().flatten() {
             registrar.free_leaks(server).unwrap();
@@ -129,6 +164,7 @@ impl House {
     /// Another owner, in another directory, whose only files are those that are not mirrored.
     fn move_on<K: Kind>(&mut self, point: u64) {
         let (run, logs) = self.owner.take().unwrap();
+        self.direct += run.owner.shared().direct_records();
         run.stop();
         drop(logs);
         let next = self.home.join(format!("root-{}", point + 1));
@@ -405,7 +441,11 @@ fn every_point<K: Kind>() {
         );
         told = last;
     }
-    eprintln!("{}: {} points, {ended} at a call; {told} writes, limit {limit}", K::NAME, points());
+    let (name, count, direct) = (K::NAME, points(), house.direct);
+    eprintln!(
+        "{name}: {count} points, {ended} at a call; {told} writes, limit {limit}; {direct} \
+         records by the program itself"
+    );
     assert!(ended * 4 >= points(), "{ended} of {} points were at a call", points());
 }
 

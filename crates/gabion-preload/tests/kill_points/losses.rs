@@ -1,7 +1,7 @@
 //! More peers are lost than records survive the loss of, while the program lives: others are filled
 //! from its mirrors, whatever it is about to write.
 
-use crate::{House, PEERS, until};
+use crate::{House, PEERS};
 
 /// Two processes write without a sync, one line after the other, and one cuts a file each time:
 /// somebody is amid a change, and the owner amid a request, whenever a copy is made.
@@ -18,16 +18,15 @@ fn all_peers_are_lost_again_and_again_and_a_program_that_lives_fills_others() {
     let mut child = house.command("sh").args(["-c", SCRIPT]).spawn().unwrap();
     let mut rounds = 0;
     while child.try_wait().unwrap().is_none() {
-        let (_, logs) = house.owner.as_ref().unwrap();
-        until("no copies are made", || logs.status().unwrap().0.copies == 3);
+        house.wait_for_copies();
         (0..PEERS).for_each(|index| house.restart_peer(index));
         rounds += 1;
     }
     assert!(child.wait().unwrap().success());
     assert!(rounds > 2, "peers were lost {rounds} times");
-    let (run, logs) = house.owner.take().unwrap();
     // Without a program nothing fills those that were lost last.
-    until("no copies are made", || logs.status().unwrap().0.copies == 3);
+    house.wait_for_copies();
+    let (run, logs) = house.owner.take().unwrap();
     run.stop();
     drop(logs);
     house.open();

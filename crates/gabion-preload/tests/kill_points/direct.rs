@@ -1,0 +1,93 @@
+//! Programs that write records to the log peers themselves, while peers are lost and others do other
+//! things: what they wrote is there afterwards, in its order.
+
+use crate::{House, PEERS};
+use std::process::Command;
+
+/// Writes lines of a thousand bytes, with their numbers in front: the file gets further parts.
+const LINES: &str = "
+    x=$(printf %0990d 7); i=0
+    while [ $i -lt 2000 ]; do i=$((i+1)); echo $((10000+i)) $x; done >> $1.log";
+
+fn lines(house: &House, name: &str) -> Command {
+    let mut command = house.command("sh");
+    command.args(["-c", LINES, "sh", name]);
+    command
+}
+
+fn check(house: &House, name: &str, lines: usize) {
+    let output = house.command("cat").arg(format!("{name}.log")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<usize> =
+        text.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
+    let expected: Vec<usize> = (1..=lines).map(|number| 10_000 + number).collect();
+    assert_eq!(numbers, expected, "{name}");
+}
+
+fn house(name: &str) -> House {
+    let mut house = House::new(name, "*.log");
+    // A program that waits for its records would rather write them itself.
+    (house.is_near, house.every_write) = (true, true);
+    (0..PEERS).for_each(|index| house.restart_peer(index));
+    reopen(&mut house);
+    house
+}
+
+fn direct(house: &House) -> u64 {
+    house.owner.as_ref().unwrap().0.owner.shared().direct_records()
+}
+
+/// Another owner, once all of it is at peers.
+fn reopen(house: &mut House) {
+    house.wait_for_copies();
+    let (run, logs) = house.owner.take().unwrap();
+    run.stop();
+    drop(logs);
+    house.open();
+}
+
+#[test]
+#[ignore = "is of the interposer alone: cargo xtask ncl"]
+fn most_records_of_a_log_are_the_programs_own_and_all_of_them_are_recovered() {
+    let mut house = house("direct");
+    assert!(lines(&house, "a").status().unwrap().success());
+    let written = direct(&house);
+    assert!(written > 1_000, "{written} of 2000 records were the program's own");
+    reopen(&mut house);
+    check(&house, "a", 2_000);
+}
+
+/// docs/faults.md: N4
+#[test]
+#[ignore = "is of the interposer alone: cargo xtask ncl"]
+fn peers_are_lost_while_a_program_writes_its_records_itself() {
+    let mut house = house("direct-losses");
+    let mut child = lines(&house, "a").spawn().unwrap();
+    let mut losses = 0;
+    while child.try_wait().unwrap().is_none() {
+        house.lose_a_peer();
+        losses += 1;
+    }
+    assert!(child.wait().unwrap().success());
+    assert!(losses > 1 && direct(&house) > 0, "{losses} losses, {} records", direct(&house));
+    reopen(&mut house);
+    check(&house, "a", 2_000);
+}
+
+/// Files come and go meanwhile, by another process, and a second one writes the same log.
+#[test]
+#[ignore = "is of the interposer alone: cargo xtask ncl"]
+fn others_change_names_and_files_while_a_program_writes_its_records_itself() {
+    let mut house = house("direct-others");
+    let mut first = lines(&house, "a").spawn().unwrap();
+    let mut second = lines(&house, "b").spawn().unwrap();
+    let others = "for i in 1 2 3 4 5 6 7 8 9; do echo $i > n.log; mv n.log m.log; rm m.log; done";
+    while first.try_wait().unwrap().is_none() {
+        assert!(house.command("sh").args(["-c", others]).status().unwrap().success());
+    }
+    assert!(first.wait().unwrap().success() && second.wait().unwrap().success());
+    assert!(direct(&house) > 0);
+    reopen(&mut house);
+    check(&house, "a", 2_000);
+    check(&house, "b", 2_000);
+}
