@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 /// Peers at most that a process writes to.
 pub const PEERS_MAX: usize = 5;
 /// Parts of a file at most that it maps.
-pub const PARTS_MAX: usize = 24;
+pub const PARTS_MAX: usize = 48;
 /// Bytes of one record at most.
 pub const LEN_MAX: usize = 128 << 10;
 
@@ -85,8 +85,9 @@ pub struct Window {
 
 /// Bytes of a window's description at most.
 pub const WINDOW_LEN_MAX: usize = 16 + 8 * PARTS_MAX + PEERS_MAX * (8 + 16 * PARTS_MAX);
-/// Descriptors of a window at most.
+/// Descriptors of a window at most: the kernel passes no more than 253 on at once.
 pub const DESCRIPTORS_MAX: usize = PEERS_MAX * (1 + PARTS_MAX);
+const _: () = assert!(DESCRIPTORS_MAX <= 253);
 
 #[cfg(feature = "owner")]
 impl Window {
@@ -165,8 +166,9 @@ pub(crate) struct Direct {
     /// The word as of which the file is as `pending`; 0 while that changes.
     pending_at: AtomicU64,
     pending: SharedProgress,
-    /// Records that counted, of all grants.
+    /// Records that counted, of all grants, and their bytes.
     records: AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// A record that a process may write now.
@@ -211,9 +213,9 @@ impl Guard {
         direct.word.load(SeqCst) == turn.word
     }
 
-    /// All peers have the record, and their gates were open afterwards: it counts. False if the
+    /// All peers have the record, of so many bytes, and their gates were open afterwards: it counts. False if the
     /// grant was recalled, and it does not.
-    pub fn count(&mut self, turn: &Turn, after: Progress) -> bool {
+    pub fn count(&mut self, turn: &Turn, len: usize, after: Progress) -> bool {
         let direct = self.shared().direct();
         direct.pending_at.store(0, Release);
         fence(Release);
@@ -223,6 +225,7 @@ impl Guard {
         if counts.is_ok() {
             direct.progress.store(after);
             direct.records.fetch_add(1, Relaxed);
+            direct.bytes.fetch_add(len as u64, Relaxed);
         }
         counts.is_ok()
     }
@@ -260,10 +263,11 @@ impl Shared {
         (window != 0 && is_its == (slot, generation)).then_some(window)
     }
 
-    /// Records that processes wrote to peers.
+    /// Records that processes wrote to peers themselves, and their bytes.
     #[must_use]
-    pub fn direct_records(&self) -> u64 {
-        self.direct().records.load(Relaxed)
+    pub fn direct_records(&self) -> (u64, u64) {
+        let direct = self.direct();
+        (direct.records.load(Relaxed), direct.bytes.load(Relaxed))
     }
 
     /// Grants records. The caller keeps the lock of the shared memory from processes, and everybody
@@ -349,7 +353,7 @@ mod tests {
 
     fn write(guard: &mut Guard) -> bool {
         let turn = guard.turn(SLOT.0, SLOT.1).unwrap();
-        guard.claim(&turn) && guard.count(&turn, after(turn.grant.progress))
+        guard.claim(&turn) && guard.count(&turn, 10, after(turn.grant.progress))
     }
 
     #[test]
@@ -368,7 +372,7 @@ mod tests {
         let wanted = Recalled { file, written: 2, is_claimed: false, progress };
         assert_eq!(shared.recall(), Some(wanted));
         assert!(guard.turn(SLOT.0, SLOT.1).is_none());
-        assert_eq!((shared.recall(), shared.direct_records()), (None, 2));
+        assert_eq!((shared.recall(), shared.direct_records()), (None, (2, 20)));
     }
 
     #[test]
@@ -381,11 +385,11 @@ mod tests {
         assert!(guard.claim(&turn));
         let recalled = shared.recall().unwrap();
         assert_eq!((recalled.written, recalled.is_claimed), (1, true));
-        assert!(!guard.count(&turn, after(turn.grant.progress)));
+        assert!(!guard.count(&turn, 10, after(turn.grant.progress)));
         assert_eq!(recalled.progress, after(Progress::default()));
         shared.publish(&grant(2, recalled.progress));
         assert!(!guard.claim(&turn), "it is of the grant before");
-        assert!(!guard.count(&turn, after(turn.grant.progress)));
+        assert!(!guard.count(&turn, 10, after(turn.grant.progress)));
         let recalled = shared.recall().unwrap();
         assert_eq!((recalled.written, recalled.is_claimed), (0, false));
     }
@@ -434,7 +438,7 @@ mod tests {
                 }
                 assert!(turn.number > last, "{} after {last}", turn.number);
                 last = turn.number;
-                match guard.count(&turn, after(turn.grant.progress)) {
+                match guard.count(&turn, 10, after(turn.grant.progress)) {
                     true => counted += 1,
                     false => burnt += 1,
                 }
@@ -462,6 +466,6 @@ mod tests {
         let (written, burnt) = writer.join().unwrap();
         assert_eq!(written, counted, "records that count");
         assert!(burnt <= claimed, "{burnt} numbers may be at peers, {claimed} were passed over");
-        assert_eq!(shared.direct_records(), counted);
+        assert_eq!(shared.direct_records(), (counted, 10 * counted));
     }
 }

@@ -28,7 +28,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Records of one file that a process waits for, before it would rather write them itself.
-const MISSES_MAX: u32 = 16;
+const MISSES_MAX: u32 = 8;
 /// Pages are brought in by so many bytes, ahead of what is written.
 const AHEAD: u64 = 256 << 10;
 /// Mappings begin at such a multiple, so that they can have huge pages.
@@ -129,7 +129,7 @@ pub(crate) fn write(
         peer.put(ring, &cell);
     }
     fence(SeqCst);
-    window.is_open(place, len as u64) && guard.count(&turn, after)
+    window.is_open(place, len as u64) && guard.count(&turn, len, after)
 }
 
 /// Whether the record needs nothing of the owner beside.
@@ -170,7 +170,8 @@ pub(crate) fn missed(guard: &mut Guard, file: Mirrored) {
     if MISSED.swap(word_of(file), Relaxed) != word_of(file) {
         MISSES.store(0, Relaxed);
     }
-    if MISSES.fetch_add(1, Relaxed) + 1 >= MISSES_MAX {
+    let is_mapped = NUMBER.load(Relaxed) != 0 && FILE.load(Relaxed) == word_of(file);
+    if MISSES.fetch_add(1, Relaxed) + 1 >= MISSES_MAX || is_mapped {
         guard.shared().want(file.slot);
     }
 }
@@ -220,8 +221,9 @@ fn ask_and_map(ready: &Ready, file: Mirrored) {
     {
         let _signals = SignalsHeld::new();
         let mut guard = ready.shared.lock();
+        let newest = ready.shared.window_of(file.slot, file.generation);
+        window(&mut guard).replace(description, &descriptors[..count], newest);
         FILE.store(word_of(file), Relaxed);
-        window(&mut guard).replace(description, &descriptors[..count]);
     }
     for descriptor in &descriptors[..count] {
         raw::close(*descriptor);
@@ -264,13 +266,19 @@ impl Window {
         (RING_LEN + self.parts().iter().sum::<u64>()) as usize
     }
 
-    /// Unmaps what is mapped, and maps another window; or nothing, if that cannot be.
-    fn replace(&mut self, description: Description<'_>, descriptors: &[c_int]) {
+    /// Unmaps what is mapped, and maps another window; or nothing, if that cannot be, or it is not
+    /// the newest one any more.
+    fn replace(
+        &mut self,
+        description: Description<'_>,
+        descriptors: &[c_int],
+        newest: Option<u64>,
+    ) {
         NUMBER.store(0, Release);
         self.unmap();
         match self.map(description, descriptors) {
-            Some(number) => NUMBER.store(number, Release),
-            None => self.unmap(),
+            Some(number) if newest == Some(number) => NUMBER.store(number, Release),
+            _ => self.unmap(),
         }
     }
 
@@ -368,8 +376,10 @@ impl Peer {
             place(at, bytes, libc::PROT_READ | libc::PROT_WRITE, *file)?;
             at += bytes;
         }
-        // Without it the pages are small ones, and nothing depends on it.
-        raw::forward(libc::SYS_madvise, &[self.base, len, word(libc::MADV_HUGEPAGE)]);
+        // Nothing depends on either: larger pages, and none of them in a dump of this process.
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTDUMP] {
+            raw::forward(libc::SYS_madvise, &[self.base, len, word(advice)]);
+        }
         Some(())
     }
 

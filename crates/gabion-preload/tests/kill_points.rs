@@ -164,7 +164,7 @@ impl House {
     /// Another owner, in another directory, whose only files are those that are not mirrored.
     fn move_on<K: Kind>(&mut self, point: u64) {
         let (run, logs) = self.owner.take().unwrap();
-        self.direct += run.owner.shared().direct_records();
+        self.direct += run.owner.shared().direct_records().0;
         run.stop();
         drop(logs);
         let next = self.home.join(format!("root-{}", point + 1));

@@ -34,7 +34,7 @@ fn house(name: &str) -> House {
 }
 
 fn direct(house: &House) -> u64 {
-    house.owner.as_ref().unwrap().0.owner.shared().direct_records()
+    house.owner.as_ref().unwrap().0.owner.shared().direct_records().0
 }
 
 /// Another owner, once all of it is at peers.

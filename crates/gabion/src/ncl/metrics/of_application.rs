@@ -42,6 +42,11 @@ fn write_ring(page: &mut Page, shared: Shared) {
     page.gauge("gabion_ncl_app_ring_used_bytes", help, waiting.min(RING));
     let help = "Bytes of changes that the program's processes put into the ring.";
     page.counter("gabion_ncl_app_ring_written_bytes_total", help, written);
+    let (records, bytes) = shared.direct_records();
+    let help = "Records that the program's processes wrote to log peers themselves.";
+    page.counter("gabion_ncl_app_direct_records_total", help, records);
+    let help = "Bytes of these.";
+    page.counter("gabion_ncl_app_direct_bytes_total", help, bytes);
     let help = "Waits of the program until its changes were stored: of syncs, and of each write \
                 with --every-write or of a file that was opened so.";
     let mut family = page.family("gabion_ncl_app_sync_duration_seconds", Kind::Histogram, help);
