@@ -5,7 +5,7 @@ use crate::command::{Asker, Output, StoreReply};
 use crate::files::Images;
 use crate::lease::Change;
 use crate::link::{Context, Event, Stage, Window};
-use crate::map::ApMap;
+use crate::map::{ApMap, MEMBERS_MAX};
 use crate::number::Number;
 use crate::planted::{Mutant, Planted};
 use alloc::format;
@@ -209,11 +209,17 @@ impl<S: Images> Application<S> {
         if self.phase != Phase::Running {
             return;
         }
-        let mut done: Vec<Number> = self.counted().map(|link| link.done).collect();
-        done.sort_unstable_by(|a, b| b.cmp(a));
-        let mut reached = done.get(self.options.f).copied().unwrap_or_default();
+        // The greatest first; a copy that counts is a member of the map.
+        let mut done = [Number::ZERO; MEMBERS_MAX];
+        let mut copies = 0;
+        for (place, link) in done.iter_mut().zip(self.counted()) {
+            *place = link.done;
+            copies += 1;
+        }
+        done[..copies].sort_unstable_by(|a, b| b.cmp(a));
+        let mut reached = done[self.options.f];
         let Some(state) = &mut self.state else { return };
-        if done.len() <= self.options.f && self.planted.has(Mutant::AckWithoutQuorum) {
+        if copies <= self.options.f && self.planted.has(Mutant::AckWithoutQuorum) {
             reached = state.log.issued();
         }
         if reached > self.acknowledged {
