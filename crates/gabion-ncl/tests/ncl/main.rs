@@ -2,6 +2,7 @@
 //! between them, `check` knows what must hold, and nothing of how it is done.
 
 mod check;
+mod direct;
 mod images;
 mod peers;
 #[cfg(feature = "planted")]
