@@ -116,6 +116,9 @@ pub(crate) struct Machine {
     pub(crate) up_at_ms: u64,
     /// Regions of the copy were revoked: it does not count until another one is published.
     pub(crate) is_broken: bool,
+    /// The region that was lent last, and the one before the last revocation.
+    lent: RegionId,
+    lent_before_broken: RegionId,
     /// A planted defect: keys and terms are not looked at.
     pub(crate) keys_stay: bool,
     /// Regions that clients have mapped, of this run and earlier ones; none: it shares no memory.
@@ -125,8 +128,17 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(id: u64) -> Self {
         let (id, incarnation) = (PeerId(id), Incarnation(0));
-        let (peer, up_at_ms, is_broken, keys_stay, mapped) = (None, 0, false, false, None);
-        let mut machine = Self { id, incarnation, peer, up_at_ms, is_broken, keys_stay, mapped };
+        let mut machine = Self {
+            id,
+            incarnation,
+            peer: None,
+            up_at_ms: 0,
+            is_broken: false,
+            lent: RegionId(0),
+            lent_before_broken: RegionId(0),
+            keys_stay: false,
+            mapped: None,
+        };
         machine.start();
         machine
     }
@@ -180,11 +192,15 @@ impl Machine {
             request => {
                 let reply = peer.handle(client, &request);
                 // A whole copy has two files of names at least; a part that is new is one region.
+                // One that was begun before the revocation may lack what was revoked.
                 if let (Command::Publish { regions, .. }, Reply::Published) = (command, &reply) {
-                    self.is_broken &= regions.len() < 2;
+                    let is_later = regions.iter().all(|it| *it > self.lent_before_broken);
+                    self.is_broken &= regions.len() < 2 || !is_later;
                 }
-                if let (Reply::Lent { region, .. }, Some(mapped)) = (&reply, mapped) {
-                    mapped.insert(*region, peer.memory(*region).expect("it is lent").clone());
+                if let Reply::Lent { region, .. } = reply {
+                    self.lent = region;
+                    let memory = peer.memory(region).expect("it is lent");
+                    mapped.as_mut().map(|mapped| mapped.insert(region, memory.clone()));
                 }
                 match (command, reply) {
                     (Command::Write { chain }, Reply::Refused(_)) if keys_stay => {
@@ -269,7 +285,9 @@ impl Machine {
         let before = peer.usage();
         let revoked = peer.set_limit(before.lent_bytes.saturating_sub(4096).max(4096));
         // A part that was to be published is missed too, by records that are under way.
-        self.is_broken |= !revoked.is_empty();
+        if !revoked.is_empty() {
+            (self.is_broken, self.lent_before_broken) = (true, self.lent);
+        }
         peer.set_limit(LIMIT);
         revoked
     }
