@@ -119,7 +119,7 @@ impl Program {
             // It waits for what it had issued, now and then, and a grant may follow.
             let was_granted = self.tally.records > 0 || images.shared.is_granted();
             self.rests = match self.rests {
-                0 if was_granted && random.once_in(8) => 20 + random.below(20),
+                0 if was_granted && random.once_in(4) => 20 + random.below(20),
                 rests => rests.saturating_sub(1),
             };
             return self.rests > 0 && self.ahead.is_empty();
@@ -158,7 +158,7 @@ impl Program {
                 }
             }
             self.record = Some(record);
-            if random.once_in(5) && !self.is_over {
+            if random.once_in(3) && !self.is_over {
                 return;
             }
         }

@@ -570,13 +570,16 @@ impl World {
             let dies = if self.random.once_in(2) { id } else { last };
             return self.crash(dies);
         }
+        let mut is_replaced = false;
         if self.is_time(faults.pause)
             && let Some(instance) = self.instances.get_mut(&id)
         {
             instance.paused_until_ms = self.now_ms + 20 + self.random.below(800);
             instance.program_is_paused = !self.is_shared || self.random.once_in(2);
+            // Its program goes on while another instance takes its place.
+            is_replaced = !instance.program_is_paused && is_alone && self.random.once_in(2);
         }
-        if self.is_time(faults.takeover) && is_alone {
+        if is_replaced || self.is_time(faults.takeover) && is_alone {
             self.outcome.takeovers += 1;
             let takes_over = self.random.once_in(2);
             self.start(takes_over);
@@ -633,6 +636,10 @@ impl World {
         let now_ms = self.now_ms;
         let mut operates = self.random.below(8).saturating_sub(5);
         let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
+        if instance.images.shared.open().is_some() {
+            // Nothing is waited for.
+            operates += self.random.below(3);
+        }
         if now_ms < instance.paused_until_ms {
             let program = instance.program.as_mut().filter(|_| !instance.program_is_paused);
             if let Some(program) = program {
