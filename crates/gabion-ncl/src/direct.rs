@@ -22,6 +22,7 @@ use crate::files::{Files, Images};
 use crate::layout::OwnerCrc;
 use crate::link::{Link, Stage};
 use crate::number::{FileNumber, Number};
+use crate::planted::Mutant;
 use alloc::vec::Vec;
 use gabion_base::Term;
 use gabion_media::remote::{PeerId, RegionId};
@@ -118,7 +119,8 @@ impl<S: Images> Application<S> {
         let Some(recalled) = state.files.recall() else { return };
         let Recalled { file, written, is_claimed, progress } = recalled;
         assert_eq!(self.acknowledged, state.log.issued(), "a grant is given at rest");
-        let last = Number(state.log.issued().0 + written + u64::from(is_claimed));
+        let is_passed = is_claimed && !self.planted.has(Mutant::ClaimedAgain);
+        let last = Number(state.log.issued().0 + written + u64::from(is_passed));
         state.files.set_progress(file, progress);
         state.log.pass(last);
         self.acknowledged = last;

@@ -237,6 +237,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Steps that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Does the next step.
     pub(crate) fn step(&mut self, shared: &Shared, slips: Slips) -> Went {
         match self.steps.pop_front().expect("the last step ends it") {

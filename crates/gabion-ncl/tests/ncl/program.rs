@@ -25,10 +25,12 @@ pub(crate) struct Program {
     is_synced: bool,
     /// Steps that it is kept from running.
     kept: u64,
-    /// Steps that it rests, so that a grant can be given.
+    /// Steps that it changes nothing.
     rests: u64,
     /// It does nothing more.
     pub(crate) is_over: bool,
+    /// It has the peers' memory mapped.
+    pub(crate) is_shared: bool,
     /// The record that it is writing to the peers.
     record: Option<Record>,
     pub(crate) slips: Slips,
@@ -63,6 +65,9 @@ impl Program {
         let is_amid = self.record.is_some() || !self.ahead.is_empty();
         if self.kept > 0 && is_amid || self.writes(images, random) {
             return;
+        }
+        if self.rests(random) {
+            return self.catch_up(application, images);
         }
         if random.once_in(2) {
             self.catch_up(application, images);
@@ -102,6 +107,11 @@ impl Program {
         self.record.is_some()
     }
 
+    /// Steps that are left of it.
+    pub(crate) fn steps_left(&self) -> Option<usize> {
+        self.record.as_ref().map(Record::left)
+    }
+
     /// What it does while its library does nothing.
     pub(crate) fn step_alone(&mut self, images: &ProgramImages, random: &mut Random) {
         let before = self.tally.records;
@@ -116,13 +126,7 @@ impl Program {
             return true;
         }
         let Some((file, len)) = images.shared.open().filter(|_| self.ahead.is_empty()) else {
-            // It waits for what it had issued, now and then, and a grant may follow.
-            let was_granted = self.tally.records > 0 || images.shared.is_granted();
-            self.rests = match self.rests {
-                0 if was_granted && random.once_in(4) => 20 + random.below(20),
-                rests => rests.saturating_sub(1),
-            };
-            return self.rests > 0 && self.ahead.is_empty();
+            return false;
         };
         if random.once_in(12) || !self.model.files.contains_key(&file) {
             return false;
@@ -139,6 +143,15 @@ impl Program {
             self.go_on(images, random);
         }
         self.record.is_some()
+    }
+
+    /// Whether it changes nothing for a while, so that a grant can be given.
+    fn rests(&mut self, random: &mut Random) -> bool {
+        self.rests = match self.rests {
+            0 if self.is_shared && random.once_in(10) => 10 + random.below(20),
+            rests => rests.saturating_sub(1),
+        };
+        self.rests > 0
     }
 
     /// Goes on with the record that it is writing, some steps.

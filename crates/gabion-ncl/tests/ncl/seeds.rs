@@ -1,5 +1,6 @@
 //! Seeds of everything at once.
 
+use crate::direct::Tally;
 use crate::peers::Random;
 use crate::world::{Faults, Outcome, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,7 +71,17 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
             "faults come"
         );
         assert!(total.set_backs > 0, "the store is set back");
+        assert_direct(&total.direct, count);
     }
+}
+
+/// Programs of half of the seeds write to the peers themselves.
+fn assert_direct(total: &Tally, count: u64) {
+    let Tally { grants, records, closed, claimed, died, alone } = *total;
+    assert!(records > count * 3 && grants > count, "records are written to peers directly");
+    assert!(claimed > count / 3, "grants are recalled while a record is claimed");
+    assert!(died > count / 20, "instances die amid a record");
+    assert!(closed.min(alone) > 0, "gates are found closed, and libraries stopped");
 }
 
 /// Seeds that failed once, and why.
@@ -92,10 +103,14 @@ fn seeds_that_failed_once_pass() {
 
 #[test]
 fn a_seed_is_the_same_run_each_time() {
-    let outcome = || {
+    let outcome = |is_shared: bool| {
         let mut world = world(7);
+        if is_shared {
+            world.share_memory();
+        }
         let failure = failure(&mut world, run);
         (failure, format!("{:?}", world.outcome))
     };
-    assert_eq!(outcome(), outcome());
+    assert_eq!(outcome(false), outcome(false));
+    assert_eq!(outcome(true), outcome(true));
 }

@@ -3,6 +3,10 @@
 //! A seed's faults keep the promise that the library is made for: of the copies that the map in the
 //! store names f+1 can always answer in the end. A seed that breaks it is marked, and then nothing
 //! has to come back; but what comes back has to be right all the same.
+//!
+//! A world may share memory: the library grants records to its program, which writes them to the
+//! peers, also while the library is stopped. A dead peer's memory stays mapped, and its gates open,
+//! until the library learns of it. That it does soon, as such a peer is on the same machine.
 
 use crate::check::{History, Model};
 use crate::direct::{Slips, Tally};
@@ -525,6 +529,12 @@ impl World {
         }
     }
 
+    /// The library of an instance is stopped, and its program goes on.
+    pub(crate) fn stop_library(&mut self, id: usize, ms: u64) {
+        let instance = self.instances.get_mut(&id).expect("it is there");
+        (instance.paused_until_ms, instance.program_is_paused) = (self.now_ms + ms, false);
+    }
+
     fn misfortune(&mut self) {
         let faults = self.faults;
         let peer = self.any_machine();
@@ -686,7 +696,7 @@ impl World {
         self.history.check(&found, number)?;
         let acknowledged = self.history.acknowledged.max(number);
         let mut program = Program::new(found, acknowledged);
-        program.slips = self.slips;
+        (program.is_shared, program.slips) = (self.is_shared, self.slips);
         // The files that it shows count as acknowledged from now on.
         self.history = program.history.clone();
         instance.program = Some(program);
