@@ -14,7 +14,8 @@
 //! it first.
 //!
 //! The program may have begun a record that does not count: it is *claimed*. Its number is passed
-//! over, as copies may have it. The program has it issued anew, like any change of an image.
+//! over, as copies may have it. The program has it issued anew, like any change of an image, and
+//! before any other record of its file: a copy may have its bytes, past the length or not.
 
 use crate::application::{Application, Phase};
 use crate::command::Label;

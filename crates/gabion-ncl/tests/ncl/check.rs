@@ -144,8 +144,8 @@ impl History {
     }
 
     /// Whether what was recovered up to `number` is what was done: all that was acknowledged, no
-    /// byte that nobody wrote, and of the first record that is not there some bytes at most; so of one
-    /// that was claimed.
+    /// byte that nobody wrote, and of the first record that is not there some bytes at most. So it
+    /// is with one that was claimed.
     pub(crate) fn check(&self, found: &Model, number: Number) -> Result<(), String> {
         if number < self.acknowledged {
             return Err(format!("{} was acknowledged, {number} is recovered", self.acknowledged));

@@ -141,8 +141,9 @@ impl Program {
             images.change(&operation);
             self.model.apply(&operation);
             self.go_on(images, random);
+            return true;
         }
-        self.record.is_some()
+        false
     }
 
     /// Whether it changes nothing for a while, so that a grant can be given.

@@ -134,6 +134,23 @@ fn whatever_ends_at_each_step_of_a_record_that_a_program_writes_itself_loses_not
     assert!(total.closed > 20, "gates are found closed: {total:?}");
 }
 
+#[test]
+fn an_append_goes_behind_the_records_that_the_program_wrote_itself() {
+    let mut world = calm(1);
+    world.share_memory();
+    let (file, len) = loop {
+        world.step().expect("nothing is wrong");
+        let instance = world.instances.get(&1).expect("it lives");
+        let Some((file, len)) = instance.images.shared.open() else { continue };
+        if instance.application.stat(file).expect("it is there").len < len {
+            break (file, len);
+        }
+    };
+    let application = &mut world.instances.get_mut(&1).expect("it lives").application;
+    application.append(file, b"behind").expect("there is room");
+    assert_eq!(application.stat(file).expect("it is there").len, len + 6);
+}
+
 /// docs/faults.md: N8, N12
 #[test]
 fn without_f_and_one_copies_nothing_is_acknowledged_and_nothing_empty_is_shown() {

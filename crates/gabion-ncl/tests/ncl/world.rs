@@ -9,6 +9,7 @@
 //! until the library learns of it. That it does soon, as such a peer is on the same machine.
 
 use crate::check::{History, Model};
+use crate::copies;
 use crate::direct::{Slips, Tally};
 use crate::images::ProgramImages;
 use crate::peers::{Machine, Random};
@@ -797,6 +798,10 @@ impl World {
         self.outcome.direct.add(&program.tally);
         if program.model != Model::of(&instance.application)? {
             return Err("the mirrors are not what was written".to_owned());
+        }
+        let map = &instance.application.status().map;
+        for machine in self.machines.values().filter(|it| map.member(it.id).is_some()) {
+            copies::check(machine, &instance.application)?;
         }
         let names = instance.application.list("").map_err(|error| error.to_string())?;
         let files: BTreeSet<_> = names.into_iter().map(|(_, file)| file).collect();
