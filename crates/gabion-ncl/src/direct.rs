@@ -14,7 +14,8 @@
 //! it first.
 //!
 //! The program may have begun a record that does not count: it is *claimed*. Its number is passed
-//! over, as copies may have it. The program has it issued anew, like any change of an image.
+//! over, as copies may have it. The program has it issued anew, like any change of an image, and
+//! before any other record of its file: a copy may have its bytes, past the length or not.
 
 use crate::application::{Application, Phase};
 use crate::command::Label;
@@ -22,6 +23,7 @@ use crate::files::{Files, Images};
 use crate::layout::OwnerCrc;
 use crate::link::{Link, Stage};
 use crate::number::{FileNumber, Number};
+use crate::planted::Mutant;
 use alloc::vec::Vec;
 use gabion_base::Term;
 use gabion_media::remote::{PeerId, RegionId};
@@ -118,7 +120,8 @@ impl<S: Images> Application<S> {
         let Some(recalled) = state.files.recall() else { return };
         let Recalled { file, written, is_claimed, progress } = recalled;
         assert_eq!(self.acknowledged, state.log.issued(), "a grant is given at rest");
-        let last = Number(state.log.issued().0 + written + u64::from(is_claimed));
+        let is_passed = is_claimed && !self.planted.has(Mutant::ClaimedAgain);
+        let last = Number(state.log.issued().0 + written + u64::from(is_passed));
         state.files.set_progress(file, progress);
         state.log.pass(last);
         self.acknowledged = last;

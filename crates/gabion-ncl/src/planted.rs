@@ -37,6 +37,8 @@ pub enum Mutant {
     FreedEarly,
     /// A copy counts though it has changes whose records are not issued.
     CopyIsAhead,
+    /// The number of a record that a program claimed, and that does not count, is given again.
+    ClaimedAgain,
 }
 
 /// The planted defect of one instance.

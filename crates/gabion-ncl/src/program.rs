@@ -226,8 +226,10 @@ impl<S: Images> Application<S> {
     /// # Errors
     /// As [`Self::write`].
     pub fn append(&mut self, file: FileNumber, data: &[u8]) -> Result<Number> {
-        let end = self.stat(file)?.len;
-        self.write(file, end, data)
+        self.change(|files, log| {
+            let end = files.stat(file)?.len;
+            files.write(log, file, end, data)
+        })
     }
 
     /// Another length.

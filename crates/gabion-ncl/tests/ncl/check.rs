@@ -104,18 +104,48 @@ pub(crate) struct Issued {
     pub(crate) operation: Operation,
 }
 
+/// An operation whose program began to write its record to the peers, which did not count, or not
+/// yet: some peers may have it, or a part of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    pub(crate) number: Number,
+    pub(crate) operation: Operation,
+    /// The first of the records that it became afterwards.
+    pub(crate) redone: Option<Number>,
+}
+
+impl Claimed {
+    /// Whether copies up to `number` may have it or a part of it.
+    fn may_be_in(&self, number: Number) -> bool {
+        self.number <= number.next() && self.redone.is_none_or(|first| first > number)
+    }
+}
+
 /// The operations of one instance since its files were there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) base: Model,
     pub(crate) issued: Vec<Issued>,
+    /// Those that no record was issued for at first.
+    pub(crate) claimed: Vec<Claimed>,
     /// The greatest number that any instance was told is acknowledged.
     pub(crate) acknowledged: Number,
 }
 
 impl History {
+    /// The last record up to `number` that an operation became: one that was claimed may be none.
+    pub(crate) fn told(&self, number: Number) -> Number {
+        let is_of = |issued: &Issued| issued.first <= number && number <= issued.last;
+        let is_claimed = self.claimed.iter().any(|it| it.number == number);
+        if is_claimed && !self.issued.iter().rev().any(is_of) {
+            return Number(number.0 - 1);
+        }
+        number
+    }
+
     /// Whether what was recovered up to `number` is what was done: all that was acknowledged, no
-    /// byte that nobody wrote, and of the first record that is not there some bytes at most.
+    /// byte that nobody wrote, and of the first record that is not there some bytes at most. So it
+    /// is with one that was claimed.
     pub(crate) fn check(&self, found: &Model, number: Number) -> Result<(), String> {
         if number < self.acknowledged {
             return Err(format!("{} was acknowledged, {number} is recovered", self.acknowledged));
@@ -129,8 +159,11 @@ impl History {
                 partial = Some(&issued.operation);
             }
         }
+        let claimed = self.claimed.iter().filter(|it| it.may_be_in(number));
+        let partial: Vec<&Operation> =
+            partial.into_iter().chain(claimed.map(|it| &it.operation)).collect();
         let mut after = expected.clone();
-        partial.into_iter().for_each(|operation| after.apply(operation));
+        partial.iter().for_each(|operation| after.apply(operation));
         if found.names != expected.names && found.names != after.names {
             return Err(format!("names {:?}, expected {:?}", found.names, expected.names));
         }
@@ -141,7 +174,7 @@ impl History {
             if metadata != old && metadata != new {
                 return Err(format!("{file}: {metadata:?}, expected {old:?}"));
             }
-            check_bytes(*file, bytes, before, later, partial)
+            check_bytes(*file, bytes, before, later, &partial)
                 .map_err(|failure| format!("{failure}, at {number}, then {partial:?}"))?;
         }
         Ok(())
@@ -153,23 +186,24 @@ fn check_bytes(
     bytes: &[u8],
     before: &[u8],
     later: &[u8],
-    partial: Option<&Operation>,
+    partial: &[&Operation],
 ) -> Result<(), String> {
     let lens = before.len().min(later.len())..=before.len().max(later.len());
     if !lens.contains(&bytes.len()) {
         return Err(format!("{file}: {} bytes, expected {lens:?}", bytes.len()));
     }
-    let written = match partial {
-        Some(Operation::Write(of, offset, data)) if *of == file => {
-            Some((*offset as usize..*offset as usize + data.len(), data))
+    let written = |operation: &&Operation| match operation {
+        Operation::Write(of, offset, data) if *of == file => {
+            Some((*offset as usize..*offset as usize + data.len(), data.clone()))
         }
         _ => None,
     };
+    let written: Vec<_> = partial.iter().filter_map(written).collect();
     for (at, &byte) in bytes.iter().enumerate() {
         let old = before.get(at).copied().unwrap_or(0);
         let is_new = written
-            .as_ref()
-            .is_some_and(|(range, data)| range.contains(&at) && data[at - range.start] == byte);
+            .iter()
+            .any(|(range, data)| range.contains(&at) && data[at - range.start] == byte);
         if byte != old && !is_new {
             return Err(format!("{file}: byte {at} of {} is {byte}, was {old}", bytes.len()));
         }

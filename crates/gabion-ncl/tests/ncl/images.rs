@@ -2,8 +2,9 @@
 //! first, and its record comes later, or never if the program dies between.
 
 use crate::check::{Model, Operation};
+use crate::direct::Shared;
 use gabion_base::Result;
-use gabion_ncl::{FileNumber, Image, Images};
+use gabion_ncl::{FileNumber, Image, Images, Recalled};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,6 +18,8 @@ pub(crate) struct ProgramImages {
     /// Changes that were made, and those whose records are issued.
     made: Rc<Cell<u64>>,
     issued: Rc<Cell<u64>>,
+    /// The grant, if there is one.
+    pub(crate) shared: Shared,
 }
 
 impl ProgramImages {
@@ -31,7 +34,12 @@ impl ProgramImages {
         Model::change(&mut bytes, operation);
     }
 
-    /// The record of the oldest change was issued.
+    /// Whether there is a record of each change.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.made == self.issued
+    }
+
+    /// The record of the oldest change was issued, or counts.
     pub(crate) fn issued(&self) {
         self.issued.set(self.issued.get() + 1);
         assert!(self.issued.get() <= self.made.get(), "a record without a change");
@@ -56,6 +64,10 @@ impl Images for ProgramImages {
 
     fn has_issued(&self, mark: u64) -> bool {
         self.issued.get() >= mark
+    }
+
+    fn recall(&mut self) -> Option<Recalled> {
+        self.shared.recall()
     }
 }
 

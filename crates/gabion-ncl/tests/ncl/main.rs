@@ -1,7 +1,11 @@
 //! The library and the peers' core, real both, in one thread from one seed. `world` is what lies
-//! between them, `check` knows what must hold, and nothing of how it is done.
+//! between them, `check` knows what must hold, and nothing of how it is done; `copies` compares
+//! peers and mirrors at the end. In half of the seeds programs share memory with the peers and
+//! write records there themselves: `direct`.
 
 mod check;
+mod copies;
+mod direct;
 mod images;
 mod peers;
 #[cfg(feature = "planted")]

@@ -9,6 +9,8 @@ use gabion_media::remote::{
 };
 use gabion_ncl::map::{ApMap, Named, PeerRecord};
 use gabion_ncl::{ChainPart, Command};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// Chance from a seed: SplitMix64.
@@ -33,35 +35,51 @@ impl Random {
     }
 }
 
-/// Memory that the simulated network can reach into.
-#[derive(Clone)]
-pub(crate) struct Memory(Arc<Mutex<Vec<u8>>>);
+/// Memory that the simulated network, and a program that has it mapped, can reach into. It stays
+/// after its peer died, as long as somebody has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    is_closed: Arc<AtomicBool>,
+    is_shared: bool,
+}
+
+impl Memory {
+    /// Whether writes of those who have it mapped count.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_closed.load(Relaxed)
+    }
+}
 
 impl MemoryRegion for Memory {
     fn len(&self) -> u64 {
-        self.0.lock().expect("one thread").len() as u64
+        self.bytes.lock().expect("one thread").len() as u64
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
-        self.0.lock().expect("one thread")[offset as usize..][..data.len()].copy_from_slice(data);
+        let mut bytes = self.bytes.lock().expect("one thread");
+        bytes[offset as usize..][..data.len()].copy_from_slice(data);
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.lock().expect("one thread")[offset as usize..][..into.len()]);
+        let bytes = self.bytes.lock().expect("one thread");
+        into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
     }
 }
 
 impl LentMemory for Memory {
     fn zero(&mut self, offset: u64, len: u64) {
-        self.0.lock().expect("one thread")[offset as usize..][..len as usize].fill(0);
+        self.bytes.lock().expect("one thread")[offset as usize..][..len as usize].fill(0);
     }
 
     fn bring_in(&mut self, _: u64, _: u64) {}
 
-    fn close(&mut self) {}
+    fn close(&mut self) {
+        self.is_closed.store(true, Relaxed);
+    }
 
     fn is_shared(&self) -> bool {
-        false
+        self.is_shared
     }
 
     fn share(&mut self, _: RegionId, _: bool) -> Option<Gate> {
@@ -69,17 +87,21 @@ impl LentMemory for Memory {
     }
 }
 
-pub(crate) struct Supplied(Random);
+pub(crate) struct Supplied {
+    random: Random,
+    is_shared: bool,
+}
 
 impl Supply for Supplied {
     type Memory = Memory;
 
     fn make(&mut self, len: u64) -> Option<Memory> {
-        Some(Memory(Arc::new(Mutex::new(vec![0; len as usize]))))
+        let bytes = Arc::new(Mutex::new(vec![0; len as usize]));
+        Some(Memory { bytes, is_closed: Arc::default(), is_shared: self.is_shared })
     }
 
     fn key(&mut self) -> Key {
-        Key(u128::from(self.0.number()) << 64 | u128::from(self.0.number()))
+        Key(u128::from(self.random.number()) << 64 | u128::from(self.random.number()))
     }
 }
 
@@ -94,17 +116,44 @@ pub(crate) struct Machine {
     pub(crate) up_at_ms: u64,
     /// Regions of the copy were revoked: it does not count until another one is published.
     pub(crate) is_broken: bool,
+    /// The region that was lent last, and the one before the last revocation.
+    lent: RegionId,
+    lent_before_broken: RegionId,
     /// A planted defect: keys and terms are not looked at.
     pub(crate) keys_stay: bool,
+    /// Regions that clients have mapped, of this run and earlier ones; none: it shares no memory.
+    mapped: Option<BTreeMap<RegionId, Memory>>,
 }
 
 impl Machine {
     pub(crate) fn new(id: u64) -> Self {
         let (id, incarnation) = (PeerId(id), Incarnation(0));
-        let mut machine =
-            Self { id, incarnation, peer: None, up_at_ms: 0, is_broken: false, keys_stay: false };
+        let mut machine = Self {
+            id,
+            incarnation,
+            peer: None,
+            up_at_ms: 0,
+            is_broken: false,
+            lent: RegionId(0),
+            lent_before_broken: RegionId(0),
+            keys_stay: false,
+            mapped: None,
+        };
         machine.start();
         machine
+    }
+
+    /// Clients map what they are lent, from now on.
+    pub(crate) fn share_memory(&mut self) {
+        self.mapped = Some(BTreeMap::new());
+        if let Some(peer) = &mut self.peer {
+            peer.supply_mut().is_shared = true;
+        }
+    }
+
+    /// A region as clients have it mapped, though its peer may have died.
+    pub(crate) fn mapped(&self, region: RegionId) -> Option<&Memory> {
+        self.mapped.as_ref()?.get(&region)
     }
 
     pub(crate) fn start(&mut self) {
@@ -112,7 +161,8 @@ impl Machine {
         self.is_broken = false;
         let config =
             PeerConfig { ready_bytes: 0, ..PeerConfig::new(self.id, self.incarnation, LIMIT) };
-        let supply = Supplied(Random(self.id.0 << 32 | u64::from(self.incarnation.0)));
+        let random = Random(self.id.0 << 32 | u64::from(self.incarnation.0));
+        let supply = Supplied { random, is_shared: self.mapped.is_some() };
         self.peer = Some(Peer::new(config, supply).expect("the limits make sense"));
     }
 
@@ -134,7 +184,7 @@ impl Machine {
         term: Term,
         command: &Command,
     ) -> Option<Reply> {
-        let keys_stay = self.keys_stay;
+        let (keys_stay, mapped) = (self.keys_stay, &mut self.mapped);
         let peer = self.peer.as_mut()?;
         command.with_request(owner, term, client, &[], |request| match request {
             Request::Hello { token, .. } => Some(peer.greet(client, generation, token)),
@@ -142,8 +192,15 @@ impl Machine {
             request => {
                 let reply = peer.handle(client, &request);
                 // A whole copy has two files of names at least; a part that is new is one region.
+                // One that was begun before the revocation may lack what was revoked.
                 if let (Command::Publish { regions, .. }, Reply::Published) = (command, &reply) {
-                    self.is_broken &= regions.len() < 2;
+                    let is_later = regions.iter().all(|it| *it > self.lent_before_broken);
+                    self.is_broken &= regions.len() < 2 || !is_later;
+                }
+                if let Reply::Lent { region, .. } = reply {
+                    self.lent = region;
+                    let memory = peer.memory(region).expect("it is lent");
+                    mapped.as_mut().map(|mapped| mapped.insert(region, memory.clone()));
                 }
                 match (command, reply) {
                     (Command::Write { chain }, Reply::Refused(_)) if keys_stay => {
@@ -228,7 +285,9 @@ impl Machine {
         let before = peer.usage();
         let revoked = peer.set_limit(before.lent_bytes.saturating_sub(4096).max(4096));
         // A part that was to be published is missed too, by records that are under way.
-        self.is_broken |= !revoked.is_empty();
+        if !revoked.is_empty() {
+            (self.is_broken, self.lent_before_broken) = (true, self.lent);
+        }
         peer.set_limit(LIMIT);
         revoked
     }

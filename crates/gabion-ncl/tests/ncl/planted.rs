@@ -2,6 +2,7 @@
 //! reports it, and the same seed without it passes (docs/faults.md, "Seeded mutants"; SplitFT
 //! §4.6).
 
+use crate::direct::Slips;
 use crate::peers::Random;
 use crate::seeds::{failure, run};
 use crate::world::{Faults, World};
@@ -11,6 +12,11 @@ use gabion_ncl::Mutant;
 const SEEDS_MAX: u64 = 300;
 
 fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
+    if mutant == Mutant::ClaimedAgain {
+        let mut world = shared_world(seed);
+        world.mutant = is_planted.then_some(mutant);
+        return world;
+    }
     let mut random = Random(seed ^ 0x5eed);
     let faults = Faults { store: 0, set_back: 0, ..Faults::of_seed(&mut random) };
     let faults = match mutant {
@@ -41,19 +47,48 @@ fn world(seed: u64, mutant: Mutant, is_planted: bool) -> World {
     world
 }
 
+/// Programs that write to the peers themselves: libraries are stopped and replaced, and peers lost.
+fn shared_world(seed: u64) -> World {
+    let mut random = Random(seed ^ 0xd12ec7);
+    let faults = Faults::of_seed(&mut random);
+    let (crash, pause, takeover, revoke, cut, stall) = (150, 150, 300, 200, 80, 60);
+    let often = Faults { crash, pause, takeover, revoke, cut, stall, ..faults };
+    let faults = Faults { store: 0, set_back: 0, ..often };
+    let mut world = World::new(seed, 4, faults);
+    world.share_memory();
+    world
+}
+
 /// Runs seeds until one fails with the defect, with one of these words in its failure.
 fn is_caught(mutant: Mutant, words: &[&str]) {
+    let world = |seed, is_planted| world(seed, mutant, is_planted);
+    is_caught_in(&format!("{mutant:?}"), world, words);
+}
+
+/// The same for a defect of the program.
+fn slips_are_caught(slips: Slips, words: &[&str]) {
+    let world = |seed, is_planted: bool| {
+        let mut world = shared_world(seed);
+        if is_planted {
+            world.slips = slips;
+        }
+        world
+    };
+    is_caught_in(&format!("{slips:?}"), world, words);
+}
+
+fn is_caught_in(defect: &str, world: impl Fn(u64, bool) -> World, words: &[&str]) {
     for seed in 1..=SEEDS_MAX {
-        let Some(found) = failure(&mut world(seed, mutant, true), run) else { continue };
-        let sound = failure(&mut world(seed, mutant, false), run);
+        let Some(found) = failure(&mut world(seed, true), run) else { continue };
+        let sound = failure(&mut world(seed, false), run);
         assert!(sound.is_none(), "seed {seed} without it: {sound:?}");
         if words.iter().any(|word| found.contains(word)) {
-            eprintln!("{mutant:?}: seed {seed}: {}", &found[..found.len().min(300)]);
+            eprintln!("{defect}: seed {seed}: {}", &found[..found.len().min(300)]);
             return;
         }
-        eprintln!("{mutant:?}: seed {seed} shows something else: {found}");
+        eprintln!("{defect}: seed {seed} shows something else: {found}");
     }
-    panic!("{mutant:?} is not caught by {SEEDS_MAX} seeds");
+    panic!("{defect} is not caught by {SEEDS_MAX} seeds");
 }
 
 /// Something that was acknowledged is not there, or something else is.
@@ -149,4 +184,22 @@ fn a_copy_that_counts_with_changes_of_no_record_is_caught() {
 #[test]
 fn regions_that_go_before_their_file_is_known_to_be_gone_are_caught() {
     is_caught(Mutant::FreedEarly, &["nothing runs"]);
+}
+
+/// docs/faults.md: N3
+#[test]
+fn a_claimed_number_that_is_given_again_is_caught() {
+    is_caught(Mutant::ClaimedAgain, &["names", "Metadata"]);
+}
+
+/// docs/faults.md: N2
+#[test]
+fn a_program_that_counts_without_a_look_at_the_gates_is_caught() {
+    slips_are_caught(Slips { gates: true, recall: false }, &["was acknowledged", "was replaced"]);
+}
+
+/// docs/faults.md: N3
+#[test]
+fn a_record_that_counts_after_its_grant_was_recalled_is_caught() {
+    slips_are_caught(Slips { gates: false, recall: true }, LOST);
 }

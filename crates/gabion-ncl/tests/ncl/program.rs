@@ -1,6 +1,7 @@
 //! A program that does anything to its files, and knows what it was told.
 
-use crate::check::{History, Issued, Model, Operation};
+use crate::check::{Claimed, History, Issued, Model, Operation};
+use crate::direct::{Record, Slips, Tally, Went};
 use crate::images::ProgramImages;
 use crate::peers::Random;
 use gabion_base::{ErrorKind, Result};
@@ -16,29 +17,32 @@ pub(crate) struct Program {
     pub(crate) model: Model,
     pub(crate) history: History,
     pub(crate) operations: u64,
+    /// The last record that counted.
+    counted: Number,
     /// Changes that the images have and that no record tells of yet.
     ahead: VecDeque<Operation>,
     /// No record is issued before those of before are stored.
     is_synced: bool,
     /// Steps that it is kept from running.
     kept: u64,
+    /// Steps that it changes nothing.
+    rests: u64,
     /// It does nothing more.
     pub(crate) is_over: bool,
+    /// It has the peers' memory mapped.
+    pub(crate) is_shared: bool,
+    /// The record that it is writing to the peers.
+    record: Option<Record>,
+    pub(crate) slips: Slips,
+    pub(crate) tally: Tally,
 }
 
 impl Program {
     /// One that begins with recovered files.
     pub(crate) fn new(model: Model, acknowledged: Number) -> Self {
-        let history = History { base: model.clone(), issued: Vec::new(), acknowledged };
-        Self {
-            model,
-            history,
-            operations: 0,
-            ahead: VecDeque::new(),
-            is_synced: acknowledged.0.is_multiple_of(2),
-            kept: 0,
-            is_over: false,
-        }
+        let history = History { base: model.clone(), acknowledged, ..History::default() };
+        let is_synced = acknowledged.0.is_multiple_of(2);
+        Self { model, history, is_synced, ..Self::default() }
     }
 
     /// Does something: a change of bytes is one of the image first, and its record comes later.
@@ -50,12 +54,20 @@ impl Program {
         random: &mut Random,
     ) {
         if self.is_over {
+            self.go_on(images, random);
             return self.catch_up(application, images);
         }
         // Its processes may be kept from running between a change and its record.
         self.kept = if random.once_in(60) { random.below(80) } else { self.kept.saturating_sub(1) };
-        if self.kept > 0 && !self.ahead.is_empty() {
+        if self.is_redone() && random.once_in(8) {
+            self.change_names(application, images, random);
+        }
+        let is_amid = self.record.is_some() || !self.ahead.is_empty();
+        if self.kept > 0 && is_amid || self.writes(images, random) {
             return;
+        }
+        if self.rests(random) {
+            return self.catch_up(application, images);
         }
         if random.once_in(2) {
             self.catch_up(application, images);
@@ -67,6 +79,7 @@ impl Program {
         if matches!(operation, Operation::Write(..) | Operation::Truncate(..)) {
             images.change(&operation);
             self.model.apply(&operation);
+            images.shared.revoke();
             self.ahead.push_back(operation);
             if self.ahead.len() as u64 > random.below(AHEAD_MAX) {
                 self.catch_up(application, images);
@@ -78,10 +91,130 @@ impl Program {
         }
         if self.ahead.is_empty()
             && application.has_room()
-            && let Some(operation) = self.issue(application, operation)
+            && let Some(operation) = self.issue(application, images, operation)
         {
             self.model.apply(&operation);
         }
+    }
+
+    /// The file whose records it would write itself, if it has none under way.
+    pub(crate) fn wanted(&self, random: &mut Random) -> Option<FileNumber> {
+        self.any_file(random).filter(|_| !self.is_over && self.record.is_none())
+    }
+
+    /// Whether it is amid a record that peers may have.
+    pub(crate) fn is_amid(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// Steps that are left of it.
+    pub(crate) fn steps_left(&self) -> Option<usize> {
+        self.record.as_ref().map(Record::left)
+    }
+
+    /// What it does while its library does nothing.
+    pub(crate) fn step_alone(&mut self, images: &ProgramImages, random: &mut Random) {
+        let before = self.tally.records;
+        self.writes(images, random);
+        self.tally.alone += self.tally.records - before;
+    }
+
+    /// Writes records to the peers itself. False if it has something else to do.
+    fn writes(&mut self, images: &ProgramImages, random: &mut Random) -> bool {
+        if self.record.is_some() {
+            self.go_on(images, random);
+            return true;
+        }
+        let Some((file, len)) = images.shared.open().filter(|_| self.ahead.is_empty()) else {
+            return false;
+        };
+        if random.once_in(12) || !self.model.files.contains_key(&file) {
+            return false;
+        }
+        let offset = if random.once_in(3) { random.below(len + 1) } else { len };
+        let most = if random.once_in(8) { 2000 } else { 200 };
+        let mut data = vec![random.below(256) as u8; 1 + random.below(most) as usize];
+        data[0] = random.below(256) as u8;
+        let operation = Operation::Write(file, offset, data);
+        self.record = images.shared.turn(&operation, random);
+        if self.record.is_some() {
+            images.change(&operation);
+            self.model.apply(&operation);
+            self.go_on(images, random);
+            return true;
+        }
+        false
+    }
+
+    /// Whether it changes nothing for a while, so that a grant can be given.
+    fn rests(&mut self, random: &mut Random) -> bool {
+        self.rests = match self.rests {
+            0 if self.is_shared && random.once_in(10) => 10 + random.below(20),
+            rests => rests.saturating_sub(1),
+        };
+        self.rests > 0
+    }
+
+    /// Goes on with the record that it is writing, some steps.
+    fn go_on(&mut self, images: &ProgramImages, random: &mut Random) {
+        while let Some(mut record) = self.record.take() {
+            match record.step(&images.shared, self.slips) {
+                Went::On => {}
+                Went::Claimed => {
+                    let (number, operation) = (record.number, record.operation.clone());
+                    self.history.claimed.push(Claimed { number, operation, redone: None });
+                }
+                Went::Counted => return self.count(images, record),
+                went => {
+                    self.tally.closed += u64::from(went == Went::Closed);
+                    images.shared.revoke();
+                    return self.ahead.push_front(record.operation);
+                }
+            }
+            self.record = Some(record);
+            if random.once_in(3) && !self.is_over {
+                return;
+            }
+        }
+    }
+
+    /// A record counts: it is acknowledged.
+    fn count(&mut self, images: &ProgramImages, record: Record) {
+        let Record { number, operation, .. } = record;
+        self.history.claimed.pop().expect("it was claimed");
+        self.history.issued.push(Issued { first: number, last: number, operation });
+        self.counted = number;
+        images.issued();
+        self.operations += 1;
+        self.tally.records += 1;
+    }
+
+    /// Whether a record that was claimed is under way, or is to be issued anew.
+    fn is_redone(&self) -> bool {
+        self.history.claimed.last().is_some_and(|claimed| claimed.redone.is_none())
+    }
+
+    /// Another process of the program changes names meanwhile.
+    fn change_names(
+        &mut self,
+        application: &mut Application<ProgramImages>,
+        images: &ProgramImages,
+        random: &mut Random,
+    ) {
+        let is_possible = application.has_room() && !self.waits(application);
+        let operation = self.choose(random);
+        let is_harmless = matches!(operation, Operation::Create(..) | Operation::Metadata(..));
+        if is_possible
+            && is_harmless
+            && let Some(operation) = self.issue(application, images, operation)
+        {
+            self.model.apply(&operation);
+        }
+    }
+
+    /// The last record that it was told of, of those that are acknowledged by now.
+    pub(crate) fn acknowledged(&self, acknowledged: Number) -> Number {
+        self.history.told(acknowledged).max(self.counted)
     }
 
     /// Issues the record of the oldest change. A program that could not do so is at its end: its
@@ -91,7 +224,7 @@ impl Program {
             return;
         }
         let Some(operation) = self.ahead.pop_front() else { return };
-        match self.issue(application, operation) {
+        match self.issue(application, images, operation) {
             Some(_) => images.issued(),
             None => {
                 self.ahead.clear();
@@ -109,13 +242,23 @@ impl Program {
     fn issue(
         &mut self,
         application: &mut Application<ProgramImages>,
+        images: &ProgramImages,
         operation: Operation,
     ) -> Option<Operation> {
+        if images.shared.is_granted() {
+            // No change of names is a change all the same: it ends the grant. An error of it is
+            // one of the operation, too.
+            let _ = application.edit_names(&[]);
+        }
         let first = application.issued().next();
         match self.perform(application, operation) {
             Ok(Some(operation)) => {
                 self.operations += 1;
                 let last = application.issued();
+                let is_bytes = matches!(operation, Operation::Write(..) | Operation::Truncate(..));
+                if let Some(claimed) = self.history.claimed.last_mut().filter(|_| is_bytes) {
+                    claimed.redone.get_or_insert(first);
+                }
                 let issued = Issued { first, last, operation: operation.clone() };
                 self.history.issued.push(issued);
                 Some(operation)

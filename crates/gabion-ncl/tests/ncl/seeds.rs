@@ -1,5 +1,6 @@
 //! Seeds of everything at once.
 
+use crate::direct::Tally;
 use crate::peers::Random;
 use crate::world::{Faults, Outcome, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,13 +39,22 @@ fn world(seed: u64) -> World {
     World::new(seed, machines, Faults::of_seed(&mut random))
 }
 
+/// The same, where programs of half of the seeds share memory with the peers.
+fn any_world(seed: u64) -> World {
+    let mut world = world(seed);
+    if Random(seed ^ 0xd12ec7).once_in(2) {
+        world.share_memory();
+    }
+    world
+}
+
 /// docs/faults.md: N1, N2, N3, N4, N5, N6, N7, N9, N10, N12
 #[test]
 fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_wrote() {
     let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 300));
     let (mut failed, mut total) = (Vec::new(), Outcome::default());
     for seed in first..first + count {
-        let mut world = world(seed);
+        let mut world = any_world(seed);
         if let Some(failure) = failure(&mut world, run) {
             eprintln!("GABION_FIRST_SEED={seed} GABION_SEEDS=1: {failure}");
             failed.push(seed);
@@ -61,7 +71,17 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
             "faults come"
         );
         assert!(total.set_backs > 0, "the store is set back");
+        assert_direct(&total.direct, count);
     }
+}
+
+/// Programs of half of the seeds write to the peers themselves.
+fn assert_direct(total: &Tally, count: u64) {
+    let Tally { grants, records, closed, claimed, died, alone } = *total;
+    assert!(records > count * 3 && grants > count, "records are written to peers directly");
+    assert!(claimed > count / 3, "grants are recalled while a record is claimed");
+    assert!(died > count / 20, "instances die amid a record");
+    assert!(closed.min(alone) > 0, "gates are found closed, and libraries stopped");
 }
 
 /// Seeds that failed once, and why.
@@ -83,10 +103,14 @@ fn seeds_that_failed_once_pass() {
 
 #[test]
 fn a_seed_is_the_same_run_each_time() {
-    let outcome = || {
+    let outcome = |is_shared: bool| {
         let mut world = world(7);
+        if is_shared {
+            world.share_memory();
+        }
         let failure = failure(&mut world, run);
         (failure, format!("{:?}", world.outcome))
     };
-    assert_eq!(outcome(), outcome());
+    assert_eq!(outcome(false), outcome(false));
+    assert_eq!(outcome(true), outcome(true));
 }

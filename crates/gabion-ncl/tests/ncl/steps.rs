@@ -1,5 +1,6 @@
 //! One fault at each step of a short run.
 
+use crate::direct::Tally;
 use crate::world::{Faults, World};
 use gabion_media::remote::PeerId;
 
@@ -85,6 +86,69 @@ fn memory_that_is_taken_back_at_each_step_is_replaced() {
         world.crash(1);
         world.settle().unwrap_or_else(|failure| panic!("{ms}: {failure}"));
     }
+}
+
+/// Runs until the program is amid a record that it writes to the peers, with so many steps left.
+fn run_until_left(world: &mut World, left: usize) -> bool {
+    for _ in 0..3_000 {
+        world.step().expect("nothing is wrong");
+        let program = world.instances.get(&1).and_then(|it| it.program.as_ref());
+        if program.is_some_and(|program| program.steps_left() == Some(left)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// docs/faults.md: N1, N2, N3, N7, N10
+#[test]
+fn whatever_ends_at_each_step_of_a_record_that_a_program_writes_itself_loses_nothing() {
+    let (mut found, mut total) = (0, Tally::default());
+    for (left, case) in (1..=20).flat_map(|left| (0..12).map(move |case| (left, case))) {
+        let mut world = calm(left as u64 * 12 + case);
+        world.share_memory();
+        if !run_until_left(&mut world, left) {
+            continue;
+        }
+        found += 1;
+        let peer = world.map().expect("there is a map").members[case as usize / 4].peer;
+        match case % 4 {
+            0 => {}
+            1 => world.kill_machine(peer, 50),
+            2 => world.revoke(peer),
+            _ => {
+                world.stop_library(1, 200);
+                world.start(true);
+            }
+        }
+        // It goes on for a while, or dies there and then.
+        let ms = if case % 4 == 0 { 0 } else { 15 + case * 5 };
+        world.run(ms).expect("what it counts is right");
+        world.crash(1);
+        world.run(300).expect("what was acknowledged is there");
+        world.settle().unwrap_or_else(|failure| panic!("{left} left, case {case}: {failure}"));
+        total.add(&world.outcome.direct);
+    }
+    eprintln!("{found} runs: {total:?}");
+    assert!(found > 100, "records have steps: {found}");
+    assert!(total.closed > 20, "gates are found closed: {total:?}");
+}
+
+#[test]
+fn an_append_goes_behind_the_records_that_the_program_wrote_itself() {
+    let mut world = calm(1);
+    world.share_memory();
+    let (file, len) = loop {
+        world.step().expect("nothing is wrong");
+        let instance = world.instances.get(&1).expect("it lives");
+        let Some((file, len)) = instance.images.shared.open() else { continue };
+        if instance.application.stat(file).expect("it is there").len < len {
+            break (file, len);
+        }
+    };
+    let application = &mut world.instances.get_mut(&1).expect("it lives").application;
+    application.append(file, b"behind").expect("there is room");
+    assert_eq!(application.stat(file).expect("it is there").len, len + 6);
 }
 
 /// docs/faults.md: N8, N12

@@ -3,8 +3,14 @@
 //! A seed's faults keep the promise that the library is made for: of the copies that the map in the
 //! store names f+1 can always answer in the end. A seed that breaks it is marked, and then nothing
 //! has to come back; but what comes back has to be right all the same.
+//!
+//! A world may share memory: the library grants records to its program, which writes them to the
+//! peers, also while the library is stopped. A dead peer's memory stays mapped, and its gates open,
+//! until the library learns of it. That it does soon, as such a peer is on the same machine.
 
 use crate::check::{History, Model};
+use crate::copies;
+use crate::direct::{Slips, Tally};
 use crate::images::ProgramImages;
 use crate::peers::{Machine, Random};
 use crate::program::Program;
@@ -83,11 +89,13 @@ struct Asked {
 
 pub(crate) struct Instance {
     pub(crate) application: Application<ProgramImages>,
-    images: ProgramImages,
+    pub(crate) images: ProgramImages,
     pub(crate) program: Option<Program>,
     client: ClientId,
     generation: u64,
     paused_until_ms: u64,
+    /// Its program is paused with it.
+    program_is_paused: bool,
     skew_ms: u64,
     /// Outputs that were carried out.
     pub(crate) outputs: u64,
@@ -107,6 +115,8 @@ pub(crate) struct Outcome {
     pub(crate) takeovers: u64,
     pub(crate) fenced: u64,
     pub(crate) set_backs: u64,
+    /// Of records that programs wrote to the peers.
+    pub(crate) direct: Tally,
 }
 
 impl Outcome {
@@ -120,6 +130,7 @@ impl Outcome {
         self.takeovers += other.takeovers;
         self.fenced += other.fenced;
         self.set_backs += other.set_backs;
+        self.direct.add(&other.direct);
     }
 }
 
@@ -145,6 +156,10 @@ pub(crate) struct World {
     lost_ms: u64,
     /// The store was set back, and the instance has not told it again yet.
     is_set_back: bool,
+    /// Programs share memory with the peers.
+    pub(crate) is_shared: bool,
+    /// Planted defects of the programs.
+    pub(crate) slips: Slips,
     pub(crate) outcome: Outcome,
     #[cfg(feature = "planted")]
     pub(crate) mutant: Option<gabion_ncl::Mutant>,
@@ -171,6 +186,8 @@ impl World {
             is_disaster: false,
             lost_ms: 0,
             is_set_back: false,
+            is_shared: false,
+            slips: Slips::default(),
             outcome: Outcome::default(),
             #[cfg(feature = "planted")]
             mutant: None,
@@ -217,7 +234,8 @@ impl World {
         let application = Application::new(options, images.clone(), now_ms);
         let application = application.expect("the options are valid");
         let client = ClientId(id as u64);
-        let (paused_until_ms, generation, outputs, is_former) = (0, 0, 0, false);
+        let (paused_until_ms, program_is_paused) = (0, false);
+        let (generation, outputs, is_former) = (0, 0, false);
         let instance = Instance {
             application,
             images,
@@ -225,6 +243,7 @@ impl World {
             client,
             generation,
             paused_until_ms,
+            program_is_paused,
             skew_ms,
             outputs,
             is_former,
@@ -430,6 +449,9 @@ impl World {
     pub(crate) fn crash(&mut self, id: usize) {
         let Some(instance) = self.instances.remove(&id) else { return };
         self.outcome.crashes += 1;
+        let is_amid = instance.program.as_ref().is_some_and(Program::is_amid);
+        self.outcome.direct.died += u64::from(is_amid);
+        self.note_direct(&instance);
         self.keep_history(&instance);
         for at in (0..self.connections.len()).rev() {
             if self.connections[at].instance == Some(id) {
@@ -486,6 +508,10 @@ impl World {
             connection.requests.clear();
             connection.is_broken = true;
             connection.replies.push_back((self.now_ms + 1, Answer::Ended));
+            if self.is_shared {
+                // A client on the same machine learns of it at once.
+                connection.is_stalled_until_ms = 0;
+            }
         }
     }
 
@@ -502,6 +528,12 @@ impl World {
             let notice = Answer::Notice(Notice::Revoked(revoked.clone()));
             connection.replies.push_back((at_ms, notice));
         }
+    }
+
+    /// The library of an instance is stopped, and its program goes on.
+    pub(crate) fn stop_library(&mut self, id: usize, ms: u64) {
+        let instance = self.instances.get_mut(&id).expect("it is there");
+        (instance.paused_until_ms, instance.program_is_paused) = (self.now_ms + ms, false);
     }
 
     fn misfortune(&mut self) {
@@ -521,7 +553,10 @@ impl World {
         }
         if self.is_time(faults.stall) && !self.connections.is_empty() {
             let at = self.random.below(self.connections.len() as u64) as usize;
-            self.connections[at].is_stalled_until_ms = self.now_ms + self.random.below(200);
+            let until_ms = self.now_ms + self.random.below(200);
+            if !(self.is_shared && self.connections[at].is_broken) {
+                self.connections[at].is_stalled_until_ms = until_ms;
+            }
         }
         if self.is_time(faults.store) {
             self.store_away_until_ms = self.now_ms + self.random.below(300);
@@ -546,12 +581,16 @@ impl World {
             let dies = if self.random.once_in(2) { id } else { last };
             return self.crash(dies);
         }
+        let mut is_replaced = false;
         if self.is_time(faults.pause)
             && let Some(instance) = self.instances.get_mut(&id)
         {
             instance.paused_until_ms = self.now_ms + 20 + self.random.below(800);
+            instance.program_is_paused = !self.is_shared || self.random.once_in(2);
+            // Its program goes on while another instance takes its place.
+            is_replaced = !instance.program_is_paused && is_alone && self.random.once_in(2);
         }
-        if self.is_time(faults.takeover) && is_alone {
+        if is_replaced || self.is_time(faults.takeover) && is_alone {
             self.outcome.takeovers += 1;
             let takes_over = self.random.once_in(2);
             self.start(takes_over);
@@ -608,8 +647,16 @@ impl World {
         let now_ms = self.now_ms;
         let mut operates = self.random.below(8).saturating_sub(5);
         let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
+        if instance.images.shared.open().is_some() {
+            // Nothing is waited for.
+            operates += self.random.below(3);
+        }
         if now_ms < instance.paused_until_ms {
-            return Ok(());
+            let program = instance.program.as_mut().filter(|_| !instance.program_is_paused);
+            if let Some(program) = program {
+                (0..operates).for_each(|_| program.step_alone(&instance.images, &mut self.random));
+            }
+            return self.note_acknowledged(id);
         }
         instance.application.handle_time(now_ms + instance.skew_ms);
         let status = instance.application.status();
@@ -629,6 +676,7 @@ impl World {
             }
         }
         while self.carry_out(id) {}
+        self.grant(id);
         self.note_acknowledged(id)
     }
 
@@ -648,7 +696,8 @@ impl World {
         let found = Model::of(&instance.application)?;
         self.history.check(&found, number)?;
         let acknowledged = self.history.acknowledged.max(number);
-        let program = Program::new(found, acknowledged);
+        let mut program = Program::new(found, acknowledged);
+        (program.is_shared, program.slips) = (self.is_shared, self.slips);
         // The files that it shows count as acknowledged from now on.
         self.history = program.history.clone();
         instance.program = Some(program);
@@ -658,7 +707,7 @@ impl World {
     fn note_acknowledged(&mut self, id: usize) -> Checked {
         let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
         let Some(program) = &mut instance.program else { return Ok(()) };
-        let number = instance.application.status().acknowledged;
+        let number = program.acknowledged(instance.application.status().acknowledged);
         if number <= program.history.acknowledged {
             return Ok(());
         }
@@ -725,7 +774,7 @@ impl World {
     /// The program does nothing more: all is acknowledged, all copies are whole.
     fn quiesce(&mut self) -> Checked {
         let id = *self.instances.keys().next().expect("one runs");
-        self.finish_program(id);
+        self.finish_program(id)?;
         let rests = |it: &Instance| {
             let status = it.application.status();
             status.acknowledged == status.issued && status.copies == status.wanted
@@ -745,8 +794,14 @@ impl World {
         }
         let program = instance.program.as_ref().ok_or("its files are not there")?;
         self.outcome.operations += program.operations;
+        self.outcome.direct.claimed += instance.images.shared.claimed();
+        self.outcome.direct.add(&program.tally);
         if program.model != Model::of(&instance.application)? {
             return Err("the mirrors are not what was written".to_owned());
+        }
+        let map = &instance.application.status().map;
+        for machine in self.machines.values().filter(|it| map.member(it.id).is_some()) {
+            copies::check(machine, &instance.application)?;
         }
         let names = instance.application.list("").map_err(|error| error.to_string())?;
         let files: BTreeSet<_> = names.into_iter().map(|(_, file)| file).collect();
@@ -775,10 +830,23 @@ impl World {
         Ok(())
     }
 
-    /// The program of an instance does nothing more.
-    fn finish_program(&mut self, id: usize) {
-        if let Some(program) = self.instances.get_mut(&id).and_then(|it| it.program.as_mut()) {
+    /// The program of an instance does nothing more, and has no grant.
+    fn finish_program(&mut self, id: usize) -> Checked {
+        let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
+        if let Some(program) = &mut instance.program {
             program.is_over = true;
         }
+        if !instance.images.shared.is_granted() {
+            return Ok(());
+        }
+        let ended = instance.application.edit_names(&[]);
+        ended.map(|_| ()).map_err(|error| format!("a grant does not end: {error}"))
+    }
+
+    /// Adds what a program did to the peers itself.
+    fn note_direct(&mut self, instance: &Instance) {
+        let (images, program) = (&instance.images, &instance.program);
+        self.outcome.direct.claimed += images.shared.claimed();
+        self.outcome.direct.add(&program.as_ref().map_or_else(Tally::default, |it| it.tally));
     }
 }
