@@ -386,15 +386,16 @@ unsafe fn splice_in(to: c_int, seed: u64, len: usize) -> i64 {
     }
 }
 
-/// Both are of one file. The number of one that has no name any more may be another's by now; then
-/// the kernel's own name of it tells.
-unsafe fn are_same(one: c_int, other: c_int) -> bool {
-    let mut both: [libc::stat; 2] = std::mem::zeroed();
-    libc::fstat(one, &mut both[0]);
-    libc::fstat(other, &mut both[1]);
-    let name = |descriptor| std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok();
-    let have_names = both.iter().all(|status| status.st_nlink > 0);
-    both[0].st_ino == both[1].st_ino && (have_names || name(one) == name(other))
+/// Both are of one file. The number of a mirrored one that has no name any more may be another's by
+/// now, so the kernel tells.
+fn are_same(one: c_int, other: c_int) -> bool {
+    let identity = |descriptor: c_int| {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"));
+        let text = text.unwrap_or_default();
+        let is_it = |line: &&str| line.starts_with("ino:") || line.starts_with("mnt_id:");
+        text.lines().filter(is_it).map(str::to_owned).collect::<Vec<_>>()
+    };
+    identity(one) == identity(other)
 }
 
 /// Two processes append records of one byte value each; afterwards each record must be whole.

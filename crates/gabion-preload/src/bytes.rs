@@ -229,7 +229,7 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
 }
 
 /// Room on a disk ahead of later writes, which a mirror does not need: the kernel would take memory
-/// for it at once. The checks are the kernel's, in its order.
+/// for it at once. The checks are the kernel's, in its order. It counts as a modification.
 fn reserve(descriptor: c_int, offset: i64, len: i64) -> Result<Answer, c_int> {
     if offset < 0 || len <= 0 {
         return Err(libc::EINVAL);
@@ -237,7 +237,8 @@ fn reserve(descriptor: c_int, offset: i64, len: i64) -> Result<Answer, c_int> {
     if raw::flags(descriptor) & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(libc::EBADF);
     }
-    offset.checked_add(len).map(|_| 0).ok_or(libc::EFBIG)
+    offset.checked_add(len).ok_or(libc::EFBIG)?;
+    Ok(raw::touch(descriptor))
 }
 
 /// `fsync` and `fdatasync`, by number.
