@@ -19,7 +19,7 @@
 
 use crate::application::{Application, Phase};
 use crate::command::Label;
-use crate::files::{Files, Images};
+use crate::files::{Files, Images, Progress, Recalled};
 use crate::layout::OwnerCrc;
 use crate::link::{Link, Stage};
 use crate::number::{FileNumber, Number};
@@ -27,17 +27,6 @@ use crate::planted::Mutant;
 use alloc::vec::Vec;
 use gabion_base::Term;
 use gabion_media::remote::{PeerId, RegionId};
-
-/// What changes in a file with its records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Its length in bytes.
-    pub len: u64,
-    /// The greatest length that peers may have bytes for.
-    pub dirty: u64,
-    /// Ordinal of its last record.
-    pub ordinal: u32,
-}
 
 /// The right to write records of one file to the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,27 +45,6 @@ pub struct Grant {
     pub parts: Vec<u64>,
     /// The peers that each record has to reach, and their regions of the file, by part.
     pub peers: Vec<(PeerId, Vec<RegionId>)>,
-}
-
-/// How far a program came with a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recalled {
-    /// The file.
-    pub file: FileNumber,
-    /// Records that count.
-    pub written: u64,
-    /// Whether it may have begun one more, which does not.
-    pub is_claimed: bool,
-    /// The file as of the last record that counts.
-    pub progress: Progress,
-}
-
-/// The offset up to which a file with these parts can be written, and that up to which it can grow
-/// without another part: the next one is asked for before the last one is full.
-#[must_use]
-pub fn room(parts: &[u64]) -> (u64, u64) {
-    let (capacity, last) = (parts.iter().sum(), parts.last().copied().unwrap_or(0));
-    (capacity, capacity - last / 4)
 }
 
 impl<S: Images> Application<S> {

@@ -9,8 +9,7 @@
 //! records are issued that it may have the changes of ([`Images::mark`]).
 
 use crate::command::Label;
-use crate::direct::{Progress, room};
-use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces};
+use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces, room};
 use crate::log::{Effect, Log, Need, Record};
 use crate::names::{Change, FileEntry, NameEdit, Names};
 use crate::number::{FileNumber, Number};
@@ -20,6 +19,30 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, Result, crc};
+
+/// What changes in a file with its records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Its length in bytes.
+    pub len: u64,
+    /// The greatest length that peers may have bytes for.
+    pub dirty: u64,
+    /// Ordinal of its last record.
+    pub ordinal: u32,
+}
+
+/// How far a program came with a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recalled {
+    /// The file.
+    pub file: FileNumber,
+    /// Records that count.
+    pub written: u64,
+    /// Whether it may have begun one more, which does not.
+    pub is_claimed: bool,
+    /// The file as of the last record that counts.
+    pub progress: Progress,
+}
 
 /// The mirror of a file. Bytes that were never written, and those past the length, are zeros.
 pub trait Image {
@@ -103,7 +126,7 @@ pub trait Images {
 
     /// Ends a [`Grant`](crate::Grant), if the program has one. When this returns no more records
     /// count that the program writes, and those that did are counted.
-    fn recall(&mut self) -> Option<crate::Recalled> {
+    fn recall(&mut self) -> Option<Recalled> {
         None
     }
 }

@@ -197,6 +197,14 @@ pub fn pieces(parts: &[u64], offset: u64, len: u64) -> Option<alloc::vec::Vec<Pi
     (end <= begin).then_some(found)
 }
 
+/// The offset up to which a file with these parts can be written, and that up to which it can grow
+/// without another part: the next one is asked for before the last one is full.
+#[must_use]
+pub fn room(parts: &[u64]) -> (u64, u64) {
+    let (capacity, last) = (parts.iter().sum(), parts.last().copied().unwrap_or(0));
+    (capacity, capacity - last / 4)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

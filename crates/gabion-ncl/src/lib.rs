@@ -40,8 +40,8 @@ mod turn;
 
 pub use application::{Application, OnLoss, Options, Status};
 pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
-pub use direct::{Grant, Progress, Recalled, room};
-pub use files::{Image, Images, Sizes, Stat};
+pub use direct::Grant;
+pub use files::{Image, Images, Progress, Recalled, Sizes, Stat};
 pub use names::{Metadata, NameEdit};
 pub use number::{FileNumber, Number};
 #[cfg(feature = "planted")]
