@@ -16,6 +16,9 @@
 //! What a file has after a record is first *pending*, under the number of that record, and taken
 //! over once the record counts: of a process that dies between, the owner knows it all the same.
 //!
+//! A peer that died leaves its memory and its gates as they are. The owner, which has the connections,
+//! recalls the grant then; if it does not look at them for [`KNOWN_MS`], no record counts.
+//!
 //! Records that go through the ring come behind all of these: the first one revokes the grant.
 
 use crate::shared::{Guard, Shared};
@@ -29,7 +32,7 @@ pub const PEERS_MAX: usize = 5;
 /// Parts of a file at most that it maps.
 pub const PARTS_MAX: usize = 48;
 /// Bytes of one record at most.
-pub const LEN_MAX: usize = 128 << 10;
+pub const LEN_MAX: usize = gabion_ncl::RECORD_LEN_MAX as usize;
 
 /// Bits of the word: records that count, revoked, the grant.
 const COUNT: u64 = (1 << 39) - 1;
@@ -148,6 +151,8 @@ impl SharedProgress {
 #[repr(C)]
 pub(crate) struct Direct {
     word: AtomicU64,
+    /// When the owner last knew which peers live, in milliseconds.
+    looked_ms: AtomicU64,
     /// The word that a record would make, once a process began it.
     claimed: AtomicU64,
     /// A slot, plus one, for whose records a process waited.
@@ -171,6 +176,25 @@ pub(crate) struct Direct {
     bytes: AtomicU64,
 }
 
+/// For so long a process takes the peers for alive after the owner has looked at their connections.
+/// A peer that died leaves its memory, and its gates open: nothing else tells.
+const KNOWN_MS: u64 = 100;
+
+/// A clock that all processes of the machine have, in milliseconds. It costs a few nanoseconds.
+fn now_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one time, for which there is room.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
+impl Direct {
+    /// Whether the owner knows of the peers that died, if any did.
+    fn is_known(&self) -> bool {
+        now_ms().saturating_sub(self.looked_ms.load(Acquire)) <= KNOWN_MS
+    }
+}
+
 /// A record that a process may write now.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
@@ -187,7 +211,7 @@ impl Guard {
         let direct = self.shared().direct();
         let word = direct.word.load(Acquire);
         let is_its = (direct.slot.load(Relaxed), direct.generation.load(Relaxed));
-        if word == 0 || word & REVOKED != 0 || is_its != (slot, generation) {
+        if word == 0 || word & REVOKED != 0 || is_its != (slot, generation) || !direct.is_known() {
             return None;
         }
         let grant = Grant {
@@ -213,10 +237,13 @@ impl Guard {
         direct.word.load(SeqCst) == turn.word
     }
 
-    /// All peers have the record, of so many bytes, and their gates were open afterwards: it counts. False if the
+    /// All peers have the record, of `len` bytes, and their gates were open afterwards: it counts. False if the
     /// grant was recalled, and it does not.
     pub fn count(&mut self, turn: &Turn, len: usize, after: Progress) -> bool {
         let direct = self.shared().direct();
+        if !direct.is_known() {
+            return false;
+        }
         direct.pending_at.store(0, Release);
         fence(Release);
         direct.pending.store(after);
@@ -268,6 +295,19 @@ impl Shared {
     pub fn direct_records(&self) -> (u64, u64) {
         let direct = self.direct();
         (direct.records.load(Relaxed), direct.bytes.load(Relaxed))
+    }
+
+    /// The owner has looked at the connections of all peers, and has recalled the grant if one was
+    /// lost. A grant is of use only while this is told again and again: whoever is stopped, or dies,
+    /// hears of no peer that does.
+    pub fn looked(&self) {
+        self.direct().looked_ms.store(now_ms(), Release);
+    }
+
+    /// Whether records are granted now.
+    #[must_use]
+    pub fn has_grant(&self) -> bool {
+        self.direct().word.load(Relaxed) != 0
     }
 
     /// Grants records. The caller keeps the lock of the shared memory from processes, and everybody
@@ -361,6 +401,7 @@ mod tests {
         let shared = memory();
         assert_eq!(shared.recall(), None, "nothing was granted");
         let begin = Progress { len: 5, dirty: 8, ordinal: 1 };
+        shared.looked();
         shared.publish(&grant(40, begin));
         let mut guard = shared.lock();
         assert!(guard.turn(3, 8).is_none(), "of another file in the same slot");
@@ -378,6 +419,7 @@ mod tests {
     #[test]
     fn a_record_that_was_begun_does_not_count_once_the_grant_is_recalled() {
         let shared = memory();
+        shared.looked();
         shared.publish(&grant(0, Progress::default()));
         let mut guard = shared.lock();
         assert!(write(&mut guard));
@@ -387,6 +429,7 @@ mod tests {
         assert_eq!((recalled.written, recalled.is_claimed), (1, true));
         assert!(!guard.count(&turn, 10, after(turn.grant.progress)));
         assert_eq!(recalled.progress, after(Progress::default()));
+        shared.looked();
         shared.publish(&grant(2, recalled.progress));
         assert!(!guard.claim(&turn), "it is of the grant before");
         assert!(!guard.count(&turn, 10, after(turn.grant.progress)));
@@ -397,6 +440,7 @@ mod tests {
     #[test]
     fn a_record_in_the_ring_comes_behind_those_of_the_grant() {
         let shared = memory();
+        shared.looked();
         shared.publish(&grant(0, Progress::default()));
         let mut guard = shared.lock();
         assert!(write(&mut guard));
@@ -409,6 +453,22 @@ mod tests {
         assert_eq!(shared.recall(), None, "what is recalled is not revoked too");
     }
 
+    /// docs/faults.md: N8
+    #[test]
+    fn no_record_counts_while_nobody_looks_whether_peers_live() {
+        let shared = memory();
+        shared.publish(&grant(0, Progress::default()));
+        let mut guard = shared.lock();
+        assert!(guard.turn(SLOT.0, SLOT.1).is_none(), "nobody has ever looked");
+        shared.looked();
+        let turn = guard.turn(SLOT.0, SLOT.1).unwrap();
+        assert!(guard.claim(&turn));
+        let long_ago = now_ms() - KNOWN_MS - 1;
+        shared.direct().looked_ms.store(long_ago, Release);
+        assert!(!guard.count(&turn, 10, after(turn.grant.progress)), "the owner was stopped");
+        assert!(shared.recall().is_some_and(|it| it.is_claimed && it.written == 0));
+    }
+
     #[test]
     fn the_file_that_is_wanted_is_told_once() {
         let shared = memory();
@@ -416,6 +476,7 @@ mod tests {
         shared.want(0);
         assert_eq!((shared.wanted(), shared.wanted()), (Some(0), None));
         assert_eq!(shared.window_of(SLOT.0, SLOT.1), None);
+        shared.looked();
         shared.publish(&grant(0, Progress::default()));
         assert_eq!(shared.window_of(SLOT.0, SLOT.1), Some(1));
         assert_eq!(shared.window_of(SLOT.0, 8), None);
@@ -450,6 +511,7 @@ mod tests {
             {
                 // As the owner, who publishes under the lock.
                 let _guard = shared.lock();
+                shared.looked();
                 shared.publish(&grant(last, progress));
             }
             for _ in 0..number % 97 {

@@ -129,8 +129,8 @@ pub trait LogFiles: Send {
     /// processes from changes meanwhile, and has told of all of them.
     fn grant(&mut self, _file: FileId, _slot: u32, _generation: u32) {}
 
-    /// The memory that goes with the newest grant.
-    fn window(&self) -> Option<Arc<Window>> {
+    /// The memory of this number, which goes with a grant.
+    fn window(&self, _number: u64) -> Option<Arc<Window>> {
         None
     }
 

@@ -44,6 +44,9 @@ const MEND_EVERY: Duration = Duration::from_millis(1);
 /// Records that are taken before those who wait for the first hear of it.
 const RECORDS_AT_ONCE: usize = 64;
 
+/// Grants at most that are left out after one that was of no use.
+const GRANTS_SKIPPED_MAX: u32 = 255;
+
 /// The settings of an owner.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -92,6 +95,11 @@ struct State {
     is_plain_told: bool,
     /// The bytes of the current record.
     bytes: Vec<u8>,
+    /// Records that processes had written when a grant was last thought of.
+    granted_at: u64,
+    /// Grants that were left out, and how many are to be.
+    grants_skipped: u32,
+    grants_to_skip: u32,
     /// The slot that was given last.
     last_slot: u32,
     /// Slots that were ever used.
@@ -136,6 +144,9 @@ impl Owner {
             plain: BTreeSet::new(),
             is_plain_told: false,
             bytes: Vec::new(),
+            granted_at: 0,
+            grants_skipped: 0,
+            grants_to_skip: 0,
             last_slot: SLOTS as u32 - 1,
             used: 0,
         };
@@ -262,7 +273,7 @@ impl Core {
         }
         let paths = paths.each_ref().map(|path| Path::new(OsStr::from_bytes(path)));
         if request.operation == Operation::Window {
-            return self.answer_window(stream);
+            return self.answer_window(stream, request.value);
         }
         let (reply, text, descriptor) = match self.handle(&request, paths) {
             Ok(done) => done,
@@ -274,10 +285,12 @@ impl Core {
         descriptor.map_or(Ok(()), |descriptor| send(&stream, &[descriptor.as_fd()]))
     }
 
-    /// The memory of the peers that processes write to, if there is a grant.
-    fn answer_window(&self, mut stream: UnixStream) -> io::Result<()> {
-        let Some(window) = self.state().store.window() else {
-            let reply = Reply { errno: libc::ENOENT as u32, ..Reply::default() };
+    /// The memory of the peers that a process writes to, if it still is what it asks for. Nobody
+    /// waits for it: the store may hang, and the process has nothing to wait for.
+    fn answer_window(&self, mut stream: UnixStream, number: u64) -> io::Result<()> {
+        let window = self.state.try_lock().ok().and_then(|state| state.store.window(number));
+        let Some(window) = window else {
+            let reply = Reply { errno: libc::EAGAIN as u32, ..Reply::default() };
             return stream.write_all(&reply.encode());
         };
         let text = window.encode();
@@ -375,12 +388,23 @@ impl State {
 
     /// Has the store grant records of the file that a process waits for, if that is all there is to
     /// do. Not while a process changes a file: it will want it again.
+    /// One of which nothing came is followed by more and more that are left out.
     fn grant(&mut self) {
         let Some(slot) = self.shared.wanted() else { return };
+        let (records, _) = self.shared.direct_records();
+        if std::mem::replace(&mut self.granted_at, records) != records {
+            (self.grants_skipped, self.grants_to_skip) = (0, 0);
+        }
+        if self.grants_skipped < self.grants_to_skip {
+            self.grants_skipped += 1;
+            return;
+        }
         let mirror = self.mirrors.get(slot as usize).and_then(Option::as_ref);
         let guard = self.shared.try_lock(self.reader.position());
         if let (Some(mirror), Some(_guard)) = (mirror, guard) {
             self.store.grant(mirror.file, slot, mirror.generation);
+            self.grants_skipped = 0;
+            self.grants_to_skip = (2 * self.grants_to_skip + 1).min(GRANTS_SKIPPED_MAX);
         }
     }
 

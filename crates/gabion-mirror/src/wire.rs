@@ -51,7 +51,7 @@ pub enum Operation {
     FromMirror = 10,
     /// May a mirrored file get this name? `EXDEV` if it is not below the root.
     MayName = 11,
-    /// The memory of the log peers that the grant is of: descriptors; the description.
+    /// The memory of log peers (`value`: the window): descriptors; the description.
     Window = 12,
 }
 

@@ -125,8 +125,8 @@ impl LogFiles for PeerFiles {
         self.logs.grant(FileNumber(file.0), slot, generation);
     }
 
-    fn window(&self) -> Option<Arc<Window>> {
-        self.logs.window()
+    fn window(&self, number: u64) -> Option<Arc<Window>> {
+        self.logs.window(number)
     }
 
     fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {

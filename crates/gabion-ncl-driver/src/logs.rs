@@ -342,7 +342,9 @@ impl Logs {
     /// # Errors
     /// Not found; as [`Self::wait_until_ready`].
     pub fn stat(&self, file: FileNumber) -> Result<Stat> {
-        self.shared.lock()?.core.stat(file)
+        let mut state = self.shared.lock()?;
+        state.core.recall();
+        state.core.stat(file)
     }
 
     /// Bytes of a file, from this process's mirror. Returns how many there are before its end.
@@ -350,7 +352,9 @@ impl Logs {
     /// # Errors
     /// Not found; as [`Self::wait_until_ready`].
     pub fn read(&self, file: FileNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.shared.lock()?.core.read(file, offset, into)
+        let mut state = self.shared.lock()?;
+        state.core.recall();
+        state.core.read(file, offset, into)
     }
 
     /// Processes of a program, which note here what they are about to change, may change the
@@ -373,9 +377,9 @@ impl Logs {
         state.grant(file, (slot, generation), changes);
     }
 
-    /// The memory that goes with the newest grant.
-    pub(crate) fn window(&self) -> Option<Arc<Window>> {
-        self.shared.lock().ok()?.window.window()
+    /// The memory of this number, which goes with a grant.
+    pub(crate) fn window(&self, number: u64) -> Option<Arc<Window>> {
+        self.shared.lock().ok()?.windows.get(number)
     }
 
     /// A descriptor of a file's memory, if the mirrors are the program's.
@@ -564,6 +568,9 @@ impl Shared {
         }
         state.handle_time();
         state.flush(true);
+        if let Some(changes) = self.changes.get() {
+            changes.looked();
+        }
         self.leave(state);
         Ok(())
     }

@@ -109,7 +109,7 @@ pub(crate) struct State {
     jobs: Sender<Job>,
     pub(crate) losses: Losses,
     pub(crate) waiters: Waiters,
-    pub(crate) window: Windows,
+    pub(crate) windows: Windows,
     pub(crate) is_closed: bool,
 }
 
@@ -150,7 +150,7 @@ impl State {
             jobs,
             losses: Losses::default(),
             waiters: Waiters::default(),
-            window: Windows::default(),
+            windows: Windows::default(),
             is_closed: false,
         }
     }
@@ -179,7 +179,7 @@ impl State {
                     }
                     let Some(Peer::Up(_, link)) = self.peers.get_mut(&peer) else { continue };
                     if let Command::Free { regions } = &command {
-                        self.window.freed(peer, regions);
+                        self.windows.freed(peer, regions);
                     }
                     match link.send(&self.client, term, &command) {
                         Ok(Some(reply)) => self.core.handle_reply(self.timed_ms, peer, reply),
@@ -273,7 +273,7 @@ impl State {
         self.losses.reasons.insert(peer, error.to_string());
         self.losses.may_be = true;
         self.waits_to_send.remove(&peer);
-        self.window.lost(peer);
+        self.windows.lost(peer);
         if let Peer::Up(number, link) = found {
             self.tokens.remove(&number);
             // It goes with its socket, too.
@@ -314,7 +314,7 @@ impl State {
             Some(Peer::Up(_, link)) => link.region(region),
             _ => None,
         };
-        if let Some(window) = self.window.of(&grant, region) {
+        if let Some(window) = self.windows.of(&grant, region) {
             let (capacity, near) = room(&grant.parts);
             changes.publish(&Grant {
                 file: file.0,

@@ -10,17 +10,22 @@ use std::sync::Arc;
 /// The peers of a grant and their regions.
 type Places = Vec<(PeerId, Vec<RegionId>)>;
 
-/// The newest window: processes map it anew only when regions or peers are others.
+/// Windows that are kept: a process maps one anew only when regions or peers are others, also where
+/// several files have a grant by turns.
+const KEPT: usize = 4;
+
+/// The windows that were used last, the newest at the end.
 #[derive(Default)]
 pub(crate) struct Windows {
-    newest: Option<(Places, Arc<Window>)>,
+    kept: Vec<(Places, Arc<Window>)>,
     count: u64,
 }
 
 impl Windows {
-    /// The newest window.
-    pub(crate) fn window(&self) -> Option<Arc<Window>> {
-        self.newest.as_ref().map(|(_, window)| Arc::clone(window))
+    /// A window by its number.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Window>> {
+        let found = self.kept.iter().find(|(_, window)| window.number == number);
+        found.map(|(_, window)| Arc::clone(window))
     }
 
     /// The number of the window of a grant. None if a peer does not share its memory, or there is
@@ -30,29 +35,34 @@ impl Windows {
         grant: &Grant,
         region: impl Fn(PeerId, RegionId) -> Option<&'a SharedRegion>,
     ) -> Option<u64> {
-        if let Some((places, window)) = &self.newest
-            && *places == grant.peers
-        {
-            return Some(window.number);
+        if let Some(at) = self.kept.iter().position(|(places, _)| *places == grant.peers) {
+            let found = self.kept.remove(at);
+            let number = found.1.number;
+            self.kept.push(found);
+            return Some(number);
         }
         if grant.peers.len() > PEERS_MAX || grant.parts.len() > PARTS_MAX {
             return None;
         }
-        self.count += 1;
         let of_peer = |(peer, regions): &(PeerId, Vec<RegionId>)| {
             let shared: Option<Vec<&SharedRegion>> =
                 regions.iter().map(|it| region(*peer, *it)).collect();
             memory(&shared?)
         };
         let peers: Option<Vec<PeerMemory>> = grant.peers.iter().map(of_peer).collect();
-        let window = Window { number: self.count, parts: grant.parts.clone(), peers: peers? };
-        self.newest = Some((grant.peers.clone(), Arc::new(window)));
+        let (peers, parts) = (peers?, grant.parts.clone());
+        self.count += 1;
+        if self.kept.len() == KEPT {
+            self.kept.remove(0);
+        }
+        let window = Window { number: self.count, parts, peers };
+        self.kept.push((grant.peers.clone(), Arc::new(window)));
         Some(self.count)
     }
 
     /// A peer is lost: its memory is not held here.
     pub(crate) fn lost(&mut self, peer: PeerId) {
-        self.newest.take_if(|(places, _)| places.iter().any(|(of, _)| *of == peer));
+        self.kept.retain(|(places, _)| places.iter().all(|(of, _)| *of != peer));
     }
 
     /// Regions are given back.
@@ -60,7 +70,7 @@ impl Windows {
         let is_gone = |(of, its): &(PeerId, Vec<RegionId>)| {
             *of == peer && its.iter().any(|region| regions.contains(region))
         };
-        self.newest.take_if(|(places, _)| places.iter().any(is_gone));
+        self.kept.retain(|(places, _)| !places.iter().any(is_gone));
     }
 }
 

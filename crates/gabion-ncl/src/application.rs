@@ -23,7 +23,7 @@
 //! until it gives nothing. [`Application::handle_time`] is called at least every 50 ms.
 
 use crate::command::{Asker, Output, StoreOperation};
-use crate::files::{Files, Images, Sizes};
+use crate::files::{Files, Images, RECORD_LEN_MAX, Sizes};
 use crate::layout::OwnerCrc;
 use crate::lease::Lease;
 use crate::link::{Link, Stage};
@@ -121,7 +121,7 @@ impl Options {
             return invalid("bytes of a part", part.min(sizes.part_max), "a multiple of 4,096");
         }
         let record_max = sizes.record_max as u64;
-        if record_max == 0 || record_max > part.min(sizes.part_max).min(128 << 10) {
+        if record_max == 0 || record_max > part.min(sizes.part_max).min(RECORD_LEN_MAX) {
             return invalid("bytes of a record", record_max, "1 to 131,072 and those of a part");
         }
         let least = self.lease_ms.min(self.patience_ms);

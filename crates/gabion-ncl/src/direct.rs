@@ -14,8 +14,10 @@
 //! it first.
 //!
 //! The program may have begun a record that does not count: it is *claimed*. Its number is passed
-//! over, as copies may have it. The program has it issued anew, like any change of an image, and
-//! before any other record of its file: a copy may have its bytes, past the length or not.
+//! over, as copies may have it. The program has it issued anew, like any change of an image; if it
+//! died, whatever its image then has is issued. Until then a copy may have bytes of it, past the
+//! length or not, and its cell: so the next record of the file takes the cell's place, even one that
+//! changes nothing.
 
 use crate::application::{Application, Phase};
 use crate::command::Label;
@@ -90,7 +92,7 @@ impl<S: Images> Application<S> {
         assert_eq!(self.acknowledged, state.log.issued(), "a grant is given at rest");
         let is_passed = is_claimed && !self.planted.has(Mutant::ClaimedAgain);
         let last = Number(state.log.issued().0 + written + u64::from(is_passed));
-        state.files.set_progress(file, progress);
+        state.files.set_progress(file, progress, is_claimed);
         state.log.pass(last);
         self.acknowledged = last;
         for link in self.links.values_mut().filter(|link| link.stage == Stage::Full) {

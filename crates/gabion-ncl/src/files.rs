@@ -131,6 +131,9 @@ pub trait Images {
     }
 }
 
+/// Data of a record at most, whatever the sizes of an application are.
+pub const RECORD_LEN_MAX: u64 = 128 << 10;
+
 /// Sizes of parts and records, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -184,12 +187,14 @@ pub(crate) struct File<I> {
     pub(crate) ordinal: u32,
     /// The greatest length that peers may have bytes for.
     dirty: u64,
+    /// A peer may have the next record of it, which does not count: another one takes its place.
+    is_claimed: bool,
     opens: u32,
 }
 
 impl<I: Image> File<I> {
     pub(crate) fn new(image: I, len: u64, parts: Vec<u64>) -> Self {
-        Self { image, len, parts, ordinal: 0, dirty: len, opens: 0 }
+        Self { image, len, parts, ordinal: 0, dirty: len, is_claimed: false, opens: 0 }
     }
 
     /// Length of the region of a part.
@@ -273,11 +278,16 @@ impl<S: Images> Files<S> {
         self.files.get(&file).map(progress).unwrap_or_default()
     }
 
-    /// The same, after records that were issued elsewhere.
-    pub(crate) fn set_progress(&mut self, file: FileNumber, progress: Progress) {
-        if let Some(found) = self.files.get_mut(&file) {
-            let Progress { len, dirty, ordinal } = progress;
-            (found.len, found.dirty, found.ordinal) = (len, dirty, ordinal);
+    /// The same, after records that the program wrote. One more may be at peers in part: it begins
+    /// within the file.
+    pub(crate) fn set_progress(&mut self, file: FileNumber, progress: Progress, is_claimed: bool) {
+        let Some(found) = self.files.get_mut(&file) else { return };
+        let Progress { len, dirty, ordinal } = progress;
+        (found.len, found.dirty, found.ordinal) = (len, dirty, ordinal);
+        if is_claimed {
+            let reached = (len + RECORD_LEN_MAX).min(room(&found.parts).0);
+            found.dirty = dirty.max(reached);
+            found.is_claimed = true;
         }
     }
 
@@ -485,7 +495,7 @@ impl<S: Images> Files<S> {
         self.reserve(log, file, len)?;
         self.zero_to(log, file, len)?;
         let found = self.files.get(&file).ok_or_else(|| missing(file))?;
-        if found.len != len {
+        if found.len != len || found.is_claimed {
             self.issue_truncate(log, file, len)?;
         }
         Ok(log.issued())
@@ -598,6 +608,7 @@ fn issue<I: Image>(
     effect: Effect,
 ) {
     file.ordinal = file.ordinal.wrapping_add(1);
+    file.is_claimed = false;
     file.len = file_len;
     file.dirty = file.dirty.max(file_len);
     let cell = Cell {

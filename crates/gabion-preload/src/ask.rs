@@ -49,9 +49,7 @@ impl Asked {
     pub(crate) fn descriptor(&self, closed_by_exec: bool) -> Result<c_int, c_int> {
         receive_descriptor(self.connection, closed_by_exec)
     }
-}
 
-impl Asked {
     /// All descriptors that come with the reply, which a program that is started does not inherit.
     /// How many they are.
     pub(crate) fn descriptors(&self, into: &mut [c_int; DESCRIPTORS_MAX]) -> usize {

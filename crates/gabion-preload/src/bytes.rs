@@ -24,7 +24,9 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The first `len` bytes, of which the kernel has just read as many, piece by piece.
+    /// The first `len` bytes, of which the kernel has just read as many, piece by piece. A program
+    /// that still fills what it did not mean to be stored, as PostgreSQL does with a page's end, may
+    /// change them meanwhile: nobody takes two readings for equal.
     pub(crate) fn each(self, len: usize, take: &mut dyn FnMut(&[u8])) {
         let (address, count) = match self {
             Self::Bytes(address) => return take(raw::memory(address, len)),
@@ -106,7 +108,6 @@ impl Locked<'_> {
         if direct::write(self.guard, self.file, place, source, len) {
             return Ok(());
         }
-        direct::missed(self.guard, self.file);
         let mut put = Ok(());
         source.each(len, &mut |bytes| {
             if put.is_ok() {
@@ -149,14 +150,24 @@ fn locked(
     drop((guard, signals));
     let waits = synced || file.synced || ready.shared.every_write();
     let stored = match answer {
-        Ok(answer) if answer >= 0 && waits => {
-            ready.shared.wait_stored(position, &mut ask::alive).map(|()| answer)
-        }
+        Ok(answer) if answer >= 0 && waits => wait_for(ready, file, position).map(|()| answer),
         other => other,
     };
-    direct::adopt(ready, file);
     raw::set_errno(reason);
     stored.unwrap_or_else(raw::refuse)
+}
+
+/// Waits for records of a file; a process that does so often writes them itself from then on.
+fn wait_for(ready: &Ready, file: Mirrored, position: u64) -> Result<(), c_int> {
+    let is_missed = ready.shared.stored() < position;
+    if is_missed {
+        direct::missed(ready, file);
+    }
+    ready.shared.wait_stored(position, &mut ask::alive)?;
+    if is_missed {
+        direct::adopt(ready, file);
+    }
+    Ok(())
 }
 
 fn is_mirror(ready: &Ready, file: Mirrored, status: &libc::stat) -> bool {
@@ -251,21 +262,25 @@ pub(crate) fn sync(number: libc::c_long, descriptor: c_int) -> Answer {
         Some(ready) => {
             let same =
                 raw::status(descriptor).is_some_and(|status| is_mirror(ready, file, &status));
-            if same { wait_for_all(ready) } else { call() }
+            if same { wait_for_all(ready, Some(file)) } else { call() }
         }
         None => call(),
     }
 }
 
-/// Waits for whatever was written to mirrored files before.
-fn wait_for_all(ready: &Ready) -> Answer {
+/// Waits for whatever was written to mirrored files before; it is one of them that is synced.
+fn wait_for_all(ready: &Ready, file: Option<Mirrored>) -> Answer {
     // Somebody writes, or died over it: what others see already is part of what they sync.
     if ready.shared.is_busy() {
         let signals = SignalsHeld::new();
         drop(ready.shared.lock());
         drop(signals);
     }
-    let stored = ready.shared.wait_stored(ready.shared.head(), &mut ask::alive);
+    let head = ready.shared.head();
+    let stored = match file {
+        Some(file) => wait_for(ready, file, head),
+        None => ready.shared.wait_stored(head, &mut ask::alive),
+    };
     stored.map_or_else(raw::refuse, |()| 0)
 }
 
@@ -273,7 +288,7 @@ fn wait_for_all(ready: &Ready) -> Answer {
 pub(crate) fn sync_all(call: &dyn Fn() -> Answer) -> Answer {
     let answer = call();
     match ready().filter(|ready| ready.shared.has_files()) {
-        Some(ready) if answer >= 0 && wait_for_all(ready) < 0 => -1,
+        Some(ready) if answer >= 0 && wait_for_all(ready, None) < 0 => -1,
         _ => answer,
     }
 }

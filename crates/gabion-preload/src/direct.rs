@@ -16,7 +16,7 @@
 use crate::ask::Asked;
 use crate::bytes::Source;
 use crate::raw::{self, SignalsHeld, word};
-use crate::state::{Mirrored, Ready};
+use crate::state::{self, Mirrored, Ready};
 use gabion_base::{Term, crc};
 use gabion_mirror::direct::{DESCRIPTORS_MAX, LEN_MAX, PARTS_MAX, PEERS_MAX, Turn, WINDOW_LEN_MAX};
 use gabion_mirror::shared::Guard;
@@ -25,7 +25,7 @@ use gabion_ncl::layout::{CELL_LEN, Cell, Kind, OwnerCrc, RING_LEN};
 use gabion_ncl::{FileNumber, Number, Progress};
 use libc::c_int;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, compiler_fence, fence};
 
 /// Records of one file that a process waits for, before it would rather write them itself.
 const MISSES_MAX: u32 = 8;
@@ -165,14 +165,15 @@ fn cell(turn: &Turn, place: u64, source: Source, len: usize) -> (Cell, Progress)
     (cell, Progress { len: file_len, dirty: before.dirty.max(file_len), ordinal })
 }
 
-/// A record went through the ring. The owner hears if this process would rather write such itself.
-pub(crate) fn missed(guard: &mut Guard, file: Mirrored) {
+/// This process waits for a record of a file that went through the ring. The owner hears if it would
+/// rather write such itself.
+pub(crate) fn missed(ready: &Ready, file: Mirrored) {
     if MISSED.swap(word_of(file), Relaxed) != word_of(file) {
         MISSES.store(0, Relaxed);
     }
     let is_mapped = NUMBER.load(Relaxed) != 0 && FILE.load(Relaxed) == word_of(file);
     if MISSES.fetch_add(1, Relaxed) + 1 >= MISSES_MAX || is_mapped {
-        guard.shared().want(file.slot);
+        ready.shared.want(file.slot);
     }
 }
 
@@ -183,13 +184,17 @@ pub(crate) fn adopt(ready: &Ready, file: Mirrored) {
         return;
     }
     let newest = ready.shared.window_of(file.slot, file.generation);
-    if newest.is_none_or(|newest| newest == NUMBER.load(Relaxed)) {
+    let Some(newest) = newest.filter(|newest| *newest != NUMBER.load(Relaxed)) else {
+        return;
+    };
+    // A child of `vfork` has its parent's memory.
+    if !state::is_own() {
         return;
     }
     // Not at each record, should it not succeed.
     MISSES.store(0, Relaxed);
     let kept = raw::errno();
-    ask_and_map(ready, file);
+    ask_and_map(ready, file, newest);
     raw::set_errno(kept);
 }
 
@@ -197,7 +202,7 @@ pub(crate) fn adopt(ready: &Ready, file: Mirrored) {
 pub(crate) fn let_go(ready: &Ready) {
     let word = FILE.load(Relaxed);
     let file = Mirrored { slot: word as u32, generation: (word >> 32) as u32, synced: false };
-    if NUMBER.load(Relaxed) == 0 || file.is_live(&ready.shared) {
+    if NUMBER.load(Relaxed) == 0 || file.is_live(&ready.shared) || !state::is_own() {
         return;
     }
     let kept = raw::errno();
@@ -209,9 +214,9 @@ pub(crate) fn let_go(ready: &Ready) {
     raw::set_errno(kept);
 }
 
-fn ask_and_map(ready: &Ready, file: Mirrored) {
+fn ask_and_map(ready: &Ready, file: Mirrored, newest: u64) {
     let mut text = [0; WINDOW_LEN_MAX];
-    let request = Request::new(Operation::Window);
+    let request = Request { value: newest, ..Request::new(Operation::Window) };
     let Ok(asked) = Asked::new(ready.socket(), request, [&[], &[]], &mut text) else {
         return;
     };
@@ -284,15 +289,17 @@ impl Window {
 
     fn unmap(&mut self) {
         let len = self.len() + HUGE_PAGE;
+        self.peers_count = 0;
         for peer in &mut self.peers {
-            for (mapped, len) in [(peer.mapped, len), (peer.gates, peer.gates_len)] {
+            // Forgotten first: a process that is forked amid this must not unmap what it has there.
+            let Peer { mapped, gates, gates_len, .. } = std::mem::replace(peer, NO_PEER);
+            compiler_fence(SeqCst);
+            for (mapped, len) in [(mapped, len), (gates, gates_len)] {
                 if mapped != 0 {
                     raw::forward(libc::SYS_munmap, &[mapped, len]);
                 }
             }
-            *peer = NO_PEER;
         }
-        self.peers_count = 0;
     }
 
     fn map(&mut self, mut text: Description<'_>, descriptors: &[c_int]) -> Option<u64> {
@@ -418,13 +425,17 @@ impl Peer {
 
 const _: () = assert!(CELL_LEN as u64 * gabion_ncl::layout::RING_CELLS as u64 == RING_LEN);
 
-/// Maps a file at an address, or anywhere; −1: no file.
+/// Maps a file at an address, or anywhere; −1: no file. Only memory that cannot shrink is mapped: the
+/// program may have closed the descriptor, and have the number for a file of its own.
 fn place(at: usize, len: usize, protection: c_int, file: c_int) -> Option<usize> {
     let kind = if file < 0 {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE
     } else {
         libc::MAP_SHARED
     };
+    if file >= 0 && !raw::is_sealed(file, len) {
+        return None;
+    }
     let kind = if at == 0 { kind } else { kind | libc::MAP_FIXED };
     let arguments = [at, len, word(protection), word(kind), word(file), 0];
     let placed = raw::forward(libc::SYS_mmap, &arguments);

@@ -128,6 +128,13 @@ pub(crate) fn touch(descriptor: c_int) -> Answer {
     forward(libc::SYS_utimensat, &[word(descriptor), 0, times.as_ptr() as usize, 0])
 }
 
+/// Whether it is memory of at least so many bytes that cannot shrink.
+pub(crate) fn is_sealed(descriptor: c_int, len: usize) -> bool {
+    let seals = forward(libc::SYS_fcntl, &[word(descriptor), word(libc::F_GET_SEALS)]);
+    let is_sealed = seals > 0 && seals as c_int & libc::F_SEAL_SHRINK != 0;
+    is_sealed && status(descriptor).is_some_and(|status| status.st_size as usize >= len)
+}
+
 /// The offset of a description.
 pub(crate) fn position(descriptor: c_int) -> i64 {
     forward(libc::SYS_lseek, &[word(descriptor), 0, word(libc::SEEK_CUR)]) as i64

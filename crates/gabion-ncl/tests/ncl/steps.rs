@@ -151,6 +151,47 @@ fn an_append_goes_behind_the_records_that_the_program_wrote_itself() {
     assert_eq!(application.stat(file).expect("it is there").len, len + 6);
 }
 
+/// Bytes of a record at most, as `World` has it.
+const RECORD_MAX: u64 = 2048;
+
+/// A program died amid a record, and the file was cut before anything of it was issued: a copy may
+/// have the record's bytes, and its cell, which says another length.
+///
+/// docs/faults.md: N9
+#[test]
+fn a_length_that_is_synced_again_takes_the_place_of_a_record_that_does_not_count() {
+    let mut found = 0;
+    for seed in 1..40 {
+        let mut world = calm(seed);
+        world.share_memory();
+        if !run_until_left(&mut world, 1) {
+            continue;
+        }
+        let instance = world.instances.get_mut(&1).expect("it lives");
+        // Its grant may have been recalled already.
+        let Some((file, _)) = instance.images.shared.open() else { continue };
+        let application = &mut instance.application;
+        let number = application.issued();
+        application.edit_names(&[]).expect("it ends the grant");
+        let len = application.stat(file).expect("it is there").len;
+        let before = application.issued();
+        assert!(before > number, "a number was passed over");
+        let cut = application.truncate(file, len).expect("there is room");
+        assert!(cut > before, "the length is a record, though it is the same");
+        assert_eq!(application.truncate(file, len).expect("there is room"), cut, "once");
+        let capacity: u64 = application.stat(file).expect("it is there").entry.parts.iter().sum();
+        let longer = len + 3 * RECORD_MAX;
+        if longer > capacity {
+            continue;
+        }
+        let zeroed = application.truncate(file, longer).expect("there is room");
+        let records = zeroed.0 - cut.0;
+        assert!(records >= 3, "bytes that a copy may have past the end are zeroed: {records}");
+        found += 1;
+    }
+    assert!(found > 5, "{found} programs were amid a record, with room behind");
+}
+
 /// docs/faults.md: N8, N12
 #[test]
 fn without_f_and_one_copies_nothing_is_acknowledged_and_nothing_empty_is_shown() {
