@@ -16,8 +16,9 @@
 //! What a file has after a record is first *pending*, under the number of that record, and taken
 //! over once the record counts: of a process that dies between, the owner knows it all the same.
 //!
-//! A peer that died leaves its memory and its gates as they are. The owner, which has the connections,
-//! recalls the grant then; if it does not look at them for [`KNOWN_MS`], no record counts.
+//! A peer that died leaves its memory and its gates as they are. The owner, which has the
+//! connections, recalls the grant then; if it does not look at them for [`KNOWN_MS`], no record
+//! counts.
 //!
 //! Records that go through the ring come behind all of these: the first one revokes the grant.
 
@@ -176,9 +177,9 @@ pub(crate) struct Direct {
     bytes: AtomicU64,
 }
 
-/// For so long a process takes the peers for alive after the owner has looked at their connections.
+/// For so many milliseconds a process takes the peers for alive after the owner has looked at their connections.
 /// A peer that died leaves its memory, and its gates open: nothing else tells.
-const KNOWN_MS: u64 = 100;
+pub const KNOWN_MS: u64 = 100;
 
 /// A clock that all processes of the machine have, in milliseconds. It costs a few nanoseconds.
 fn now_ms() -> u64 {
@@ -237,8 +238,8 @@ impl Guard {
         direct.word.load(SeqCst) == turn.word
     }
 
-    /// All peers have the record, of `len` bytes, and their gates were open afterwards: it counts. False if the
-    /// grant was recalled, and it does not.
+    /// All peers have the record, of `len` bytes, and their gates were open afterwards: it counts.
+    /// False if the grant was recalled, or nobody looked after the peers: it does not.
     pub fn count(&mut self, turn: &Turn, len: usize, after: Progress) -> bool {
         let direct = self.shared().direct();
         if !direct.is_known() {
@@ -298,8 +299,8 @@ impl Shared {
     }
 
     /// The owner has looked at the connections of all peers, and has recalled the grant if one was
-    /// lost. A grant is of use only while this is told again and again: whoever is stopped, or dies,
-    /// hears of no peer that does.
+    /// lost. A grant is of use only while this is told again and again: an owner that is stopped,
+    /// or dies, hears of no peer that does.
     pub fn looked(&self) {
         self.direct().looked_ms.store(now_ms(), Release);
     }

@@ -16,8 +16,8 @@
 //! The program may have begun a record that does not count: it is *claimed*. Its number is passed
 //! over, as copies may have it. The program has it issued anew, like any change of an image; if it
 //! died, whatever its image then has is issued. Until then a copy may have bytes of it, past the
-//! length or not, and its cell: so the next record of the file takes the cell's place, even one that
-//! changes nothing.
+//! length or not, and its cell: so the next record of the file takes the cell's place, even one
+//! that changes nothing.
 
 use crate::application::{Application, Phase};
 use crate::command::Label;

@@ -347,6 +347,8 @@ impl Machine {
                     .to_string()
             }
             "fflush" => result(libc::fflush(stream).into()),
+            // The C library gives out bytes that a seek has read ahead, whatever the mode.
+            "fread" if __freadable(stream) == 0 => "not to be read".to_owned(),
             "fread" => {
                 let mut buffer = vec![0_u8; number(2) as usize];
                 let read = libc::fread(buffer.as_mut_ptr().cast(), 1, buffer.len(), stream);
@@ -384,6 +386,11 @@ unsafe fn splice_in(to: c_int, seed: u64, len: usize) -> i64 {
         }
         total += moved as i64;
     }
+}
+
+unsafe extern "C" {
+    /// Whether the stream's mode lets it be read (stdio_ext.h).
+    fn __freadable(stream: *mut libc::FILE) -> c_int;
 }
 
 /// Both are of one file. The number of a mirrored one that has no name any more may be another's by

@@ -25,8 +25,8 @@ pub(crate) enum Source {
 
 impl Source {
     /// The first `len` bytes, of which the kernel has just read as many, piece by piece. A program
-    /// that still fills what it did not mean to be stored, as PostgreSQL does with a page's end, may
-    /// change them meanwhile: nobody takes two readings for equal.
+    /// that still fills what it did not mean to be stored, as PostgreSQL does with a page's end,
+    /// may change them meanwhile: nobody takes two readings for equal.
     pub(crate) fn each(self, len: usize, take: &mut dyn FnMut(&[u8])) {
         let (address, count) = match self {
             Self::Bytes(address) => return take(raw::memory(address, len)),

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Most files are not written often enough for that: a process asks for the memory once it had to
-//! wait for [`MISSES_MAX`] records of one file. It asks without the lock, as the owner may need it to
-//! answer, and maps under it.
+//! wait for [`MISSES_MAX`] records of one file. It asks without the lock, as the owner may need it
+//! to answer, and maps under it.
 //!
 //! All pages are brought in before they are written. So memory that the system does not have is an
 //! answer, and no signal.
@@ -53,8 +53,8 @@ struct Peer {
     regions: [Region; PARTS_MAX],
 }
 
-/// The number of the window that is mapped here; 0: none. It is written last, so that a process that
-/// was forked amid a change has none.
+/// The number of the window that is mapped here; 0: none. It is written last, so that a process
+/// that was forked amid a change has none.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// The file that it is of: slot and generation.
 static FILE: AtomicU64 = AtomicU64::new(0);
@@ -165,8 +165,8 @@ fn cell(turn: &Turn, place: u64, source: Source, len: usize) -> (Cell, Progress)
     (cell, Progress { len: file_len, dirty: before.dirty.max(file_len), ordinal })
 }
 
-/// This process waits for a record of a file that went through the ring. The owner hears if it would
-/// rather write such itself.
+/// This process waits for a record of a file that went through the ring. The owner hears if it
+/// would rather write such itself.
 pub(crate) fn missed(ready: &Ready, file: Mirrored) {
     if MISSED.swap(word_of(file), Relaxed) != word_of(file) {
         MISSES.store(0, Relaxed);
@@ -425,8 +425,8 @@ impl Peer {
 
 const _: () = assert!(CELL_LEN as u64 * gabion_ncl::layout::RING_CELLS as u64 == RING_LEN);
 
-/// Maps a file at an address, or anywhere; −1: no file. Only memory that cannot shrink is mapped: the
-/// program may have closed the descriptor, and have the number for a file of its own.
+/// Maps a file at an address, or anywhere; −1: no file. Only memory that cannot shrink is mapped:
+/// the program may have closed the descriptor, and have the number for a file of its own.
 fn place(at: usize, len: usize, protection: c_int, file: c_int) -> Option<usize> {
     let kind = if file < 0 {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE

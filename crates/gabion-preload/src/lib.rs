@@ -27,7 +27,8 @@
 //! - Without [`ENVIRONMENT`](gabion_mirror::wire::ENVIRONMENT) the library does nothing. With it,
 //!   and without an owner, it ends the program: never is it half there.
 //!
-//! `unsafe` is in `raw`, `state`, `direct`, `streams`, `entries`, and `planted`, which only tests have.
+//! `unsafe` is in `raw`, `state`, `direct`, `streams`, `entries`, and `planted`, which only tests
+//! have.
 #![allow(clippy::disallowed_methods, reason = "a shell: it stands between programs and the kernel")]
 
 mod ask;

@@ -1,5 +1,5 @@
-//! Programs that write records to the log peers themselves, while peers are lost and others do other
-//! things: what they wrote is there afterwards, in its order.
+//! Programs that write records to the log peers themselves, while peers are lost and others do
+//! other things: what they wrote is there afterwards, in its order.
 
 use crate::{House, PEERS};
 use std::process::Command;

@@ -59,7 +59,13 @@ fn has_all(place: &Place, door: u16) {
 
 /// Commands about all groups, or about one that is named.
 fn all_groups_are_meant(place: &Place) {
-    let verified = place.run(&["verify"]);
+    // A replica that has just come back has asked the tail nothing yet.
+    let begun = Instant::now();
+    let mut verified = place.run(&["verify"]);
+    while !verified.status.success() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+        verified = place.run(&["verify"]);
+    }
     let text = said(&verified);
     assert!(verified.status.success() && text.contains("group 3: "), "{text}");
     let second = place.data.join("group-2").display().to_string();
