@@ -177,8 +177,8 @@ pub(crate) struct Direct {
     bytes: AtomicU64,
 }
 
-/// For so many milliseconds a process takes the peers for alive after the owner has looked at their connections.
-/// A peer that died leaves its memory, and its gates open: nothing else tells.
+/// For so many milliseconds a process takes the peers for alive after the owner has looked at their
+/// connections. A peer that died leaves its memory, and its gates open: nothing else tells.
 pub const KNOWN_MS: u64 = 100;
 
 /// A clock that all processes of the machine have, in milliseconds. It costs a few nanoseconds.
