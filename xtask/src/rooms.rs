@@ -47,8 +47,8 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
             "gabion-tls",
         ],
     ),
-    // Both ends of what processes of an interposed program share. The interposer is loaded into each
-    // of them, and has of a core what it writes log peers' memory with.
+    // Both ends of what processes of an interposed program share. The interposer is loaded into
+    // each of them, and has of a core what it writes log peers' memory with.
     ("gabion-mirror", &["gabion-ncl"]),
     ("gabion-preload", &["gabion-base", "gabion-mirror", "gabion-ncl"]),
     (
