@@ -13,8 +13,9 @@
 //! Nobody waits for anybody: not for a process that was stopped amid a record, nor for the owner.
 //!
 //! One process at a time has the lock, so it has the fields to itself, but for whoever recalls.
-//! What a file has after a record is first *pending*, under the number of that record, and taken
-//! over once the record counts: of a process that dies between, the owner knows it all the same.
+//! The state of a file after a record is first *pending*, under the number of that record, and
+//! taken over once the record counts: of a process that dies between, the owner knows it all the
+//! same.
 //!
 //! A peer that died leaves its memory and its gates as they are. The owner, which has the
 //! connections, recalls the grant then; if it does not look at them for [`KNOWN_MS`], no record
@@ -303,12 +304,6 @@ impl Shared {
     /// or dies, hears of no peer that does.
     pub fn looked(&self) {
         self.direct().looked_ms.store(now_ms(), Release);
-    }
-
-    /// Whether records are granted now.
-    #[must_use]
-    pub fn has_grant(&self) -> bool {
-        self.direct().word.load(Relaxed) != 0
     }
 
     /// Grants records. The caller keeps the lock of the shared memory from processes, and everybody

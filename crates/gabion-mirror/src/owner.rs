@@ -358,7 +358,7 @@ impl State {
             let stored = self.issue().and_then(|()| self.settle());
             match stored {
                 Ok(()) => {
-                    // Whoever waits for these records writes the next one.
+                    // The process that waits for these writes the next one.
                     self.grant();
                     self.reader.stored();
                 }

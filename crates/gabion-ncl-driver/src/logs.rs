@@ -368,7 +368,7 @@ impl Logs {
 
     /// Lets the program write records of a file itself, if it can.
     pub(crate) fn grant(&self, file: FileNumber, slot: u32, generation: u32) {
-        // Whoever else needs the lock has something to do: there is no rest.
+        // Another thread that has the lock has something to do: there is no rest.
         let (Ok(mut state), Some(changes)) =
             (self.shared.state.try_lock(), self.shared.changes.get())
         else {

@@ -10,8 +10,8 @@
 //! A *grant* is of one file and holds while nothing else happens. It is given when all copies have
 //! all records, and says which number comes next. The program's record counts once every copy of
 //! the grant has it, which are f+1 at least, and only if the grant still stands then
-//! ([`Images::recall`] decides between the two). Whoever needs numbers, lengths or records recalls
-//! it first.
+//! ([`Images::recall`] decides between the two). The instance recalls it before it needs numbers,
+//! lengths or records.
 //!
 //! The program may have begun a record that does not count: it is *claimed*. Its number is passed
 //! over, as copies may have it. The program has it issued anew, like any change of an image; if it

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, Result, crc};
 
-/// What changes in a file with its records.
+/// The state of a file that its records change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Its length in bytes.
@@ -269,7 +269,7 @@ impl<S: Images> Files<S> {
         Some(found.parts.clone())
     }
 
-    /// What changes in a file with its records.
+    /// The state of a file that its records change.
     pub(crate) fn progress(&self, file: FileNumber) -> Progress {
         let progress = |found: &File<S::Image>| {
             let (len, dirty, ordinal) = (found.len, found.dirty, found.ordinal);

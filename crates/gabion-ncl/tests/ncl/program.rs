@@ -112,7 +112,7 @@ impl Program {
         self.record.as_ref().map(Record::left)
     }
 
-    /// What it does while its library does nothing.
+    /// The program goes on while its library does nothing.
     pub(crate) fn step_alone(&mut self, images: &ProgramImages, random: &mut Random) {
         let before = self.tally.records;
         self.writes(images, random);
