@@ -49,7 +49,7 @@ pub(crate) const ROOMS: &[(&str, &[&str])] = &[
     ),
     // Both ends of what processes of an interposed program share. The interposer is loaded into
     // each of them, and has of a core what it writes log peers' memory with.
-    ("gabion-mirror", &["gabion-ncl"]),
+    ("gabion-mirror", &["gabion-base", "gabion-ncl"]),
     ("gabion-preload", &["gabion-base", "gabion-mirror", "gabion-ncl"]),
     (
         "gabion-sim",

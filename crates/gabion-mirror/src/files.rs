@@ -40,7 +40,8 @@ pub struct Listed {
 /// # Errors
 /// The kernel's, when it has no memory or no descriptor.
 pub fn memory_file() -> io::Result<File> {
-    Ok(File::from(rustix::fs::memfd_create(MIRROR, rustix::fs::MemfdFlags::CLOEXEC)?))
+    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    Ok(File::from(rustix::fs::memfd_create(MIRROR, flags)?))
 }
 
 /// One change of names.

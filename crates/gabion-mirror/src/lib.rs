@@ -13,6 +13,7 @@
 //!
 //! - [`shared`]: the memory that processes and owner share: lock, slots of files, ring of records.
 //! - [`direct`]: records that processes write to the log peers themselves.
+//! - [`split`]: files whose small writes alone go to the store, by their [`journal`].
 //! - [`times`]: how long processes waited until their changes were stored.
 //! - [`wire`]: requests to the owner and its replies.
 //! - [`pattern`]: the names of files that are mirrored.
@@ -29,6 +30,7 @@
 pub mod direct;
 #[cfg(feature = "owner")]
 pub mod files;
+pub mod journal;
 #[cfg(feature = "owner")]
 pub mod local;
 mod looks;
@@ -38,6 +40,7 @@ pub mod pattern;
 #[cfg(feature = "owner")]
 pub mod program;
 pub mod shared;
+pub mod split;
 #[cfg(feature = "owner")]
 pub mod start;
 pub mod times;

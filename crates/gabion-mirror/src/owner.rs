@@ -12,6 +12,7 @@
 
 mod mirrors;
 mod names;
+mod splits;
 
 use crate::direct::DESCRIPTORS_MAX;
 use crate::files::LogFiles;
@@ -21,6 +22,7 @@ use crate::wire::{Operation, REQUEST, Reply, Request, SOCKET};
 use mirrors::Mirror;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+pub use splits::Splits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -54,12 +56,24 @@ pub struct Settings {
     pub application: String,
     /// Only files below this directory are mirrored, and are named by their paths from here.
     pub root: PathBuf,
-    /// Globs of the names that are mirrored, divided by commas.
+    /// Globs of the names that are mirrored, divided by commas. None of them: nothing is.
     pub globs: String,
+    /// Files that are split, of those that are not mirrored.
+    pub splits: Option<Splits>,
     /// Each write waits until it is stored, not only each sync.
     pub every_write: bool,
     /// A directory of its own for the socket, which only this user may enter.
     pub directory: PathBuf,
+}
+
+impl Settings {
+    /// Globs of the names that are mirrored or split: of all others a process asks nobody.
+    fn all_globs(&self) -> String {
+        let splits = self.splits.iter().flat_map(|splits| &splits.globs);
+        let globs = [&self.globs].into_iter().chain(splits.map(|(glob, _)| glob));
+        let globs: Vec<&str> = globs.map(String::as_str).filter(|glob| !glob.is_empty()).collect();
+        globs.join(",")
+    }
 }
 
 /// An owner that runs.
@@ -75,6 +89,8 @@ struct Core {
     memory: File,
     settings: Settings,
     state: Mutex<State>,
+    /// Held while the journal of split files is emptied; taken before all others.
+    emptying: Mutex<()>,
     greeted: AtomicBool,
     stopping: AtomicBool,
 }
@@ -91,6 +107,8 @@ struct State {
     names: BTreeMap<Vec<u8>, u32>,
     /// Files (device, inode) that got matching names by renaming and whose bytes are not here.
     plain: BTreeSet<(u64, u64)>,
+    /// Split files.
+    split: splits::Split,
     /// Somebody was told that a file which matches is not mirrored.
     is_plain_told: bool,
     /// The bytes of the current record.
@@ -142,6 +160,7 @@ impl Owner {
             mirrors: (0..SLOTS).map(|_| None).collect(),
             names: BTreeMap::new(),
             plain: BTreeSet::new(),
+            split: splits::Split::default(),
             is_plain_told: false,
             bytes: Vec::new(),
             granted_at: 0,
@@ -154,7 +173,9 @@ impl Owner {
         let listener = UnixListener::bind(settings.directory.join(SOCKET))?;
         let [greeted, stopping] = [(); 2].map(|()| AtomicBool::new(false));
         let state = Mutex::new(state);
-        let core = Arc::new(Core { shared, memory, settings, state, greeted, stopping });
+        let emptying = Mutex::new(());
+        let core = Core { shared, memory, settings, state, emptying, greeted, stopping };
+        let core = Arc::new(core);
         let mut threads = Vec::new();
         let ring = core.clone();
         threads.push(thread("gabion-ncl-ring", move || ring.read_ring())?);
@@ -184,11 +205,13 @@ impl Owner {
         state.names.iter().map(|(name, slot)| (name.clone(), len(*slot).unwrap_or(0))).collect()
     }
 
-    /// Stores whatever has been written, and ends. Placeholders stay.
+    /// Stores whatever has been written, and ends. Placeholders stay; split files are synced.
     ///
     /// # Errors
     /// If the store has failed.
     pub fn stop(self) -> io::Result<()> {
+        // The error is the store's, which is told below.
+        let _ = self.core.remove_journal();
         self.core.stopping.store(true, Ordering::Release);
         self.core.shared.wake_owner();
         // Only so that the accepting thread looks.
@@ -205,11 +228,14 @@ impl Owner {
 }
 
 fn check(settings: &Settings) -> io::Result<()> {
-    let (globs, application) = (&settings.globs, &settings.application);
+    let application = &settings.application;
     let bad = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    if globs.is_empty() || globs.len() > pattern::LEN_MAX {
-        let (len, max) = (globs.len(), pattern::LEN_MAX);
+    let (len, max) = (settings.all_globs().len(), pattern::LEN_MAX);
+    if len == 0 || len > max {
         return bad(format!("the globs of names have {len} bytes, of 1 to {max}"));
+    }
+    if let Err(text) = settings.splits.as_ref().map_or(Ok(()), splits::check) {
+        return bad(text);
     }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if application.is_empty() || application.len() > 255 || !application.bytes().all(fits) {
@@ -308,8 +334,19 @@ impl Core {
         if request.operation == Operation::Hello {
             self.greeted.store(true, Ordering::Release);
             let memory = self.memory.try_clone().map_err(|error| errno(&error))?;
-            let globs = self.settings.globs.clone().into_bytes();
+            let globs = self.settings.all_globs().into_bytes();
             return Ok((Reply::default(), globs, Some(memory.into())));
+        }
+        // These do not keep the store from others while they sync files.
+        let done = |reply| Ok((reply, Vec::new(), None));
+        match request.operation {
+            Operation::EmptyJournal => {
+                return done(self.empty_journal().map(|()| Reply::default())?);
+            }
+            Operation::Leave => {
+                return done(self.leave(request, [first, second]).map(|()| Reply::default())?);
+            }
+            _ => {}
         }
         let cuts =
             request.operation == Operation::Truncate || request.flags & libc::O_TRUNC as u32 != 0;
@@ -319,9 +356,12 @@ impl Core {
         let mut state = self.state();
         state.drain();
         self.shared.check()?;
-        let done = |reply| Ok((reply, Vec::new(), None));
         match request.operation {
-            Operation::Hello | Operation::Window => unreachable!("answered above"),
+            Operation::Hello | Operation::Window | Operation::EmptyJournal | Operation::Leave => {
+                unreachable!("answered above")
+            }
+            Operation::Arrive => done(state.arrive(request, [first, second])),
+            Operation::Journal => Ok((Reply::default(), Vec::new(), Some(state.journal_memory()?))),
             Operation::Open => {
                 let (reply, descriptor) = state.open(request, first, guard)?;
                 Ok((reply, Vec::new(), descriptor))

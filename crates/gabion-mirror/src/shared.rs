@@ -28,6 +28,7 @@
 
 use crate::direct::Direct;
 use crate::looks::Looks;
+use crate::split::Journal;
 use crate::times::Times;
 use std::cell::UnsafeCell;
 use std::io;
@@ -48,11 +49,11 @@ const SLOTS_AT: usize = 4096;
 const RING_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 /// Bytes of the whole.
 pub const LEN: usize = RING_AT + RING as usize;
-const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x03");
 
 const _: () = assert!(size_of::<Header>() <= DIRECT_AT);
 const _: () = assert!(DIRECT_AT + size_of::<Direct>() <= SLOTS_AT);
-const _: () = assert!(size_of::<Slot>() == 48);
+const _: () = assert!(size_of::<Slot>() == 88);
 const _: () = assert!(RING.is_power_of_two() && RECORD_MAX * 4 <= RING);
 
 /// The change that a record makes to its file.
@@ -119,7 +120,7 @@ pub mod state {
     pub const GONE: u32 = 2;
 }
 
-/// One file.
+/// One file: a mirrored one, or a [split](crate::split) one.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
@@ -131,13 +132,24 @@ pub struct Slot {
     pub device: AtomicU64,
     /// See `device`.
     pub inode: AtomicU64,
-    /// Device and inode of the mirror.
+    /// Device and inode of the mirror; of a split file the same once more.
     pub mirror_device: AtomicU64,
     /// See `mirror_device`.
     pub mirror_inode: AtomicU64,
     /// Names of the file.
     pub links: AtomicU32,
-    unused: AtomicU32,
+    /// Not 0: the journal has frames that may be older than the file's bytes.
+    pub(crate) is_uncertain: AtomicU32,
+    /// A split file: writes of fewer bytes are frames of the journal. 0: a mirrored file.
+    pub(crate) split_below: AtomicU64,
+    /// Changes that were made in the file system alone, and those that are synced there.
+    pub(crate) written: AtomicU64,
+    /// See `written`.
+    pub(crate) synced: AtomicU64,
+    /// The bytes of the file between which all frames lie that the journal has of it.
+    pub(crate) low: AtomicU64,
+    /// See `low`.
+    pub(crate) high: AtomicU64,
 }
 
 #[repr(C)]
@@ -168,6 +180,7 @@ struct Header {
     stored: AtomicU64,
     /// How long processes waited until their changes were stored.
     waited: Times,
+    journal: Journal,
 }
 
 /// A mapping of the memory.
@@ -251,6 +264,10 @@ impl Shared {
         // SAFETY: as in `header`: the grant lies within the first page, as DIRECT_AT says, at a
         // multiple of its alignment, and is nothing but atomics, for which zeros are valid.
         unsafe { &*self.base.add(DIRECT_AT).cast::<Direct>() }
+    }
+
+    pub(crate) fn journal(&self) -> &'static Journal {
+        &self.header().journal
     }
 
     /// A slot; `None` if there is none of that number.
@@ -513,6 +530,11 @@ impl Guard {
         let Some(slot) = busy.checked_sub(1).and_then(|slot| self.shared.slot(slot)) else {
             return;
         };
+        if slot.is_split() {
+            slot.note_uncertain();
+            self.end();
+            return;
+        }
         let generation = slot.generation.load(Acquire);
         let (slot, len) = (busy - 1, u64::MAX);
         let record = Record { kind: Kind::Reread, slot, generation, offset: 0, len };

@@ -53,6 +53,15 @@ pub enum Operation {
     MayName = 11,
     /// The memory of log peers (`value`: the window): descriptors; the description.
     Window = 12,
+    /// The journal of split files: the descriptor of its memory.
+    Journal = 13,
+    /// The journal is to be emptied.
+    EmptyJournal = 14,
+    /// The names of these paths are about to change or to go. `value`: bits of [`moved`]. Split
+    /// files of these names are split no more until `Arrive`.
+    Leave = 15,
+    /// That is over, or did not happen; paths and `value` as before.
+    Arrive = 16,
 }
 
 /// Bits of a renaming.
@@ -69,10 +78,12 @@ pub mod kind {
     pub const PLAIN: u32 = 0;
     /// Mirrored: a descriptor comes with the reply.
     pub const MIRRORED: u32 = 1;
+    /// Split: the descriptor of the file itself stays. Generation 0: not now, but perhaps later.
+    pub const SPLIT: u32 = 2;
 }
 
 impl Operation {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Hello,
         Self::Open,
         Self::Renamed,
@@ -85,6 +96,10 @@ impl Operation {
         Self::FromMirror,
         Self::MayName,
         Self::Window,
+        Self::Journal,
+        Self::EmptyJournal,
+        Self::Leave,
+        Self::Arrive,
     ];
 }
 

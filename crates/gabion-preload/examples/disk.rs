@@ -6,8 +6,9 @@
 #[path = "disk/shadow.rs"]
 mod disk;
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_long};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// The shadow and the root.
@@ -19,17 +20,7 @@ static PLACES: LazyLock<Option<(PathBuf, PathBuf)>> = LazyLock::new(|| {
 /// Held while a file is noted, so that of two syncs of it the later one counts.
 static NOTING: Mutex<()> = Mutex::new(());
 
-type Sync = unsafe extern "C" fn(c_int) -> c_int;
-
-/// The next function of the name, which is the interposer's.
-fn next(name: &CStr) -> Sync {
-    // SAFETY: the name ends with a zero, and the two functions that are asked for have that type.
-    unsafe {
-        let found = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
-        assert!(!found.is_null(), "{name:?} is missing");
-        std::mem::transmute::<*mut c_void, Sync>(found)
-    }
-}
+type Function = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
 
 fn note(descriptor: c_int) -> std::io::Result<()> {
     let Some((shadow, root)) = &*PLACES else { return Ok(()) };
@@ -44,28 +35,43 @@ fn note(descriptor: c_int) -> std::io::Result<()> {
     noted(shadow, &path)
 }
 
-fn sync(name: &CStr, descriptor: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    let answer = unsafe { next(name)(descriptor) };
+/// The C library's own function: its address.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+fn next() -> Function {
+    let mut found = NEXT.load(Relaxed);
+    if found == 0 {
+        // SAFETY: the name ends with a zero; looking it up calls nothing.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) } as usize;
+        assert!(found != 0, "the C library lacks `syscall`");
+        NEXT.store(found, Relaxed);
+    }
+    // SAFETY: the function of that name takes any number of arguments, in the registers in which
+    // one of seven has them.
+    unsafe { std::mem::transmute::<usize, Function>(found) }
+}
+
+/// As the C library's: the interposer hands all on to the kernel by it, its own syncs too.
+// SAFETY: as in `next`.
+#[unsafe(no_mangle)]
+extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the caller's own call.
+    let answer = unsafe { next()(number, a, b, c, d, e, f) };
+    let syncs = number == libc::SYS_fsync || number == libc::SYS_fdatasync;
     if answer == 0
-        && let Err(error) = note(descriptor)
+        && syncs
+        && let Err(error) = note(a as c_int)
     {
         eprintln!("a sync is not noted: {error}");
         std::process::abort();
     }
     answer
-}
-
-/// As the C library's.
-// SAFETY: the type is that of the C library's function.
-#[unsafe(no_mangle)]
-extern "C" fn fsync(descriptor: c_int) -> c_int {
-    sync(c"fsync", descriptor)
-}
-
-/// As the C library's.
-// SAFETY: as above.
-#[unsafe(no_mangle)]
-extern "C" fn fdatasync(descriptor: c_int) -> c_int {
-    sync(c"fdatasync", descriptor)
 }

@@ -2,7 +2,7 @@
 //! mode and ownership those of both.
 
 use crate::ask::ask;
-use crate::names::follow;
+use crate::names::{self, follow};
 use crate::raw::{self, Answer, word};
 use crate::state::{Ready, mirrored, ready};
 use gabion_mirror::wire::{Operation, Reply, Request};
@@ -22,8 +22,13 @@ pub(crate) fn stat(directory: c_int, path: usize, into: usize, flags: c_int) -> 
 
 pub(crate) fn fstat(descriptor: c_int, into: usize) -> Answer {
     let answer = raw::forward(libc::SYS_fstat, &[word(descriptor), into]);
-    let Some(file) = mirrored(descriptor).filter(|_| answer == 0) else {
-        return if answer == 0 { patched(into) } else { answer };
+    let file = mirrored(descriptor);
+    // A split file's attributes are its own.
+    if answer != 0 || file.is_some_and(|file| file.split) {
+        return answer;
+    }
+    let Some(file) = file else {
+        return patched(into);
     };
     let Some(ready) = ready() else {
         return answer;
@@ -50,7 +55,7 @@ fn patched(into: usize) -> Answer {
     if !raw::is_regular(status) {
         return 0;
     }
-    let Some((slot, generation)) = ready.shared.find(status.st_dev, status.st_ino) else {
+    let Some((slot, generation)) = names::find_mirrored(ready, status.st_dev, status.st_ino) else {
         return 0;
     };
     match attributes(ready, slot, generation) {
@@ -86,6 +91,9 @@ pub(crate) fn statx(arguments: [usize; 5]) -> Answer {
     let itself = flags & libc::AT_EMPTY_PATH != 0 && raw::path(path).is_none_or(<[u8]>::is_empty);
     let status = raw::filled::<libc::statx>(into);
     if let Some(file) = mirrored(directory).filter(|_| itself) {
+        if file.split {
+            return answer;
+        }
         let Some(slot) = file.slot(&ready.shared) else {
             return answer;
         };
@@ -97,7 +105,7 @@ pub(crate) fn statx(arguments: [usize; 5]) -> Answer {
     }
     let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
     let regular = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    let found = ready.shared.find(device, status.stx_ino).filter(|_| regular);
+    let found = names::find_mirrored(ready, device, status.stx_ino).filter(|_| regular);
     let Some((slot, generation)) = found else {
         return answer;
     };
@@ -125,7 +133,7 @@ pub(crate) fn statx(arguments: [usize; 5]) -> Answer {
 /// to follow.
 pub(crate) fn of_descriptor(descriptor: c_int, call: &dyn Fn() -> Answer) -> Answer {
     let answer = call();
-    let Some(file) = mirrored(descriptor).filter(|_| answer == 0) else {
+    let Some(file) = mirrored(descriptor).filter(|file| answer == 0 && !file.split) else {
         return answer;
     };
     let Some(ready) = ready().filter(|ready| file.is_live(&ready.shared)) else {

@@ -3,8 +3,9 @@
 use crate::ask::{self, ask};
 use crate::direct;
 use crate::raw::{self, Answer, SignalsHeld, word};
+use crate::split;
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
-use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
+use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record, Slot};
 use gabion_mirror::wire::{Operation, Request};
 use libc::c_int;
 
@@ -19,17 +20,25 @@ pub(crate) enum Place {
 /// The bytes of a write in the program's memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    Bytes(usize),
+    Bytes { address: usize, len: usize },
     Parts { address: usize, count: usize },
 }
 
 impl Source {
+    /// How many bytes the program gave, where that can be known before the kernel read them.
+    pub(crate) fn len(self) -> Option<u64> {
+        match self {
+            Self::Bytes { len, .. } => Some(len as u64),
+            Self::Parts { .. } => None,
+        }
+    }
+
     /// The first `len` bytes, of which the kernel has just read as many, piece by piece. A program
     /// that still fills what it did not mean to be stored, as PostgreSQL does with a page's end,
     /// may change them meanwhile: nobody takes two readings for equal.
     pub(crate) fn each(self, len: usize, take: &mut dyn FnMut(&[u8])) {
         let (address, count) = match self {
-            Self::Bytes(address) => return take(raw::memory(address, len)),
+            Self::Bytes { address, .. } => return take(raw::memory(address, len)),
             Self::Parts { address, count } => (address, count),
         };
         let mut rest = len;
@@ -57,6 +66,9 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
     let Some(file) = mirrored(write.descriptor) else {
         return (write.call)();
     };
+    if file.split {
+        return split::write(file, write);
+    }
     let change = |locked: &mut Locked<'_>| {
         let append = write.append || raw::flags(write.descriptor) & libc::O_APPEND != 0;
         let place = match write.place {
@@ -82,11 +94,11 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
 }
 
 /// The lock, and the file that is changed under it.
-struct Locked<'a> {
-    guard: &'a mut Guard,
-    file: Mirrored,
+pub(crate) struct Locked<'a> {
+    pub(crate) guard: &'a mut Guard,
+    pub(crate) file: Mirrored,
     /// As of before the change.
-    status: libc::stat,
+    pub(crate) status: libc::stat,
 }
 
 impl Locked<'_> {
@@ -104,7 +116,7 @@ impl Locked<'_> {
     }
 
     /// Bytes that were written: the record goes to the peers, or into the ring.
-    fn note(&mut self, mut place: u64, source: Source, len: usize) -> Result<(), c_int> {
+    pub(crate) fn note(&mut self, mut place: u64, source: Source, len: usize) -> Result<(), c_int> {
         if direct::write(self.guard, self.file, place, source, len) {
             return Ok(());
         }
@@ -158,7 +170,7 @@ fn locked(
 }
 
 /// Waits for records of a file; a process that does so often writes them itself from then on.
-fn wait_for(ready: &Ready, file: Mirrored, position: u64) -> Result<(), c_int> {
+pub(crate) fn wait_for(ready: &Ready, file: Mirrored, position: u64) -> Result<(), c_int> {
     let is_missed = ready.shared.stored() < position;
     if is_missed {
         direct::missed(ready, file);
@@ -183,6 +195,9 @@ pub(crate) fn ftruncate(descriptor: c_int, len: i64) -> Answer {
     let Some(file) = mirrored(descriptor) else {
         return call();
     };
+    if file.split {
+        return split::change(descriptor, file, len as u64, &call);
+    }
     let change = |locked: &mut Locked<'_>| {
         let answer = call();
         if answer == 0 {
@@ -203,6 +218,9 @@ pub(crate) fn truncate(path: usize, len: i64) -> Answer {
     let Some((slot, generation)) = found else {
         return call();
     };
+    if ready.shared.slot(slot).is_some_and(Slot::is_split) {
+        return split::change_at(ready, slot, generation, len as u64, &call);
+    }
     if len < 0 {
         return raw::refuse(libc::EINVAL);
     }
@@ -221,6 +239,13 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
     let Some(file) = mirrored(descriptor) else {
         return call();
     };
+    if file.split {
+        // Room alone is neither bytes nor length.
+        return match mode == libc::FALLOC_FL_KEEP_SIZE {
+            true => call(),
+            false => split::change(descriptor, file, offset as u64, &call),
+        };
+    }
     let change = |locked: &mut Locked<'_>| {
         if mode == libc::FALLOC_FL_KEEP_SIZE {
             return reserve(descriptor, offset, len);
@@ -258,6 +283,9 @@ pub(crate) fn sync(number: libc::c_long, descriptor: c_int) -> Answer {
     let Some(file) = mirrored(descriptor) else {
         return call();
     };
+    if file.split {
+        return split::sync(descriptor, file, &call);
+    }
     match ready().filter(|ready| file.is_live(&ready.shared)) {
         Some(ready) => {
             let same =
@@ -270,18 +298,22 @@ pub(crate) fn sync(number: libc::c_long, descriptor: c_int) -> Answer {
 
 /// Waits for whatever was written to mirrored files before; it is one of them that is synced.
 fn wait_for_all(ready: &Ready, file: Option<Mirrored>) -> Answer {
-    // Somebody writes, or died over it: what others see already is part of what they sync.
-    if ready.shared.is_busy() {
-        let signals = SignalsHeld::new();
-        drop(ready.shared.lock());
-        drop(signals);
-    }
+    wait_for_change(ready);
     let head = ready.shared.head();
     let stored = match file {
         Some(file) => wait_for(ready, file, head),
         None => ready.shared.wait_stored(head, &mut ask::alive),
     };
     stored.map_or_else(raw::refuse, |()| 0)
+}
+
+/// Somebody writes, or died over it: what others see already is part of what they sync.
+pub(crate) fn wait_for_change(ready: &Ready) {
+    if ready.shared.is_busy() {
+        let signals = SignalsHeld::new();
+        drop(ready.shared.lock());
+        drop(signals);
+    }
 }
 
 /// `sync` and `syncfs`: of all files, the mirrored ones included.
@@ -361,7 +393,7 @@ pub(crate) fn copy(from: End, to: End, len: usize, once: bool) -> Answer {
 
 fn write_part(to: End, address: usize, len: usize) -> Answer {
     let descriptor = to.descriptor;
-    let (source, append, synced) = (Source::Bytes(address), false, false);
+    let (source, append, synced) = (Source::Bytes { address, len }, false, false);
     match to.offset() {
         Some(offset) => {
             let arguments = [word(descriptor), address, len, *offset as usize];

@@ -83,7 +83,7 @@ pub(crate) fn mmap(arguments: [usize; 6]) -> Answer {
     if ours && raw::flags(descriptor) & libc::O_ACCMODE == libc::O_RDWR {
         raw::tell(&[
             b"a shared mapping of a near-compute log that may write is refused (ENODEV): \
-            what is written through it cannot be seen; leave this file out of --match",
+            what is written through it cannot be seen; leave this file out of --match and --split",
         ]);
         return raw::refuse(libc::ENODEV);
     }

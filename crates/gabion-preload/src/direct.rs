@@ -201,7 +201,8 @@ pub(crate) fn adopt(ready: &Ready, file: Mirrored) {
 /// Unmaps the memory of a file that has no name any more: peers want it back.
 pub(crate) fn let_go(ready: &Ready) {
     let word = FILE.load(Relaxed);
-    let file = Mirrored { slot: word as u32, generation: (word >> 32) as u32, synced: false };
+    let (slot, generation) = (word as u32, (word >> 32) as u32);
+    let file = Mirrored { slot, generation, synced: false, split: false };
     if NUMBER.load(Relaxed) == 0 || file.is_live(&ready.shared) || !state::is_own() {
         return;
     }
@@ -424,6 +425,11 @@ impl Peer {
 }
 
 const _: () = assert!(CELL_LEN as u64 * gabion_ncl::layout::RING_CELLS as u64 == RING_LEN);
+
+/// Maps memory anywhere that cannot shrink, to be written: its address.
+pub(crate) fn map(memory: c_int, len: usize) -> Option<usize> {
+    place(0, len, libc::PROT_READ | libc::PROT_WRITE, memory)
+}
 
 /// Maps a file at an address, or anywhere; −1: no file. Only memory that cannot shrink is mapped:
 /// the program may have closed the descriptor, and have the number for a file of its own.

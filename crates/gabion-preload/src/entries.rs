@@ -94,7 +94,7 @@ functions! {
         if mirrored(descriptor).is_none() {
             return call();
         }
-        let source = Source::Bytes(from as usize);
+        let source = Source::Bytes { address: from as usize, len };
         let (place, append, synced) = (Place::Current, false, false);
         write_bytes(&Write { descriptor, place, source, append, synced, call })
     }
@@ -106,7 +106,8 @@ functions! {
     ) -> ssize_t {
         let arguments = [word(descriptor), from as usize, len, offset as usize];
         let call = &|| forward(libc::SYS_pwrite64, &arguments);
-        let (place, source) = (Place::At(offset as u64), Source::Bytes(from as usize));
+        let place = Place::At(offset as u64);
+        let source = Source::Bytes { address: from as usize, len };
         write_bytes(&Write { descriptor, place, source, append: false, synced: false, call })
     }
     writev => (descriptor: c_int, parts: *const iovec, count: c_int) -> ssize_t {

@@ -13,6 +13,7 @@
 //! - `state`: whether this process is interposed, and which descriptors are mirrored.
 //! - `ask`: one request to the owner. `raw`: system calls by number.
 //! - `direct`: records that this process writes to the log peers itself.
+//! - `split`: files that stay in the file system, whose small writes are frames of the journal.
 //! - `bytes`, `names`, `attributes`, `descriptors`, `streams`: what the calls do.
 //!
 //! Rules of all of it, as it runs inside of any function of any program, signal handlers and the
@@ -41,5 +42,6 @@ mod names;
 #[cfg(feature = "planted")]
 mod planted;
 mod raw;
+mod split;
 mod state;
 mod streams;

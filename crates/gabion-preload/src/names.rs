@@ -3,7 +3,8 @@
 use crate::ask::{Asked, ask};
 use crate::direct;
 use crate::raw::{self, Answer, word};
-use crate::state::{self, Mirrored, Ready, ready};
+use crate::split;
+use crate::state::{self, Mirrored, Ready, mirrored, ready};
 use gabion_mirror::wire::{Operation, PATH_MAX, Request, kind, moved};
 use libc::c_int;
 
@@ -76,12 +77,24 @@ pub(crate) fn open(directory: c_int, path: usize, flags: c_int, mode: u32) -> An
 fn adopt(ready: &Ready, descriptor: c_int, flags: c_int, matches: bool) -> Result<c_int, c_int> {
     let adopted = mirror_of(ready, descriptor, flags, matches).and_then(|asked| match asked {
         None => truncate_plain(descriptor, flags).map(|()| None),
+        Some(asked) if asked.reply.kind == kind::SPLIT => {
+            split::adopt(descriptor, asked.reply.slot, asked.reply.generation)?;
+            let file = mirrored(descriptor);
+            let cut = || truncate_plain(descriptor, flags).map_or_else(raw::refuse, |()| 0);
+            let is_cut = flags & libc::O_TRUNC != 0;
+            match file.filter(|_| is_cut).map_or(0, |file| split::change(descriptor, file, 0, &cut))
+            {
+                0 => Ok(None),
+                _ => Err(raw::errno()),
+            }
+        }
         asked => Ok(asked),
     });
     let asked = match adopted {
         Ok(None) => return Ok(descriptor),
         Ok(Some(asked)) => asked,
         Err(reason) => {
+            state::set(descriptor, None);
             raw::close(descriptor);
             return Err(reason);
         }
@@ -95,7 +108,7 @@ fn adopt(ready: &Ready, descriptor: c_int, flags: c_int, matches: bool) -> Resul
         raw::close(mirror);
         return Err(libc::EMFILE);
     }
-    state::set(mirror, Some(Mirrored { slot, generation, synced }));
+    state::set(mirror, Some(Mirrored { slot, generation, synced, split: false }));
     Ok(mirror)
 }
 
@@ -113,6 +126,17 @@ fn mirror_of(
     if !matches && ready.shared.find(device, inode).is_none() {
         return Ok(None);
     }
+    let asked = ask_of(ready, descriptor, flags, &status)?;
+    Ok((asked.reply.kind != kind::PLAIN).then_some(asked))
+}
+
+/// The owner's reply about a file that is open.
+pub(crate) fn ask_of(
+    ready: &Ready,
+    descriptor: c_int,
+    flags: c_int,
+    status: &libc::stat,
+) -> Result<Asked, c_int> {
     let mut path = [0; PATH_MAX];
     let link = raw::link(raw::DescriptorPath::new(descriptor).bytes(), &mut path);
     let path = link.and_then(|len| path.get(..len)).ok_or(libc::ENAMETOOLONG)?;
@@ -123,10 +147,16 @@ fn mirror_of(
         ]);
         return Err(libc::ENOTSUP);
     }
+    let (device, inode) = (status.st_dev, status.st_ino);
     let request = Request::new(Operation::Open);
     let request = Request { flags: flags as u32, device, inode, ..request };
-    let asked = Asked::new(ready.socket(), request, [path, &[]], &mut [])?;
-    Ok((asked.reply.kind == kind::MIRRORED).then_some(asked))
+    Asked::new(ready.socket(), request, [path, &[]], &mut [])
+}
+
+/// Slot and generation of the mirrored file with that placeholder.
+pub(crate) fn find_mirrored(ready: &Ready, device: u64, inode: u64) -> Option<(u32, u32)> {
+    let found = ready.shared.find(device, inode)?;
+    ready.shared.slot(found.0).filter(|slot| !slot.is_split()).map(|_| found)
 }
 
 /// `O_TRUNC` of a file whose bytes are in the file system.
@@ -186,7 +216,14 @@ impl Named<'_> {
     /// Slot and generation, if a mirrored file is there.
     fn mirrored(&self, ready: &Ready) -> Option<(u32, u32)> {
         let status = self.status.as_ref().filter(|status| raw::is_regular(status))?;
-        ready.shared.find(status.st_dev, status.st_ino)
+        find_mirrored(ready, status.st_dev, status.st_ino)
+    }
+
+    /// Whether a split file is there.
+    fn is_split(&self, ready: &Ready) -> bool {
+        let status = self.status.as_ref().filter(|status| raw::is_regular(status));
+        let find = |status: &libc::stat| ready.shared.find_split(status.st_dev, status.st_ino);
+        status.and_then(find).is_some()
     }
 
     fn absolute(&self) -> Result<Absolute, c_int> {
@@ -215,12 +252,36 @@ pub(crate) fn rename(ends: [(c_int, usize); 2], flags: u32) -> Answer {
     let [moves, replaces] = [&from, &to].map(|named| named.mirrored(ready).is_some());
     let directory = from.is(raw::is_directory) && ready.shared.has_files();
     let arrives = matches && from.is(raw::is_regular);
-    if !(moves || replaces || directory || arrives) {
+    let splits = from.is_split(ready) || to.is_split(ready);
+    if !(moves || replaces || directory || arrives || splits) {
         return call();
     }
-    let answer = renamed(ready, [&from, &to], flags, directory, &call);
+    let answer = match splits || directory && ready.shared.journal_file().2 != 0 {
+        true => parted(ready, [&from, &to], directory, &|| {
+            renamed(ready, [&from, &to], flags, directory, &call)
+        }),
+        false => renamed(ready, [&from, &to], flags, directory, &call),
+    };
     direct::let_go(ready);
     answer.unwrap_or_else(raw::refuse)
+}
+
+/// A change of names of split files, which are not split while it is made.
+fn parted(
+    ready: &Ready,
+    named: [&Named<'_>; 2],
+    directory: bool,
+    change: &dyn Fn() -> Result<Answer, c_int>,
+) -> Result<Answer, c_int> {
+    let (first, second) = (named[0].absolute()?, named[1].absolute()?);
+    let paths = [first.bytes(), second.bytes()];
+    let value = if directory { moved::DIRECTORY } else { 0 };
+    ask(ready, Request { value, ..Request::new(Operation::Leave) }, paths)?;
+    let changed = change();
+    let reason = raw::errno();
+    ask(ready, Request { value, ..Request::new(Operation::Arrive) }, paths)?;
+    raw::set_errno(reason);
+    changed
 }
 
 fn renamed(
@@ -272,6 +333,9 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
     };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW == 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     let from = Named::new(ends[0].0, ends[0].1, follow);
+    if from.as_ref().is_some_and(|from| from.is_split(ready)) {
+        return call();
+    }
     let Some((slot, generation)) = from.as_ref().and_then(|from| from.mirrored(ready)) else {
         let answer = call();
         let status = from.and_then(|from| from.status).filter(|_| answer == 0 && matches(&ready));
@@ -303,10 +367,16 @@ pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
     let Some(ready) = ready().filter(|ready| !nothing && ready.shared.has_files()) else {
         return call();
     };
-    let named = Named::new(directory, path, libc::AT_SYMLINK_NOFOLLOW);
-    let Some(named) = named.filter(|named| named.mirrored(ready).is_some()) else {
+    let Some(named) = Named::new(directory, path, libc::AT_SYMLINK_NOFOLLOW) else {
         return call();
     };
+    if named.is_split(ready) {
+        let unlinked = parted(ready, [&named; 2], false, &|| Ok(call()));
+        return unlinked.unwrap_or_else(raw::refuse);
+    }
+    if named.mirrored(ready).is_none() {
+        return call();
+    }
     let unlinked = || {
         let path = named.absolute()?;
         let answer = call();

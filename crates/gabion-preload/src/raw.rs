@@ -63,6 +63,13 @@ pub(crate) fn memory(address: usize, len: usize) -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(address as *const u8, len) }
 }
 
+/// Puts bytes into memory that this library has mapped, and that other processes have too.
+pub(crate) fn put(address: usize, bytes: &[u8]) {
+    // SAFETY: callers give a place within a mapping that is never taken away, which whoever has the
+    // lock of the shared memory has to itself; no reference leads there while it is written.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+}
+
 /// The parts of a vectored write, of which the kernel has just read bytes.
 pub(crate) fn parts(address: usize, count: usize) -> &'static [libc::iovec] {
     if count == 0 {
@@ -86,6 +93,12 @@ fn stat_at(directory: c_int, path: *const u8, flags: c_int) -> Option<libc::stat
         let done = libc::syscall(libc::SYS_newfstatat, directory, path, status.as_mut_ptr(), flags);
         (done == 0).then(|| status.assume_init())
     }
+}
+
+/// The answer about nothing.
+pub(crate) fn no_status() -> libc::stat {
+    // SAFETY: a structure of numbers, for which zeros are valid.
+    unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 /// The kernel's answer about a descriptor.

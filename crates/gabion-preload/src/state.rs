@@ -1,7 +1,8 @@
 //! Whether this process is interposed, and which of its descriptors are mirrored.
 //!
 //! A descriptor's word is 0, or has [`MIRRORED`], the slot in its low bits, the generation above,
-//! and [`SYNCED`] if each write is to be stored when it returns. It is read without a lock by every
+//! [`SYNCED`] if each write is to be stored when it returns, and [`SPLIT`] if the descriptor is of
+//! the file itself. It is read without a lock by every
 //! call; it is written by calls that make, copy or close descriptors.
 //!
 //! A process that `vfork` made has its parent's memory and descriptors of its own. Changes that it
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 pub(crate) const DESCRIPTORS: usize = 1 << 20;
 const MIRRORED: u64 = 1 << 63;
 const SYNCED: u64 = 1 << 62;
+const SPLIT: u64 = 1 << 61;
 
 /// In memory that is all zeros at the start: only pages with descriptors in use are ever there.
 static WORDS: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
@@ -56,25 +58,28 @@ impl Ready {
     }
 }
 
-/// A mirrored file, as a descriptor's word has it.
+/// A mirrored or split file, as a descriptor's word has it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mirrored {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) synced: bool,
+    /// See [`split`](crate::split).
+    pub(crate) split: bool,
 }
 
 impl Mirrored {
     fn encode(self) -> u64 {
         let synced = if self.synced { SYNCED } else { 0 };
+        let split = if self.split { SPLIT } else { 0 };
         let generation = u64::from(self.generation) << 16;
-        MIRRORED | synced | generation | u64::from(self.slot)
+        MIRRORED | synced | split | generation | u64::from(self.slot)
     }
 
     fn decode(word: u64) -> Option<Self> {
         let (slot, generation) = (word as u32 & 0xffff, (word >> 16) as u32);
-        let synced = word & SYNCED != 0;
-        (word & MIRRORED != 0).then_some(Self { slot, generation, synced })
+        let [synced, split] = [SYNCED, SPLIT].map(|bit| word & bit != 0);
+        (word & MIRRORED != 0).then_some(Self { slot, generation, synced, split })
     }
 
     /// The slot, as long as it is this file's.
@@ -246,11 +251,15 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
         return;
     };
     let begin = link[..len].strip_prefix(b"/memfd:");
-    if !begin.is_some_and(|name| name.starts_with(MIRROR.as_bytes())) {
+    let split = !begin.is_some_and(|name| name.starts_with(MIRROR.as_bytes()));
+    if split && shared.journal_file().2 == 0 {
         return;
     }
-    let status = raw::status(descriptor as c_int);
-    let found = status.and_then(|status| shared.find_mirror(status.st_dev, status.st_ino));
+    let status = raw::status(descriptor as c_int).filter(raw::is_regular);
+    let found = status.and_then(|status| match split {
+        true => shared.find_split(status.st_dev, status.st_ino),
+        false => shared.find_mirror(status.st_dev, status.st_ino),
+    });
     // The file may have lost its last name: what is written to it concerns nobody.
     let Some((slot, generation)) = found else {
         return;
@@ -262,7 +271,7 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
         raw::exit(125);
     }
     let synced = flags & libc::O_DSYNC != 0;
-    let file = Mirrored { slot, generation, synced };
+    let file = Mirrored { slot, generation, synced, split };
     if file.slot(shared).is_some() {
         set(descriptor as c_int, Some(file));
     }

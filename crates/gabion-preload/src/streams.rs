@@ -52,7 +52,7 @@ unsafe extern "C" fn write_stream(
     while written < len {
         let (address, rest) = (address + written, len - written);
         let call = &|| raw::forward(libc::SYS_write, &[word(descriptor), address, rest]);
-        let source = Source::Bytes(address);
+        let source = Source::Bytes { address, len: rest };
         let (append, synced, place) = (false, false, Place::Current);
         match write(&Write { descriptor, place, source, append, synced, call }) {
             more @ 1.. => written += more as usize,

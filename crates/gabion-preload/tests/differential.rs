@@ -8,6 +8,8 @@
 mod common;
 
 use common::{Rng, Run, script};
+use gabion_mirror::owner::Splits;
+use gabion_mirror::split::Counts;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -217,9 +219,28 @@ fn differs(one: &str, other: &str) -> String {
     }
 }
 
-fn run_batch(seeds: std::ops::Range<u64>) {
-    let home = common::directory(&format!("differential-{}", seeds.start));
-    let scripts = scripts(seeds);
+/// The way in which an owner keeps `*.log`.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Mirrored,
+    /// Split, with writes on both sides of the bound, and a journal that is full soon.
+    Split,
+}
+
+impl Way {
+    fn start(self, home: &Path, root: &Path, every_write: bool) -> Run {
+        let globs = vec![("*.log".to_owned(), 5_000)];
+        let splits = Splits { globs, journal_len: 1 << 20 };
+        match self {
+            Self::Mirrored => Run::start(home, root, "*.log", false),
+            Self::Split => Run::start_split(home, root, splits, every_write),
+        }
+    }
+}
+
+fn run_batch(way: Way, seeds: std::ops::Range<u64>) -> Counts {
+    let home = common::directory(&format!("differential-{way:?}-{}", seeds.start));
+    let (seeds_begin, scripts) = (seeds.start, scripts(seeds));
     let (plain, mirrored, moved) = (home.join("plain"), home.join("mirrored"), home.join("moved"));
     let place = |root: &Path, seed: u64| -> PathBuf {
         let place = root.join(seed.to_string());
@@ -230,7 +251,9 @@ fn run_batch(seeds: std::ops::Range<u64>) {
         std::fs::create_dir_all(root).unwrap();
     }
     let mut dumps = Vec::new();
-    let run = Run::start(&home, &mirrored, "*.log", false);
+    // Scripts sync little, and a split file's write is a frame only once all before are synced.
+    let every_write = seeds_begin / BATCH % 2 == 0;
+    let run = way.start(&home, &mirrored, every_write);
     for (seed, text) in &scripts {
         let path = home.join(format!("{seed}.script"));
         std::fs::write(&path, text).unwrap();
@@ -244,10 +267,11 @@ fn run_batch(seeds: std::ops::Range<u64>) {
         assert!(alone == with, "seed {seed}, what is left: {}", differs(&alone, &with));
         dumps.push(with);
     }
+    let counts = run.owner.shared().split_counts();
+    run.stop();
     // Files that are not mirrored are copied as they lie; all else comes from the store.
     common::copy_plain(&mirrored, &moved);
-    run.stop();
-    let run = Run::start(&home, &moved, "*.log", false);
+    let run = way.start(&home, &moved, every_write);
     for ((seed, _), dump) in scripts.iter().zip(dumps) {
         let path = home.join("dump");
         let with = script(Some(&run), &place(&moved, *seed), &path);
@@ -255,17 +279,35 @@ fn run_batch(seeds: std::ops::Range<u64>) {
     }
     run.stop();
     std::fs::remove_dir_all(home).unwrap();
+    counts
+}
+
+fn run_scripts(way: Way) {
+    let number = |name: &str, usual: u64| {
+        std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+    };
+    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 60));
+    let mut all = Counts::default();
+    for begin in (first..first + count).step_by(BATCH as usize) {
+        let counts = run_batch(way, begin..(begin + BATCH).min(first + count));
+        (all.frames, all.large) = (all.frames + counts.frames, all.large + counts.large);
+        all.emptied += counts.emptied;
+    }
+    eprintln!("coverage: {count} scripts of calls from seed {first}, {way:?}, {all:?}");
+    if count >= BATCH {
+        let is_split = all.frames > 0 && all.large > 0 && all.emptied > 0;
+        assert_eq!(is_split, matches!(way, Way::Split), "{all:?}");
+    }
 }
 
 /// docs/faults.md: N11
 #[test]
 fn scripts_of_calls_give_the_same_results_with_and_without_the_interposer() {
-    let number = |name: &str, usual: u64| {
-        std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
-    };
-    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 60));
-    for begin in (first..first + count).step_by(BATCH as usize) {
-        run_batch(begin..(begin + BATCH).min(first + count));
-    }
-    eprintln!("coverage: {count} scripts of calls from seed {first}");
+    run_scripts(Way::Mirrored);
+}
+
+/// docs/faults.md: N11
+#[test]
+fn scripts_of_calls_give_the_same_results_where_files_are_split() {
+    run_scripts(Way::Split);
 }

@@ -21,10 +21,13 @@ mod postgresql;
 mod postgresql_site;
 #[path = "kill_points/rocksdb.rs"]
 mod rocksdb;
+#[path = "kill_points/split.rs"]
+mod split;
 
 use common::{Rng, Run};
 use gabion_fabric::remote::PeerServer;
 use gabion_media::remote::{Incarnation, PeerConfig, PeerId};
+use gabion_mirror::owner::{Settings, Splits};
 use gabion_ncl::OnLoss;
 use gabion_ncl::map::Member;
 use gabion_ncl_driver::registry::Registrar;
@@ -69,10 +72,13 @@ struct House {
     newest: [Incarnation; PEERS],
     home: PathBuf,
     globs: &'static str,
+    splits: Option<Splits>,
     root: PathBuf,
     owner: Option<(Run, Arc<Logs>)>,
     /// Records that programs wrote to peers themselves, under former owners.
     direct: u64,
+    /// Frames of split files, under former owners.
+    frames: u64,
     /// All peers are of this machine.
     is_near: bool,
     every_write: bool,
@@ -81,6 +87,10 @@ struct House {
 
 impl House {
     fn new(name: &str, globs: &'static str) -> Self {
+        Self::with(name, globs, None)
+    }
+
+    fn with(name: &str, globs: &'static str, splits: Option<Splits>) -> Self {
         let home =
             std::env::temp_dir().join(format!("gabion-points-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&home);
@@ -94,9 +104,11 @@ impl House {
             newest: [Incarnation(0); PEERS],
             home,
             globs,
+            splits,
             root,
             owner: None,
             direct: 0,
+            frames: 0,
             is_near: false,
             every_write: false,
             rng,
@@ -154,7 +166,9 @@ impl House {
         logs.wait_until_ready().unwrap();
         let logs = Arc::new(logs);
         let files = Box::new(PeerFiles::new(Arc::clone(&logs)));
-        let run = Run::with(files, &self.home, &self.root, self.globs, self.every_write);
+        let (every_write, splits) = (self.every_write, self.splits.clone());
+        let settings = Run::settings(&self.home, &self.root, self.globs);
+        let run = Run::start_with(files, Settings { every_write, splits, ..settings }).unwrap();
         self.owner = Some((run, logs));
         for (server, registrar) in self.peers.iter_mut().flatten() {
             registrar.free_leaks(server).unwrap();
@@ -165,7 +179,10 @@ impl House {
     fn move_on<K: Kind>(&mut self, point: u64) {
         let (run, logs) = self.owner.take().unwrap();
         self.direct += run.owner.shared().direct_records().0;
-        run.stop();
+        self.frames += run.owner.shared().split_counts().frames;
+        // One that ends by itself leaves nothing in the journal of split files.
+        let end = if self.splits.is_some() { Run::abandon } else { Run::stop };
+        end(run);
         drop(logs);
         let next = self.home.join(format!("root-{}", point + 1));
         K::survive(self, point, &next);
@@ -263,6 +280,11 @@ trait Kind {
     /// About as many calls as a load makes.
     const CALLS: u64 = 800;
 
+    /// Which files are split.
+    fn splits() -> Option<Splits> {
+        None
+    }
+
     /// Starts it; none if it ended by itself.
     fn start(house: &House, point: u64, end_at: Option<&str>) -> Option<Program>;
 
@@ -342,13 +364,8 @@ fn journal(point: u64) -> &'static str {
     if point.is_multiple_of(2) { "wal" } else { "delete" }
 }
 
-impl Kind for Sqlite3 {
-    const NAME: &'static str = "sqlite3";
-    const GLOBS: &'static str = "*-wal,*-journal";
-    const WRITES: u64 = 25;
-
-    fn start(house: &House, point: u64, end_at: Option<&str>) -> Option<Program> {
-        let mut command = house.command("sqlite3");
+impl Sqlite3 {
+    fn start_as(mut command: Command, point: u64, end_at: Option<&str>) -> Option<Program> {
         command.arg("t.db").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.envs(end_at.map(|at| ("GABION_NCL_END_AT", at)));
         let mut child = command.spawn().unwrap();
@@ -364,6 +381,25 @@ impl Kind for Sqlite3 {
         Some(program)
     }
 
+    /// Whether it is whole, and the last number.
+    fn check_all(sqlite: &mut Program) -> u64 {
+        assert_eq!(sqlite.ask("pragma integrity_check;").unwrap(), "ok");
+        let found = sqlite.ask("select count(*) || ' ' || ifnull(max(a), 0) from t;").unwrap();
+        let (count, last) = found.split_once(' ').unwrap();
+        assert_eq!(count, last, "rows are missing");
+        last.parse().unwrap()
+    }
+}
+
+impl Kind for Sqlite3 {
+    const NAME: &'static str = "sqlite3";
+    const GLOBS: &'static str = "*-wal,*-journal";
+    const WRITES: u64 = 25;
+
+    fn start(house: &House, point: u64, end_at: Option<&str>) -> Option<Program> {
+        Self::start_as(house.command("sqlite3"), point, end_at)
+    }
+
     fn write(program: &mut Program, number: u64) -> Option<()> {
         let len = number % 7 * 300;
         let insert = format!("insert into t values({number}, hex(zeroblob({len})));");
@@ -373,12 +409,7 @@ impl Kind for Sqlite3 {
     }
 
     fn check(house: &House, point: u64) -> u64 {
-        let mut sqlite = Self::start(house, point, None).expect("sqlite3 starts");
-        assert_eq!(sqlite.ask("pragma integrity_check;").unwrap(), "ok");
-        let found = sqlite.ask("select count(*) || ' ' || ifnull(max(a), 0) from t;").unwrap();
-        let (count, last) = found.split_once(' ').unwrap();
-        assert_eq!(count, last, "rows are missing");
-        last.parse().unwrap()
+        Self::check_all(&mut Self::start(house, point, None).expect("sqlite3 starts"))
     }
 }
 
@@ -419,7 +450,7 @@ fn check_that_it_is_planted(house: &House) {
 }
 
 fn every_point<K: Kind>() {
-    let mut house = House::new(K::NAME, K::GLOBS);
+    let mut house = House::with(K::NAME, K::GLOBS, K::splits());
     check_that_it_is_planted(&house);
     let (mut told, mut ended, mut limit) = (0_u64, 0, K::CALLS);
     for point in 0..points() {
@@ -441,11 +472,12 @@ fn every_point<K: Kind>() {
         );
         told = last;
     }
-    let (name, count, direct) = (K::NAME, points(), house.direct);
+    let (name, count, direct, frames) = (K::NAME, points(), house.direct, house.frames);
     eprintln!(
         "{name}: {count} points, {ended} at a call; {told} writes, limit {limit}; {direct} \
-         records by the program itself"
+         records by the program itself, {frames} frames"
     );
+    assert_eq!(frames > 0, K::splits().is_some(), "{name}: frames of split files");
     assert!(ended * 4 >= points(), "{ended} of {} points were at a call", points());
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Mirror {
     pub(super) generation: u32,
     /// Device and inode of the placeholder.
     pub(super) placeholder: (u64, u64),
-    memory: File,
+    pub(super) memory: File,
 }
 
 /// Flags of `open` that a descriptor keeps, and that the mirror is therefore opened with.
@@ -154,16 +154,21 @@ impl State {
         slot.mirror_device.store(status.dev(), Relaxed);
         slot.mirror_inode.store(status.ino(), Relaxed);
         slot.links.store(1, Relaxed);
+        slot.set_split(0, mirror.generation);
         slot.state.store(state::LIVE, Release);
-        self.last_slot = number;
         self.mirrors[number as usize] = Some(mirror);
-        let used = self.mirrors.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.count_slot(number);
+        Ok(())
+    }
+
+    /// The slot is in use.
+    pub(super) fn count_slot(&mut self, number: u32) {
+        self.last_slot = number;
         // Never less than before: processes hold numbers of slots whose files are gone.
-        if used as u32 > self.used {
-            self.used = used as u32;
+        if number >= self.used {
+            self.used = number + 1;
             self.shared.set_used(self.used);
         }
-        Ok(())
     }
 
     pub(super) fn mirror(&self, request: &Request) -> Result<&Mirror, Errno> {

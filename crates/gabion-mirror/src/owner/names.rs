@@ -8,7 +8,7 @@
 //! between, the change has not happened, and nobody was told of it.
 
 use super::mirrors::{Mirror, metadata_of};
-use super::{Errno, State, errno};
+use super::{Errno, State, errno, splits};
 use crate::files::{FileId, Listed, NameChange};
 use crate::pattern;
 use crate::shared::Guard;
@@ -31,9 +31,13 @@ impl State {
         let listed = self.store.recover()?;
         self.store.attach(self.shared);
         for file in &listed {
-            self.recover_file(file)?;
+            match splits::is_journal(file) {
+                true => self.apply_journal(file)?,
+                false => self.recover_file(file)?,
+            }
         }
-        self.remove_strays()
+        self.remove_strays()?;
+        self.make_journal()
     }
 
     fn recover_file(&mut self, listed: &Listed) -> io::Result<()> {
@@ -121,7 +125,7 @@ impl State {
     }
 
     /// A path below the root, from its name.
-    fn path(&self, name: &[u8]) -> io::Result<PathBuf> {
+    pub(super) fn path(&self, name: &[u8]) -> io::Result<PathBuf> {
         let below = Path::new(OsStr::from_bytes(name));
         let plain = |part| matches!(part, std::path::Component::Normal(_));
         if name.is_empty() || !below.components().all(plain) {
@@ -139,7 +143,7 @@ impl State {
 
     /// The name of an absolute path whose last part need not exist; `None` if it is not below the
     /// root.
-    fn name(&self, path: &Path) -> Option<Vec<u8>> {
+    pub(super) fn name(&self, path: &Path) -> Option<Vec<u8>> {
         let resolved = match (path.parent(), path.file_name()) {
             (Some(parent), Some(last)) => parent.canonicalize().ok()?.join(last),
             _ => path.canonicalize().ok()?,
@@ -161,13 +165,19 @@ impl State {
     ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         let inode = (request.device, request.inode);
         if let Some((slot, _)) = self.shared.find(inode.0, inode.1) {
+            if let Some(reply) = self.opened_split(slot) {
+                return Ok((reply, None));
+            }
             self.reconcile(slot, path, inode)?;
             return self.opened(slot, request.flags, guard);
         }
         let plain = Ok((Reply::default(), None));
-        let Some(name) = self.name(path).filter(|name| self.matches(name)) else {
+        let Some(name) = self.name(path) else {
             return plain;
         };
+        if !self.matches(&name) {
+            return Ok((self.open_split(name, path, inode)?, None));
+        }
         let Some(status) = status_of(path, inode) else {
             return plain;
         };
@@ -344,8 +354,10 @@ impl State {
         name: Option<&[u8]>,
         replaced: Option<FileId>,
     ) -> Result<(), Errno> {
-        if name.is_some_and(|name| self.matches(name)) {
-            self.plain.insert((request.device, request.inode));
+        let inode = (request.device, request.inode);
+        let splits = |name| self.splits(name) && !self.is_leaving(inode);
+        if name.is_some_and(|name| self.matches(name) || splits(name)) {
+            self.plain.insert(inode);
         }
         if replaced.is_some() {
             let directory = to.parent().unwrap_or(Path::new("/"));

@@ -6,7 +6,7 @@ pub(crate) mod disk;
 
 use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
-use gabion_mirror::owner::{Owner, Settings};
+use gabion_mirror::owner::{Owner, Settings, Splits};
 use gabion_mirror::start;
 use gabion_mirror::wire::SOCKET;
 use std::fs::Permissions;
@@ -29,6 +29,13 @@ impl Run {
         Self::with(Box::new(store), home, root, globs, every_write)
     }
 
+    /// The same, and files are split instead.
+    pub(crate) fn start_split(home: &Path, root: &Path, splits: Splits, every_write: bool) -> Self {
+        let store = LocalFiles::open(&home.join("store")).unwrap();
+        let (settings, splits) = (Self::settings(home, root, ""), Some(splits));
+        Self::start_with(Box::new(store), Settings { splits, every_write, ..settings }).unwrap()
+    }
+
     pub(crate) fn with(
         store: Box<dyn LogFiles>,
         home: &Path,
@@ -46,16 +53,25 @@ impl Run {
         globs: &str,
         every_write: bool,
     ) -> io::Result<Self> {
-        let socket = home.join("socket");
-        let _ = std::fs::remove_dir_all(&socket);
-        std::fs::create_dir_all(&socket)?;
-        let settings = Settings {
+        let settings = Settings { every_write, ..Self::settings(home, root, globs) };
+        Self::start_with(store, settings)
+    }
+
+    pub(crate) fn settings(home: &Path, root: &Path, globs: &str) -> Settings {
+        Settings {
             application: "test".to_owned(),
             root: root.to_path_buf(),
             globs: globs.to_owned(),
-            every_write,
-            directory: socket.clone(),
-        };
+            splits: None,
+            every_write: false,
+            directory: home.join("socket"),
+        }
+    }
+
+    pub(crate) fn start_with(store: Box<dyn LogFiles>, settings: Settings) -> io::Result<Self> {
+        let socket = settings.directory.clone();
+        let _ = std::fs::remove_dir_all(&socket);
+        std::fs::create_dir_all(&socket)?;
         let owner = Owner::start(settings, store)?;
         // A program may run as another user than its owner.
         std::fs::set_permissions(socket.join(SOCKET), Permissions::from_mode(0o777))?;
@@ -69,6 +85,12 @@ impl Run {
 
     pub(crate) fn stop(self) {
         self.owner.stop().unwrap();
+    }
+
+    /// Ends as an owner that was killed: it does nothing more with files or store.
+    pub(crate) fn abandon(self) {
+        self.owner.shared().fail(libc::EIO);
+        self.owner.stop().unwrap_err();
     }
 }
 

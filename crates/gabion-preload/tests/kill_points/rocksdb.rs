@@ -8,11 +8,23 @@ use std::process::Stdio;
 
 const THREADS: usize = 3;
 
-struct RocksDb;
+pub(crate) struct RocksDb;
 
 /// Notes of the file system's syncs.
-fn shadow(house: &House) -> PathBuf {
+pub(crate) fn shadow(house: &House) -> PathBuf {
     house.home.join("shadow")
+}
+
+/// Half of the times all that was written, half of the times what was synced and nothing else.
+pub(crate) fn survive(house: &House, point: u64, next: &Path) {
+    let shadow = shadow(house);
+    if point.is_multiple_of(2) {
+        common::copy_plain(&house.root, next);
+    } else {
+        disk::after_a_loss(&shadow, &house.root, next).unwrap();
+    }
+    std::fs::remove_dir_all(&shadow).unwrap();
+    disk::all_synced(&shadow, next).unwrap();
 }
 
 impl Kind for RocksDb {
@@ -77,16 +89,8 @@ impl Kind for RocksDb {
         least
     }
 
-    /// Half of the times all that was written, half of the times what was synced and nothing else.
     fn survive(house: &House, point: u64, next: &Path) {
-        let shadow = shadow(house);
-        if point.is_multiple_of(2) {
-            common::copy_plain(&house.root, next);
-        } else {
-            disk::after_a_loss(&shadow, &house.root, next).unwrap();
-        }
-        std::fs::remove_dir_all(&shadow).unwrap();
-        disk::all_synced(&shadow, next).unwrap();
+        survive(house, point, next);
     }
 }
 
