@@ -24,10 +24,12 @@ mod sockets;
 mod status;
 
 use crate::machines::trust;
+use crate::units::exact_size;
 use clap::{Args, Subcommand};
 use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
+use gabion_mirror::journal::FRAME_MAX;
 use gabion_ncl_driver::store::RemoteStore;
 use gabion_tls::{MutualTls, Role};
 use rustix::fs::Mode;
@@ -35,6 +37,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Writes of split files below this many bytes are small, if nobody says otherwise.
+const SPLIT_BELOW: u64 = 16 << 10;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum NclCommand {
@@ -165,8 +170,18 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "NAME")]
     pub(crate) app: Option<String>,
     /// Names of files that are mirrored, as '*-wal,*-journal': with a '/' the path below the root
-    #[arg(long = "match", value_name = "GLOB,...")]
-    pub(crate) globs: String,
+    #[arg(long = "match", value_name = "GLOB,...", required_unless_present = "splits")]
+    pub(crate) globs: Option<String>,
+    /// Names of files of which only writes below SIZE go to the store (16KiB, at most 64KiB), as
+    /// '*.db,*.wal=4KiB'; the files stay in the file system, and --match counts first
+    #[arg(long = "split", value_name = "GLOB[=SIZE],...", value_delimiter = ',',
+        value_parser = parse_split)]
+    pub(crate) splits: Vec<(String, u64)>,
+    /// Room for writes of split files at the store, 1MiB to 1GiB: once it is full, a sync has these
+    /// files synced by the file system
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "16MiB",
+        requires = "splits")]
+    pub(crate) journal: u64,
     /// Only files below this directory, and named by their paths from here [default: the working
     /// directory]
     #[arg(long, value_name = "DIR")]
@@ -254,6 +269,20 @@ fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
         Ok(_) => Ok(LinkAddress::Unix(path.to_owned())),
         Err(_) => Err("no address as 127.0.0.1:7000, and no socket or directory either".into()),
     }
+}
+
+/// Of a split file: a glob, and below how many bytes a write is small.
+fn parse_split(text: &str) -> std::result::Result<(String, u64), String> {
+    let (glob, below) = match text.rsplit_once('=') {
+        Some((glob, size)) => (glob, parse_bytes(size)?),
+        None => (text, SPLIT_BELOW),
+    };
+    let max = FRAME_MAX;
+    if glob.is_empty() || !(1..=max).contains(&below) {
+        let size = exact_size(max);
+        return Err(format!("'{glob}' below {below} bytes: a glob, and 1 to {size}"));
+    }
+    Ok((glob.to_owned(), below))
 }
 
 /// Proofs that a process shows to others: a token, or certificates, or both.

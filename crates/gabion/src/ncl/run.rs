@@ -10,10 +10,11 @@
 
 use super::metrics::{self, of_application};
 use super::{RunOptions, Shown};
+use crate::units::exact_size;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
-use gabion_mirror::owner::{Owner, Settings};
+use gabion_mirror::owner::{Owner, Settings, Splits};
 use gabion_mirror::{program, start};
 use gabion_ncl::OnLoss;
 use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
@@ -57,10 +58,13 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
     let root = options.root.clone().unwrap_or_else(|| PathBuf::from("."));
     let place = Place::new()?;
     let (files, logs, kept) = open(options, &application)?;
+    let splits = (!options.splits.is_empty())
+        .then(|| Splits { globs: options.splits.clone(), journal_len: options.journal });
     let settings = Settings {
         application: application.clone(),
         root: root.clone(),
-        globs: options.globs.clone(),
+        globs: options.globs.clone().unwrap_or_default(),
+        splits,
         every_write: options.every_write,
         directory: place.0.clone(),
     };
@@ -78,11 +82,8 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
             return Err(error);
         }
     };
-    eprintln!(
-        "gabion ncl: {application}: files {} below {}; {kept}",
-        options.globs,
-        root.display()
-    );
+    let files = in_words(options);
+    eprintln!("gabion ncl: {application}: files {files} below {}; {kept}", root.display());
     let ended = supervise(options, &program, &place, &owner, mask);
     let greeted = owner.greeted();
     let stopped = owner.stop().map_err(|error| failed("the store", error));
@@ -91,6 +92,14 @@ pub(super) fn run(options: &RunOptions, mask: Mode) -> Result<u8> {
     stopped?;
     let code = ended?;
     if greeted { Ok(code) } else { Err(unseen(&program)) }
+}
+
+/// The files that are mirrored, and those that are split.
+fn in_words(options: &RunOptions) -> String {
+    let splits = options.splits.iter();
+    let splits =
+        splits.map(|(glob, below)| format!("{glob} (writes below {})", exact_size(*below)));
+    options.globs.iter().cloned().chain(splits).collect::<Vec<_>>().join(", ")
 }
 
 type Opened = (Box<dyn LogFiles>, Option<Arc<Logs>>, String);

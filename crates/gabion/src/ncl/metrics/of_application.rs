@@ -47,11 +47,30 @@ fn write_ring(page: &mut Page, shared: Shared) {
     page.counter("gabion_ncl_app_direct_records_total", help, records);
     let help = "Bytes of these.";
     page.counter("gabion_ncl_app_direct_bytes_total", help, bytes);
+    write_splits(page, shared);
     let help = "Waits of the program until its changes were stored: of syncs, and of each write \
                 with --every-write or of a file that was opened so.";
     let mut family = page.family("gabion_ncl_app_sync_duration_seconds", Kind::Histogram, help);
     let (counts, sum_ns) = shared.waited().read();
     family.times(&[], &counts, sum_ns);
+}
+
+/// Split files: all 0 where there are none.
+fn write_splits(page: &mut Page, shared: Shared) {
+    let counts = shared.split_counts();
+    let help = "Writes of split files: small ones, which are in the journal, and large ones, which \
+                are in the file system alone, as is whatever is written until the next sync.";
+    let mut family = page.family("gabion_ncl_app_split_writes_total", COUNTER, help);
+    family.sample(&[("kind", "small")], counts.frames);
+    family.sample(&[("kind", "large")], counts.large);
+    let help = "Bytes of the small ones.";
+    page.counter("gabion_ncl_app_split_small_bytes_total", help, counts.bytes);
+    let help = "Times at which the journal was emptied: the file system synced the files.";
+    page.counter("gabion_ncl_app_journal_emptied_total", help, counts.emptied);
+    let (_, _, len) = shared.journal_file();
+    page.gauge("gabion_ncl_app_journal_bytes", "Bytes of the journal.", len);
+    let used = if len == 0 { 0 } else { shared.journal_tail() };
+    page.gauge("gabion_ncl_app_journal_used_bytes", "Bytes of it that are in use.", used);
 }
 
 fn write_logs(page: &mut Page, logs: &Logs, f: u8) -> Result<()> {
