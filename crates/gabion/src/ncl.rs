@@ -4,7 +4,7 @@
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done; [`overview`]: all that a controller knows.
 //! - [`mod@run`]: a program under the interposer.
-//! - [`metrics`]: of peers and of such programs, for Prometheus.
+//! - [`metrics`]: of peers, of their controller and of such programs, for Prometheus.
 //! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
 //!   [`opened`]: how an operator opens them.
 //! - [`demo`]: a machine that is lost under load.
@@ -87,6 +87,10 @@ pub(crate) struct ControllerOptions {
     /// beside them, as `gabion ca issue` makes them [default: none]
     #[arg(long, value_name = "PATH")]
     pub(crate) identity: Option<PathBuf>,
+    /// Loopback address of numbers for Prometheus, at /metrics over HTTP: requests, refusals,
+    /// flushes, values, peers [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = metrics::parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Args, Debug)]
