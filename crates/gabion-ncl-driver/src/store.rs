@@ -17,6 +17,7 @@ mod server;
 pub use figures::{Kept, KeptPeer, StoreFigures, Traffic};
 pub use server::{StoreServer, StoreSockets};
 
+use crate::address::SOCKET;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_control::store_wire::{Answer, MESSAGE_LEN_MAX, Question};
 use gabion_control::{Store, Swapped, Version, Versioned};
@@ -50,6 +51,10 @@ impl Stream {
                 let Some(tls) = tls else { return Ok(Self::Tcp(BlockingStream::plain(stream))) };
                 let tls = tls.connect(Expected::Controller).map_err(io::Error::other)?;
                 BlockingStream::handshake_within(stream, tls, timeout).map(Self::Tcp)
+            }
+            // A directory that a controller has made since its place was told.
+            LinkAddress::Unix(path) if path.is_dir() => {
+                UnixStream::connect(path.join(SOCKET)).map(Self::Unix)
             }
             LinkAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
         }
@@ -158,7 +163,8 @@ pub struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// The store at an address. It is connected to when it is asked.
+    /// The store at an address, or at the Unix socket of a directory. It is connected to when it is
+    /// asked.
     #[must_use]
     pub const fn new(address: LinkAddress, token: Vec<u8>) -> Self {
         Self { address, token, tls: None, timeout: ANSWER_TIMEOUT, connection: None, last: 0 }
@@ -310,7 +316,7 @@ mod tests {
     fn a_client_connects_again_to_a_store_that_was_away() {
         let dir = std::env::temp_dir().join(format!("gabion-store-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("socket");
+        let path = dir.join(SOCKET);
         let start = || {
             let _ = std::fs::remove_file(&path);
             let unix = Some(UnixListener::bind(&path).unwrap());
@@ -320,6 +326,9 @@ mod tests {
         let server = start();
         let mut store = RemoteStore::new(LinkAddress::Unix(path.clone()), Vec::new());
         assert_eq!(store.get("a").unwrap(), None);
+        // By its directory it is the same.
+        let mut by_directory = RemoteStore::new(LinkAddress::Unix(dir.clone()), Vec::new());
+        assert_eq!(by_directory.get("a").unwrap(), None);
         drop(server);
         assert_eq!(store.get("a").unwrap_err().kind(), ErrorKind::Unavailable);
         let _server = start();

@@ -8,7 +8,7 @@
 //! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
 //!   [`opened`]: how an operator opens them.
 //! - [`demo`]: a machine that is lost under load.
-//! - [`sockets`]: what these processes have in common.
+//! - [`place`]: where a controller is; [`sockets`]: what these processes have in common.
 
 mod controller;
 mod demo;
@@ -19,6 +19,7 @@ mod moves;
 mod opened;
 mod overview;
 mod peer;
+mod place;
 mod run;
 mod sockets;
 mod status;
@@ -28,8 +29,10 @@ use clap::{Args, Subcommand};
 use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
+use gabion_ncl_driver::address::SOCKET;
 use gabion_ncl_driver::store::RemoteStore;
 use gabion_tls::{MutualTls, Role};
+use place::parse_controller;
 use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -247,19 +250,6 @@ impl StatusOptions {
     }
 }
 
-/// A controller's place: an address, a Unix socket or the directory that has one.
-fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(LinkAddress::Tcp(address));
-    }
-    let path = Path::new(text);
-    match path.metadata() {
-        Ok(found) if found.is_dir() => Ok(LinkAddress::Unix(default_socket(path))),
-        Ok(_) => Ok(LinkAddress::Unix(path.to_owned())),
-        Err(_) => Err("no address as 127.0.0.1:7000, and no socket or directory either".into()),
-    }
-}
-
 /// Proofs that a process shows to others: a token, or certificates, or both.
 #[derive(Clone, Default)]
 struct Shown {
@@ -304,7 +294,7 @@ impl Shown {
 }
 
 fn default_socket(directory: &Path) -> PathBuf {
-    directory.join("socket")
+    directory.join(SOCKET)
 }
 
 /// `mask` is the one that files of a program are made with.

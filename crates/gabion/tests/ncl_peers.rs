@@ -342,6 +342,33 @@ fn writes_go_on_without_the_controller_which_comes_back_with_all_that_it_had() {
     assert_eq!(text(&output.stdout), "one\ntwo\n", "{}", text(&output.stderr));
 }
 
+#[test]
+fn peers_and_a_program_that_start_before_their_controller_wait_for_it() {
+    let mut house = House::new(0);
+    house.controller.kill();
+    std::fs::remove_dir_all(house.place()).unwrap();
+    let root = house.directory("place");
+    let output = house.shell(&root, &["--peer-timeout", "1"], "touch ran");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && !root.join("ran").exists(), "{said}");
+    let place = house.place().display().to_string();
+    assert!(said.contains(&format!("controller {place}: cannot be connected to")), "{said}");
+    for index in 0..3 {
+        let directory = house.dir.join(format!("peer-{index}"));
+        let words = ["peer", "--memory", "64MiB", "--ready", "4MiB", "--directory"];
+        let words = [&words[..], &[directory.to_str().unwrap()]].concat();
+        let mut peer = Process::start(&mut house.gabion(&words));
+        peer.until(&format!("not registered: controller {place}: cannot be connected to"));
+        house.peers.push((String::new(), peer));
+    }
+    let script = "echo one > a.log && echo told";
+    let mut run = Process::start(&mut house.run(&root, &["--every-write"], &["sh", "-c", script]));
+    house.controller = House::controller(&house.dir, None, &[]);
+    house.peers.iter_mut().for_each(|(_, peer)| peer.until("  registered at the controller"));
+    assert_eq!(run.line(), "told");
+    assert!(run.child.wait().unwrap().success());
+}
+
 /// How often each program is killed.
 fn kills() -> u64 {
     std::env::var("GABION_NCL_KILLS").map_or(2, |text| text.parse().unwrap())

@@ -8,8 +8,9 @@
 //! A reader of copies fences them first, which ends the instance that has them. So a running
 //! application is refused, and only commands that change files take `--take-over`.
 
+use super::Shown;
+use super::place::parse_controller;
 use super::run::failed;
-use super::{Shown, parse_controller};
 use clap::Args;
 use gabion_base::{Error, ErrorKind, Result, crc};
 use gabion_control::Store;
