@@ -14,7 +14,8 @@
 //! - [`Report`], [`Output`]: everything that it hears and says; [`wire`]: the same in bytes.
 //! - [`detector`]: who has failed. [`plan`]: what follows. [`record`]: what is remembered.
 //! - [`users`]: the users of a cluster, and who changes them.
-//! - [`store`]: where, and the contract of every store; [`store_wire`]: for other processes.
+//! - [`store`]: where, and the contract of every store; [`store_wire`]: for other processes;
+//!   [`tally`]: what they asked.
 //!
 //! The data path needs no controller: members go on in their view while it is away.
 #![no_std]
@@ -35,6 +36,7 @@ pub mod record;
 mod spoken;
 pub mod store;
 pub mod store_wire;
+pub mod tally;
 #[cfg(test)]
 mod tests;
 pub mod users;

@@ -100,18 +100,28 @@ pub enum Answer {
 }
 
 impl Question<'_> {
+    /// The kinds, as words.
+    pub const KINDS: &'static [&'static str] = &["greet", "get", "list", "compare_and_set"];
+    /// The place of compare-and-sets among them.
+    pub const SWAP: usize = 3;
+
+    /// The place of its kind among [`Self::KINDS`].
+    #[must_use]
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Greet { .. } => 0,
+            Self::Get { .. } => 1,
+            Self::List { .. } => 2,
+            Self::Swap { .. } => Self::SWAP,
+        }
+    }
+
     /// The question in bytes.
     ///
     /// # Errors
     /// Limit exceeded for a name, a token or a value that is too long.
     pub fn encode(&self, number: u64) -> Result<Vec<u8>> {
-        let kind = match self {
-            Self::Greet { .. } => 1,
-            Self::Get { .. } => 2,
-            Self::List { .. } => 3,
-            Self::Swap { .. } => 4,
-        };
-        let mut out = begin(kind, number);
+        let mut out = begin(self.kind() as u8 + 1, number);
         match self {
             Self::Greet { token } => put(&mut out, "token", token, TOKEN_LEN_MAX)?,
             Self::Get { name } => put(&mut out, "name", name.as_bytes(), NAME_LEN_MAX)?,

@@ -17,6 +17,8 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+/// The name of the Unix socket in the directory of a controller or a peer.
+pub const SOCKET: &str = "socket";
 /// Longest path of a socket in bytes that is told: the kernel's limit.
 const PATH_LEN_MAX: usize = 107;
 

@@ -177,8 +177,12 @@ impl Logs {
             let reasons: Vec<String> =
                 reasons.map(|(peer, why)| format!("{peer}: {why}")).collect();
             let (count, wanted) = (status.registered, status.wanted);
-            let mut text = format!("{error}; {count} peers are registered");
-            if status.map.members.is_empty() {
+            let mut text = match &state.store_failure {
+                // It may never have been asked about peers.
+                Some(why) => format!("{error}; {why}"),
+                None => format!("{error}; {count} peers are registered"),
+            };
+            if state.store_failure.is_none() && status.map.members.is_empty() {
                 text += &format!(", a new application takes {wanted}");
             }
             if !reasons.is_empty() {
@@ -619,6 +623,7 @@ impl Shared {
                     let reply = operation.run(&mut *store);
                     let Ok(mut state) = self.lock() else { return };
                     let now_ms = state.now_ms();
+                    state.store_failure = reply.as_ref().err().map(Error::to_string);
                     state.core.handle_store(now_ms, asker, reply);
                     state.drive();
                     state.flush(true);

@@ -8,31 +8,29 @@
 //! The bytes are those of `gabion_control::store_wire`. A client asks one question at a time, and
 //! connects again after a failure. Leases and registrations are values that their holders renew by
 //! compare-and-set; whoever waits for a change reads again.
+//!
+//! The client is here; `server` is the other end, and `figures` are numbers of it for its operator.
 
-use crate::tls::{check_change, check_question};
+mod figures;
+mod server;
+
+pub use figures::{Kept, KeptPeer, StoreFigures, Traffic};
+pub use server::{StoreServer, StoreSockets};
+
+use crate::address::SOCKET;
 use gabion_base::{Error, ErrorKind, Result};
-use gabion_control::store_wire::{Answer, MESSAGE_LEN_MAX, NAME_LEN_MAX, Question};
+use gabion_control::store_wire::{Answer, MESSAGE_LEN_MAX, Question};
 use gabion_control::{Store, Swapped, Version, Versioned};
 use gabion_fabric::remote::LinkAddress;
-use gabion_tls::{BlockingStream, Expected, Identity, MutualTls};
-use std::collections::BTreeMap;
+use gabion_tls::{BlockingStream, Expected, MutualTls};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a client waits for a connection or an answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a client that connects may be silent.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may be silent later. Every one of ours asks more often.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most connections at a time.
-const CONNECTIONS_MAX: usize = 256;
 
 /// A stream of either kind.
 enum Stream {
@@ -53,6 +51,10 @@ impl Stream {
                 let Some(tls) = tls else { return Ok(Self::Tcp(BlockingStream::plain(stream))) };
                 let tls = tls.connect(Expected::Controller).map_err(io::Error::other)?;
                 BlockingStream::handshake_within(stream, tls, timeout).map(Self::Tcp)
+            }
+            // A directory that a controller has made since its place was told.
+            LinkAddress::Unix(path) if path.is_dir() => {
+                UnixStream::connect(path.join(SOCKET)).map(Self::Unix)
             }
             LinkAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
         }
@@ -161,7 +163,8 @@ pub struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// The store at an address. It is connected to when it is asked.
+    /// The store at an address, or at the Unix socket of a directory. It is connected to when it is
+    /// asked.
     #[must_use]
     pub const fn new(address: LinkAddress, token: Vec<u8>) -> Self {
         Self { address, token, tls: None, timeout: ANSWER_TIMEOUT, connection: None, last: 0 }
@@ -269,217 +272,12 @@ impl Store for RemoteStore {
     }
 }
 
-/// Sockets of a store. Clients of TCP are those that have the token, if there is one.
-#[derive(Default)]
-pub struct StoreSockets {
-    /// The TCP socket.
-    pub tcp: Option<TcpListener>,
-    /// The Unix socket.
-    pub unix: Option<UnixListener>,
-    /// Token that clients have to show.
-    pub token: Option<Vec<u8>>,
-    /// Certificates, which each end of TCP shows then.
-    pub tls: Option<Arc<MutualTls>>,
-}
-
-struct Served {
-    store: Mutex<Box<dyn Store + Send>>,
-    token: Option<Vec<u8>>,
-    tls: Option<Arc<MutualTls>>,
-    stopping: AtomicBool,
-    connections: Mutex<BTreeMap<u64, Stream>>,
-}
-
-/// A store that is served until this is dropped.
-pub struct StoreServer {
-    served: Arc<Served>,
-    /// Threads that accept, and their sockets.
-    accepting: Vec<(JoinHandle<()>, OwnedFd)>,
-}
-
-impl StoreServer {
-    /// Serves a store on these sockets, each by a thread `gabion-accept`.
-    ///
-    /// # Errors
-    /// I/O when the system refuses a thread.
-    pub fn start(store: Box<dyn Store + Send>, sockets: StoreSockets) -> Result<Self> {
-        let failed = |e| Error::with_source(ErrorKind::Io, "the store cannot be served", e);
-        let served = Arc::new(Served {
-            store: Mutex::new(store),
-            token: sockets.token,
-            tls: sockets.tls,
-            stopping: AtomicBool::new(false),
-            connections: Mutex::new(BTreeMap::new()),
-        });
-        let mut server = Self { served, accepting: Vec::new() };
-        if let Some(tcp) = sockets.tcp {
-            let socket = tcp.try_clone().map_err(failed)?.into();
-            let accept = move || {
-                let (stream, _) = tcp.accept()?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(BlockingStream::plain(stream)))
-            };
-            server.accept(socket, accept).map_err(failed)?;
-        }
-        if let Some(unix) = sockets.unix {
-            let socket = unix.try_clone().map_err(failed)?.into();
-            let accept = move || Ok(Stream::Unix(unix.accept()?.0));
-            server.accept(socket, accept).map_err(failed)?;
-        }
-        Ok(server)
-    }
-
-    fn accept(
-        &mut self,
-        socket: OwnedFd,
-        accept: impl Fn() -> io::Result<Stream> + Send + 'static,
-    ) -> io::Result<()> {
-        let served = Arc::clone(&self.served);
-        let body = move || {
-            for number in 0u64.. {
-                let accepted = accept();
-                if served.stopping.load(Ordering::Acquire) {
-                    return;
-                }
-                match accepted.and_then(|stream| serve(&served, number, stream)) {
-                    Ok(()) => {}
-                    // No descriptor, or no thread: others end theirs.
-                    Err(_) => std::thread::sleep(Duration::from_millis(50)),
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("gabion-accept".into()).spawn(body)?;
-        self.accepting.push((thread, socket));
-        Ok(())
-    }
-}
-
-impl Drop for StoreServer {
-    fn drop(&mut self) {
-        self.served.stopping.store(true, Ordering::Release);
-        for (thread, socket) in self.accepting.drain(..) {
-            // The thread is woken, as nobody can be accepted any more.
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-            // A panic was printed there.
-            let _ = thread.join();
-        }
-        for stream in connections(&self.served).values() {
-            stream.shut_down();
-        }
-    }
-}
-
-fn connections(served: &Served) -> std::sync::MutexGuard<'_, BTreeMap<u64, Stream>> {
-    served.connections.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Begins to serve a connection; one too many is closed.
-fn serve(served: &Arc<Served>, number: u64, stream: Stream) -> io::Result<()> {
-    // Numbers of the two sockets differ in their last bit.
-    let number = number << 1 | u64::from(matches!(stream, Stream::Unix(_)));
-    {
-        let mut open = connections(served);
-        if open.len() >= CONNECTIONS_MAX {
-            return Ok(());
-        }
-        open.insert(number, stream.try_clone()?);
-    }
-    let served = Arc::clone(served);
-    let body = move || {
-        // A connection that breaks is its client's business.
-        let _ = welcome(&served, stream).and_then(|stream| answer_all(&served, stream));
-        connections(&served).remove(&number);
-    };
-    std::thread::Builder::new().name("gabion-store".into()).spawn(body).map(|_| ())
-}
-
-/// Shakes hands, where certificates are shown.
-fn welcome(served: &Served, stream: Stream) -> Result<Stream> {
-    let (Stream::Tcp(stream), Some(tls)) = (&stream, &served.tls) else { return Ok(stream) };
-    let socket = stream.socket().try_clone().map_err(broken)?;
-    let sealed = BlockingStream::handshake_within(socket, tls.accept()?, GREETING_TIMEOUT);
-    sealed.map(Stream::Tcp).map_err(broken)
-}
-
-fn answer_all(served: &Served, stream: Stream) -> Result<()> {
-    let found = match &stream {
-        Stream::Tcp(stream) if stream.is_tls() => Some(stream.identity()),
-        Stream::Tcp(_) | Stream::Unix(_) => None,
-    };
-    let mut connection = Connection::new(stream);
-    let mut is_welcome = false;
-    loop {
-        let timeout = if is_welcome { IDLE_TIMEOUT } else { GREETING_TIMEOUT };
-        let decode = |bytes: &[u8]| {
-            let Some((question, number, len)) = Question::decode(bytes)? else { return Ok(None) };
-            let answer = match question {
-                Question::Greet { token } => greet(served, token),
-                _ if !is_welcome => Err(Error::invalid("the first question is a greeting")),
-                question => answer(served, &question, found.as_ref()),
-            };
-            Ok(Some(((answer, number), len)))
-        };
-        let (answer, number) = connection.receive(timeout, decode)?;
-        let is_refused = !is_welcome && answer.is_err();
-        is_welcome = true;
-        let answer = answer.unwrap_or_else(|error| Answer::failed(&error));
-        let bytes = answer.encode(number).or_else(|e| Answer::failed(&e).encode(number))?;
-        connection.stream.set_timeout(GREETING_TIMEOUT).map_err(broken)?;
-        connection.stream.write_all(&bytes).map_err(broken)?;
-        if is_refused {
-            return Ok(());
-        }
-    }
-}
-
-fn greet(served: &Served, token: &[u8]) -> Result<Answer> {
-    if let Some(wanted) = &served.token {
-        // All bytes are looked at: the time does not tell where they differ.
-        let differs = wanted.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b)) != 0;
-        if differs || wanted.len() != token.len() {
-            return Err(Error::invalid("the token is not the controller's"));
-        }
-    }
-    Ok(Answer::Welcome)
-}
-
-/// `found` is what the certificate says, where certificates are shown.
-fn answer(
-    served: &Served,
-    question: &Question<'_>,
-    found: Option<&Option<Identity>>,
-) -> Result<Answer> {
-    if let Some(found) = found {
-        check_question(found.as_ref(), question)?;
-    }
-    let mut store = served.store.lock().map_err(|_| Error::io("the store panicked"))?;
-    if let (Some(found), Question::Swap { name, .. }) = (found, question)
-        && let Some(there) = store.get(name)?
-    {
-        check_change(found.as_ref(), name, &there.value)?;
-    }
-    match *question {
-        Question::Get { name } => Ok(Answer::Got(store.get(name)?)),
-        Question::List { prefix, after } => {
-            let all = store.list(prefix)?.into_iter();
-            Ok(Answer::page(all.filter(|(name, _)| name.as_str() > after)))
-        }
-        Question::Swap { name, expected, value } => {
-            if name.is_empty() || name.len() > NAME_LEN_MAX {
-                let len = name.len();
-                let text = format!("a name of {len} bytes; 1 to {NAME_LEN_MAX} are valid");
-                return Err(Error::invalid(text));
-            }
-            Ok(Answer::Swapped(store.swap(name, expected, value)?))
-        }
-        Question::Greet { .. } => Ok(Answer::Welcome),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use gabion_control::store::{MemoryStore, contract};
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
 
     fn served(token: Option<&[u8]>) -> (StoreServer, LinkAddress) {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -518,7 +316,7 @@ mod tests {
     fn a_client_connects_again_to_a_store_that_was_away() {
         let dir = std::env::temp_dir().join(format!("gabion-store-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("socket");
+        let path = dir.join(SOCKET);
         let start = || {
             let _ = std::fs::remove_file(&path);
             let unix = Some(UnixListener::bind(&path).unwrap());
@@ -528,6 +326,9 @@ mod tests {
         let server = start();
         let mut store = RemoteStore::new(LinkAddress::Unix(path.clone()), Vec::new());
         assert_eq!(store.get("a").unwrap(), None);
+        // By its directory it is the same.
+        let mut by_directory = RemoteStore::new(LinkAddress::Unix(dir.clone()), Vec::new());
+        assert_eq!(by_directory.get("a").unwrap(), None);
         drop(server);
         assert_eq!(store.get("a").unwrap_err().kind(), ErrorKind::Unavailable);
         let _server = start();

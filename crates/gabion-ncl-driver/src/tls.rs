@@ -15,14 +15,11 @@ use gabion_control::store_wire::Question;
 use gabion_fabric::remote::{LinkAddress, PeerLink};
 use gabion_fabric::{Cipher, Ciphers};
 use gabion_media::remote::ClientConfig;
-use gabion_ncl::map::{PEERS_PREFIX, PeerRecord};
+use gabion_ncl::map::{APPS_PREFIX, PEERS_PREFIX, PeerRecord};
 use gabion_tls::{Expected, Identity, MutualTls, Role, SharedSocket, TlsStream};
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::sync::Arc;
-
-/// Names of all applications begin with it.
-const APPS_PREFIX: &str = "ncl/apps/";
 
 /// Whether a certificate may speak for an application.
 ///

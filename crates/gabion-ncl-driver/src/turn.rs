@@ -108,6 +108,8 @@ pub(crate) struct State {
     pub(crate) to_connect: Vec<Attempt>,
     jobs: Sender<Job>,
     pub(crate) losses: Losses,
+    /// Why the store did not answer its last question.
+    pub(crate) store_failure: Option<String>,
     pub(crate) waiters: Waiters,
     pub(crate) windows: Windows,
     pub(crate) is_closed: bool,
@@ -149,6 +151,7 @@ impl State {
             to_connect: Vec::new(),
             jobs,
             losses: Losses::default(),
+            store_failure: None,
             waiters: Waiters::default(),
             windows: Windows::default(),
             is_closed: false,

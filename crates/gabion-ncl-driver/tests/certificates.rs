@@ -9,6 +9,7 @@
 use gabion_base::{Error, ErrorKind, Term};
 use gabion_control::Store;
 use gabion_control::store::MemoryStore;
+use gabion_control::tally::Reason;
 use gabion_fabric::remote::{LinkAddress, PeerLink, PeerServer, ServerOptions};
 use gabion_media::remote::{
     ClientConfig, ClientId, ConnectionGeneration, Incarnation, PeerConfig, PeerId, RefusalReason,
@@ -67,7 +68,7 @@ struct Rig {
     house: House,
     controller: LinkAddress,
     peers: Vec<(PeerServer, LinkAddress)>,
-    _store: StoreServer,
+    server: StoreServer,
 }
 
 fn local() -> (TcpListener, LinkAddress) {
@@ -84,8 +85,8 @@ fn rig(peers: u64) -> Rig {
         tls: Some(house.certificates(Role::Controller, "c")),
         ..StoreSockets::default()
     };
-    let store = StoreServer::start(Box::<MemoryStore>::default(), sockets).unwrap();
-    let mut rig = Rig { house, controller, peers: Vec::new(), _store: store };
+    let server = StoreServer::start(Box::<MemoryStore>::default(), sockets).unwrap();
+    let mut rig = Rig { house, controller, peers: Vec::new(), server };
     for number in 1..=peers {
         let name = format!("n{number}");
         let tls = rig.house.certificates(Role::Node, &name);
@@ -230,6 +231,14 @@ fn a_controller_answers_an_application_about_itself_and_no_stranger() {
     assert!(rig.store(&elsewhere).get("ncl/apps/app/map").is_err());
     let mut plain = RemoteStore::new(rig.controller.clone(), Vec::new());
     assert!(plain.get("ncl/apps/app/map").is_err());
+    let refused = |reason: Reason| rig.server.figures().tally.refusals[reason as usize];
+    assert_eq!(refused(Reason::Certificate), 1);
+    // The other end may hear of it first.
+    let has_counted = (0..1_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        refused(Reason::Handshake) == 2
+    });
+    assert!(has_counted, "{} handshakes were refused", refused(Reason::Handshake));
     // A peer is no controller, whatever it says.
     let mut wrong = RemoteStore::new(rig.peers[0].1.clone(), Vec::new())
         .with_tls(Some(rig.house.certificates(Role::Client, "other")));

@@ -72,7 +72,8 @@ pub struct Options {
     pub outstanding_max: usize,
     /// Most bytes of these. One record is always possible.
     pub outstanding_bytes_max: usize,
-    /// A peer that lacks more bytes of acknowledged records is lost.
+    /// A peer that lacks more bytes of acknowledged records is lost. Of those that are issued
+    /// beyond the limits, as a new copy waits for them, no more are kept for any peer.
     pub lag_bytes_max: usize,
     /// Most requests outstanding at one peer.
     pub window_requests: usize,
@@ -161,6 +162,8 @@ pub struct Status {
     pub acknowledged: Number,
     /// Bytes of the records that are not acknowledged.
     pub unacknowledged_bytes: usize,
+    /// Bytes of the records that some peer has not been sent: they are kept in memory.
+    pub unsent_bytes: usize,
     /// The ap-map as this instance knows it.
     pub map: ApMap,
     /// Copies that were made in the place of lost ones since it runs.

@@ -134,6 +134,9 @@ pub trait Images {
 /// Data of a record at most, whatever the sizes of an application are.
 pub const RECORD_LEN_MAX: u64 = 128 << 10;
 
+/// Bytes of the records that fill a range which was cut off.
+static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+
 /// Sizes of parts and records, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -391,9 +394,9 @@ impl<S: Images> Files<S> {
             file = self.active();
             let table = self.names.encode(self.generation);
             self.issue_truncate(log, file, 0)?;
-            self.write_all(log, file, 0, &table, effect)
+            self.write_all(log, file, 0, table.into(), effect)
         } else {
-            self.write_all(log, file, len, frames, effect)
+            self.write_all(log, file, len, Bytes::copy_from_slice(frames), effect)
         }
     }
 
@@ -483,7 +486,7 @@ impl<S: Images> Files<S> {
         }
         self.reserve(log, file, end)?;
         self.zero_to(log, file, offset)?;
-        self.write_all(log, file, offset, data, Effect::None)
+        self.write_all(log, file, offset, Bytes::copy_from_slice(data), Effect::None)
     }
 
     /// Another length.
@@ -524,9 +527,11 @@ impl<S: Images> Files<S> {
         }
     }
 
-    /// Peers have zeros between the length and `offset`.
+    /// Peers have zeros between the length and `offset`. However many records that takes, they
+    /// share their bytes.
     fn zero_to(&mut self, log: &mut Log, number: FileNumber, offset: u64) -> Result<()> {
-        let zeros = vec![0; self.sizes.record_max.min(16 << 10)];
+        let zeros = Bytes::from_static(&ZEROS);
+        let zeros = zeros.slice(..zeros.len().min(self.sizes.record_max));
         loop {
             let file = self.files.get(&number).ok_or_else(|| missing(number))?;
             let to = offset.min(file.dirty);
@@ -534,7 +539,7 @@ impl<S: Images> Files<S> {
                 return Ok(());
             }
             let (at, len) = (file.len, (to - file.len).min(zeros.len() as u64) as usize);
-            self.write_all(log, number, at, &zeros[..len], Effect::None)?;
+            self.write_all(log, number, at, zeros.slice(..len), Effect::None)?;
         }
     }
 
@@ -544,7 +549,7 @@ impl<S: Images> Files<S> {
         log: &mut Log,
         number: FileNumber,
         mut offset: u64,
-        data: &[u8],
+        mut data: Bytes,
         mut effect: Effect,
     ) -> Result<Number> {
         let (record_max, sizes) = (self.sizes.record_max, self.sizes);
@@ -558,21 +563,23 @@ impl<S: Images> Files<S> {
             let need = Need { label, bytes };
             let empty = Effect::Needs(need);
             let (at, len) = (file.len, file.len);
-            issue(log, file, number, Kind::Truncate, at, &[], len, empty);
+            issue(log, file, number, Kind::Truncate, at, Bytes::new(), len, empty);
         }
-        for piece in data.chunks(record_max) {
-            let len = file.len.max(offset + piece.len() as u64);
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(record_max));
+            let piece_end = offset + piece.len() as u64;
+            let len = file.len.max(piece_end);
             if !file.image.is_ahead() {
-                file.image.write(offset, piece)?;
+                file.image.write(offset, &piece)?;
             }
-            let is_last = offset + piece.len() as u64 == end;
+            let is_last = piece_end == end;
             // A need comes first, and what is freed goes last.
             let now = match effect {
                 Effect::Frees(_) if !is_last => Effect::None,
                 _ => core::mem::replace(&mut effect, Effect::None),
             };
             issue(log, file, number, Kind::Write, offset, piece, len, now);
-            offset += piece.len() as u64;
+            offset = piece_end;
         }
         Ok(log.issued())
     }
@@ -582,7 +589,7 @@ impl<S: Images> Files<S> {
             if !file.image.is_ahead() {
                 file.image.resize(len)?;
             }
-            issue(log, file, number, Kind::Truncate, len, &[], len, Effect::None);
+            issue(log, file, number, Kind::Truncate, len, Bytes::new(), len, Effect::None);
         }
         Ok(())
     }
@@ -603,7 +610,7 @@ fn issue<I: Image>(
     number: FileNumber,
     kind: Kind,
     offset: u64,
-    data: &[u8],
+    data: Bytes,
     file_len: u64,
     effect: Effect,
 ) {
@@ -618,7 +625,7 @@ fn issue<I: Image>(
         number: log.issued().next(),
         offset,
         len: data.len() as u32,
-        data_crc: crc::crc32c(data),
+        data_crc: crc::crc32c(&data),
         file_len,
         ordinal: file.ordinal,
     };
@@ -627,5 +634,50 @@ fn issue<I: Image>(
     assert!(found.len() <= 2, "a record is no longer than a part");
     let mut pieces: [Option<Piece>; 2] = [None; 2];
     pieces.iter_mut().zip(found).for_each(|(place, piece)| *place = Some(piece));
-    log.push(Record { cell, data: Bytes::copy_from_slice(data), pieces, effect });
+    log.push(Record { cell, data, pieces, effect });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::OwnerCrc;
+    use crate::names::Metadata;
+    use alloc::string::ToString;
+    use gabion_base::Term;
+
+    struct Own;
+
+    impl Images for Own {
+        type Image = Vec<u8>;
+
+        fn create(&mut self, _: FileNumber) -> Result<Vec<u8>> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn a_file_that_grows_over_what_it_cut_off_has_zeros_there_that_take_no_memory() {
+        let (file, len) = (FileNumber(9), 1 << 20);
+        let mut log = Log::new(OwnerCrc::new("app"), Term(1), Number::ZERO);
+        let mut files = Files::new(Own, Sizes::default(), Names::default(), 0).unwrap();
+        let bytes = files.part_min();
+        let (metadata, path) = (Metadata::default(), "a.log".to_string());
+        let create = Change::Create { file, metadata, bytes, path };
+        files.create(&mut log, &create).unwrap();
+        files.write(&mut log, file, 0, &vec![7; len]).unwrap();
+        files.truncate(&mut log, file, 100).unwrap();
+        let cut = log.issued();
+        files.truncate(&mut log, file, len as u64).unwrap();
+        let zeros: Vec<&Record> =
+            (cut.0 + 1..=log.issued().0).filter_map(|number| log.get(Number(number))).collect();
+        assert_eq!(zeros.iter().map(|record| record.data.len()).sum::<usize>(), len - 100);
+        assert!(zeros.len() > 10, "{} records", zeros.len());
+        for record in zeros {
+            assert_eq!(record.data.as_ptr(), ZEROS.as_ptr(), "the bytes are shared");
+        }
+        let mut found = vec![1; len];
+        files.read(file, 0, &mut found).unwrap();
+        assert!(found[..100].iter().all(|byte| *byte == 7), "what was left stays");
+        assert!(found[100..].iter().all(|byte| *byte == 0), "the rest was cut off");
+    }
 }

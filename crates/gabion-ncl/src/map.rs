@@ -29,18 +29,27 @@ use gabion_media::remote::{Incarnation, PeerId};
 pub const MEMBERS_MAX: usize = 15;
 /// Names of the registry begin with it.
 pub const PEERS_PREFIX: &str = "ncl/peers/";
+/// Names of all applications begin with it.
+pub const APPS_PREFIX: &str = "ncl/apps/";
 const VERSION: u16 = 1;
 
 /// Name of the instance's record.
 #[must_use]
 pub fn instance_name(owner: &str) -> String {
-    format!("ncl/apps/{owner}/instance")
+    format!("{APPS_PREFIX}{owner}/instance")
 }
 
 /// Name of the ap-map.
 #[must_use]
 pub fn map_name(owner: &str) -> String {
-    format!("ncl/apps/{owner}/map")
+    format!("{APPS_PREFIX}{owner}/map")
+}
+
+/// Whether this is the name of an application's ap-map.
+#[must_use]
+pub fn is_map_name(name: &str) -> bool {
+    let rest = name.strip_prefix(APPS_PREFIX).and_then(|rest| rest.split_once('/'));
+    rest.is_some_and(|(_, what)| what == "map")
 }
 
 /// Name of a peer in the registry.
@@ -262,6 +271,15 @@ mod tests {
             |peer, epoch| Member { peer: PeerId(peer), incarnation: Incarnation(1), epoch };
         let members = vec![member(7, 3 << 32 | 1), member(8, 2 << 32 | 5)];
         ApMap { term: Term(3), epoch: 3 << 32 | 1, members }
+    }
+
+    #[test]
+    fn the_name_of_a_map_is_none_of_another_value() {
+        assert!(is_map_name(&map_name("redis")));
+        for other in [&instance_name("redis"), "ncl/apps/map", "ncl/peers/map", "ncl/apps/a/map/b"]
+        {
+            assert!(!is_map_name(other), "{other}");
+        }
     }
 
     #[test]

@@ -21,15 +21,19 @@ impl<S: Images> Application<S> {
         Ok(self.phase == Phase::Running)
     }
 
-    /// Whether another record may be issued; else [`Self::check`] of an older one is waited for.
-    /// Beyond the limits those may that a new copy waits for: nothing might be acknowledged without
-    /// it. The program that changes images ahead of the records bounds how far.
+    /// Whether another record may be issued; else peers have to take older ones first, which the
+    /// caller hands in as replies. Beyond the limits those may that a new copy waits for: nothing
+    /// might be acknowledged without it. One change of an image may be as long as its file, so of
+    /// these no more bytes are kept than a peer may lag behind. They are kept until they are sent,
+    /// and no peer waits for an acknowledgement before it takes more: a slow one is waited for, and
+    /// one that does not reply is lost.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let (options, len) = (&self.options, self.unacknowledged.len());
         let is_within = len < options.outstanding_max
             && (len == 0 || self.unacknowledged_bytes < options.outstanding_bytes_max);
-        is_within || self.wants_changes()
+        let unsent = || self.state.as_ref().map_or(0, |state| state.log.bytes());
+        is_within || (self.wants_changes() && unsent() < options.lag_bytes_max.max(1))
     }
 
     /// Whether a new copy waits for records of changes that images have already. They are to be
@@ -310,6 +314,7 @@ impl<S: Images> Application<S> {
             issued: self.issued(),
             acknowledged: self.acknowledged,
             unacknowledged_bytes: self.unacknowledged_bytes,
+            unsent_bytes: self.state.as_ref().map_or(0, |state| state.log.bytes()),
             map: self.map.clone(),
             replaced: self.replaced,
             registered: self.registry.as_ref().map_or(0, BTreeMap::len),

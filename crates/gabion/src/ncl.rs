@@ -4,11 +4,11 @@
 //! - [`peer`]: lends memory of this machine; [`identity`]: which peer it is, and which run of it.
 //! - [`status`]: what a peer holds and has done; [`overview`]: all that a controller knows.
 //! - [`mod@run`]: a program under the interposer.
-//! - [`metrics`]: of peers and of such programs, for Prometheus.
+//! - [`metrics`]: of peers, of their controller and of such programs, for Prometheus.
 //! - [`files`]: an application's files, seen and removed; [`moves`]: to a directory and back;
 //!   [`opened`]: how an operator opens them.
 //! - [`demo`]: a machine that is lost under load.
-//! - [`sockets`]: what these processes have in common.
+//! - [`place`]: where a controller is; [`sockets`]: what these processes have in common.
 
 mod controller;
 mod demo;
@@ -19,6 +19,7 @@ mod moves;
 mod opened;
 mod overview;
 mod peer;
+mod place;
 mod run;
 mod sockets;
 mod status;
@@ -30,8 +31,10 @@ use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
 use gabion_mirror::journal::FRAME_MAX;
+use gabion_ncl_driver::address::SOCKET;
 use gabion_ncl_driver::store::RemoteStore;
 use gabion_tls::{MutualTls, Role};
+use place::parse_controller;
 use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -92,6 +95,10 @@ pub(crate) struct ControllerOptions {
     /// beside them, as `gabion ca issue` makes them [default: none]
     #[arg(long, value_name = "PATH")]
     pub(crate) identity: Option<PathBuf>,
+    /// Loopback address of numbers for Prometheus, at /metrics over HTTP: requests, refusals,
+    /// flushes, values, peers [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = metrics::parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Args, Debug)]
@@ -258,19 +265,6 @@ impl StatusOptions {
     }
 }
 
-/// A controller's place: an address, a Unix socket or the directory that has one.
-fn parse_controller(text: &str) -> std::result::Result<LinkAddress, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(LinkAddress::Tcp(address));
-    }
-    let path = Path::new(text);
-    match path.metadata() {
-        Ok(found) if found.is_dir() => Ok(LinkAddress::Unix(default_socket(path))),
-        Ok(_) => Ok(LinkAddress::Unix(path.to_owned())),
-        Err(_) => Err("no address as 127.0.0.1:7000, and no socket or directory either".into()),
-    }
-}
-
 /// Of a split file: a glob, and below how many bytes a write is small.
 fn parse_split(text: &str) -> std::result::Result<(String, u64), String> {
     let (glob, below) = match text.rsplit_once('=') {
@@ -329,7 +323,7 @@ impl Shown {
 }
 
 fn default_socket(directory: &Path) -> PathBuf {
-    directory.join("socket")
+    directory.join(SOCKET)
 }
 
 /// `mask` is the one that files of a program are made with.

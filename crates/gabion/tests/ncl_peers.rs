@@ -112,7 +112,7 @@ impl House {
             std::fs::write(&path, token).unwrap();
             path
         });
-        let controller = Self::controller(&dir, token.as_deref());
+        let controller = Self::controller(&dir, token.as_deref(), &[]);
         let mut house = Self { dir, controller, peers: Vec::new(), token };
         for index in 0..peers {
             house.add_peer(index);
@@ -120,10 +120,10 @@ impl House {
         house
     }
 
-    fn controller(dir: &Path, token: Option<&Path>) -> Process {
+    fn controller(dir: &Path, token: Option<&Path>, options: &[&str]) -> Process {
         let mut command = Command::new(GABION);
         command.args(["ncl", "controller", "--directory"]).arg(dir.join("control"));
-        command.args(token.map(|path| format!("--token-file={}", path.display())));
+        command.args(token.map(|path| format!("--token-file={}", path.display()))).args(options);
         let mut controller = Process::start(&mut command);
         controller.until("Unix socket");
         controller
@@ -229,7 +229,7 @@ fn a_program_whose_machine_dies_goes_on_elsewhere_with_all_that_was_acknowledged
 #[test]
 fn a_peer_that_is_killed_under_load_is_replaced_and_the_status_tells() {
     let mut house = House::with_token(0, Some("a secret\n"));
-    let seen = metrics::Seen::new();
+    let seen = metrics::Seen::new(&mut house);
     (0..4).for_each(|index| seen.add_peer(&mut house, index));
     let place = house.directory("place");
     std::fs::create_dir(place.join("d")).unwrap();
@@ -272,6 +272,7 @@ fn a_peer_that_is_killed_under_load_is_replaced_and_the_status_tells() {
         .output()
         .unwrap();
     assert!(text(&without.stderr).contains("the token is not the controller's"));
+    seen.refused_one();
 }
 
 /// docs/faults.md: N7
@@ -336,9 +337,36 @@ fn writes_go_on_without_the_controller_which_comes_back_with_all_that_it_had() {
     run.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(run.line(), "told");
     run.child.wait().unwrap();
-    house.controller = House::controller(&house.dir, None);
+    house.controller = House::controller(&house.dir, None, &[]);
     let output = house.shell(&house.directory("other"), &["--take-over"], "cat a.log");
     assert_eq!(text(&output.stdout), "one\ntwo\n", "{}", text(&output.stderr));
+}
+
+#[test]
+fn peers_and_a_program_that_start_before_their_controller_wait_for_it() {
+    let mut house = House::new(0);
+    house.controller.kill();
+    std::fs::remove_dir_all(house.place()).unwrap();
+    let root = house.directory("place");
+    let output = house.shell(&root, &["--peer-timeout", "1"], "touch ran");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && !root.join("ran").exists(), "{said}");
+    let place = house.place().display().to_string();
+    assert!(said.contains(&format!("controller {place}: cannot be connected to")), "{said}");
+    for index in 0..3 {
+        let directory = house.dir.join(format!("peer-{index}"));
+        let words = ["peer", "--memory", "64MiB", "--ready", "4MiB", "--directory"];
+        let words = [&words[..], &[directory.to_str().unwrap()]].concat();
+        let mut peer = Process::start(&mut house.gabion(&words));
+        peer.until(&format!("not registered: controller {place}: cannot be connected to"));
+        house.peers.push((String::new(), peer));
+    }
+    let script = "echo one > a.log && echo told";
+    let mut run = Process::start(&mut house.run(&root, &["--every-write"], &["sh", "-c", script]));
+    house.controller = House::controller(&house.dir, None, &[]);
+    house.peers.iter_mut().for_each(|(_, peer)| peer.until("  registered at the controller"));
+    assert_eq!(run.line(), "told");
+    assert!(run.child.wait().unwrap().success());
 }
 
 /// How often each program is killed.

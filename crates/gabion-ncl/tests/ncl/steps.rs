@@ -1,8 +1,12 @@
 //! One fault at each step of a short run.
 
+use crate::check::Operation;
+use crate::copies;
 use crate::direct::Tally;
+use crate::images::ProgramImages;
 use crate::world::{Faults, World};
 use gabion_media::remote::PeerId;
+use gabion_ncl::{Application, FileNumber};
 
 /// No misfortune but what a test brings; messages have some delay.
 fn calm(seed: u64) -> World {
@@ -227,4 +231,82 @@ fn a_program_that_lives_fills_new_peers_when_all_are_lost() {
     }
     world.settle().expect("its mirrors have everything");
     assert!(world.outcome.acknowledged > 0, "records were acknowledged");
+}
+
+/// One change of an image that is many records, as of a range that is to be read again.
+struct Long {
+    file: FileNumber,
+    data: Vec<u8>,
+    issued: usize,
+}
+
+impl Long {
+    /// The owner does not sleep: it issues as long as there is room.
+    fn go_on(&mut self, application: &mut Application<ProgramImages>, images: &ProgramImages) {
+        while self.issued < self.data.len() && application.has_room() {
+            let to = self.data.len().min(self.issued + RECORD_MAX as usize);
+            let (at, piece) = (self.issued as u64, &self.data[self.issued..to]);
+            application.write(self.file, at, piece).expect("there is room");
+            self.issued = to;
+            if to == self.data.len() {
+                images.issued();
+            }
+        }
+    }
+}
+
+/// All copies are lost, so nothing is acknowledged before a new one has the whole of a long change.
+///
+/// docs/faults.md: N8
+#[test]
+fn records_that_a_copy_waits_for_are_issued_as_peers_take_them_and_not_all_at_once() {
+    let options = World::options(0, false);
+    let bound = options.lag_bytes_max + 4 * RECORD_MAX as usize;
+    let (mut beyond, mut held) = (0, 0);
+    for seed in 1..20 {
+        let mut world = calm(seed);
+        world.run(300).expect("it runs");
+        let instance = world.instances.get_mut(&1).expect("it lives");
+        instance.program.as_mut().expect("it runs").is_over = true;
+        let file = instance.application.create("long", Default::default()).expect("a new name");
+        world.run(100).expect("changes that it made have records by now");
+        for peer in 1..=4 {
+            world.kill_machine(PeerId(peer), 20 + peer);
+        }
+        let data = vec![seed as u8; 5 * options.lag_bytes_max];
+        if seed % 2 == 0 {
+            // Peers that do not reply keep nobody for ever.
+            world.faults = Faults { late_ms: 4, stall: 60, cut: 200, ..Faults::default() };
+        }
+        let images = world.instances[&1].images.clone();
+        images.change(&Operation::Write(file, 0, data.clone()));
+        let mut long = Long { file, data, issued: 0 };
+        let rests = |world: &World, long: &Long| {
+            let status = world.instances[&1].application.status();
+            long.issued == long.data.len()
+                && status.acknowledged == status.issued
+                && status.copies == status.wanted
+        };
+        for ms in 0.. {
+            assert!(ms < 20_000, "it goes on: {} bytes are issued", long.issued);
+            world.step().expect("nothing is wrong");
+            let application = &mut world.instances.get_mut(&1).expect("it lives").application;
+            long.go_on(application, &images);
+            let status = application.status();
+            assert!(status.unsent_bytes <= bound, "{} bytes are kept", status.unsent_bytes);
+            beyond = beyond.max(status.unacknowledged_bytes);
+            held += u64::from(application.wants_changes() && !application.has_room());
+            if rests(&world, &long) {
+                break;
+            }
+        }
+        let members = world.map().expect("there is a map").members;
+        for member in &members {
+            copies::check(&world.machines[&member.peer], &world.instances[&1].application)
+                .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        }
+    }
+    eprintln!("{beyond} bytes were not acknowledged, held back {held} times");
+    assert!(beyond > 2 * options.outstanding_bytes_max, "the limits were passed: {beyond} bytes");
+    assert!(held > 20, "somebody waited for peers: {held}");
 }

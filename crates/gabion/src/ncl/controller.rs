@@ -4,6 +4,7 @@
 //! It is an embedded store of Gabion's behind a socket. Nothing here decides anything: leases, maps
 //! and registrations are values that their holders compare and set.
 
+use super::metrics::{self, of_controller};
 use super::sockets::{SocketFile, check_listen, listen_tcp, say, signals};
 use super::{ControllerOptions, Shown, default_socket};
 use crate::cluster::failed;
@@ -11,6 +12,7 @@ use crate::control::store::DbStore;
 use gabion_base::Result;
 use gabion_ncl_driver::store::{StoreServer, StoreSockets};
 use gabion_tls::Role;
+use std::sync::Arc;
 
 pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
     let (token, identity) = (options.token_file.as_deref(), options.identity.as_deref());
@@ -28,14 +30,20 @@ pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
     let signals = signals()?;
     let is_sealed = shown.tls.is_some();
     let sockets = StoreSockets { tcp, unix: Some(unix), token: shown.token, tls: shown.tls };
-    let server = StoreServer::start(Box::new(store), sockets)?;
+    let server = Arc::new(StoreServer::start(Box::new(store), sockets)?);
+    let of_server = Arc::clone(&server);
+    let page = move || Ok(of_controller::page(&of_server.figures()));
+    let door = metrics::serve(options.metrics, page, |line| say(&format!("  {line}")))?;
     say(&format!("controller of near-compute logs: store {}", directory.display()));
     say(&format!("  Unix socket {}", socket.path.display()));
     if let Some(address) = address {
         say(&format!("  {} {address}", if is_sealed { "TLS" } else { "TCP" }));
     }
+    if let Some(address) = options.metrics {
+        say(&format!("  metrics http://{address}/metrics"));
+    }
     // The sender is gone once the thread of signals is, which is never.
     let _ = signals.recv();
-    drop(server);
+    drop((door, server));
     Ok(0)
 }

@@ -51,7 +51,7 @@ pub(crate) struct StatOptions {
 pub(crate) struct RmOptions {
     #[command(flatten)]
     place: FilesPlace,
-    /// End an instance that runs: it writes no more
+    /// End an instance that runs: it writes no more; names that it has not are refused before
     #[arg(long, requires = "controller")]
     take_over: bool,
     /// Names as `ls` shows them: all of them go, in one step, or none
@@ -190,6 +190,9 @@ pub(super) fn stat(options: &StatOptions) -> Result<u8> {
 
 pub(super) fn rm(options: &RmOptions) -> Result<u8> {
     let takes_over = options.take_over;
+    if takes_over {
+        check_reported(options)?;
+    }
     let mut opened = options.place.open(Right { takes_over, ..Right::default() })?;
     opened.select(&options.names)?;
     let names: BTreeSet<&[u8]> = options.names.iter().map(|name| name.as_bytes()).collect();
@@ -199,6 +202,19 @@ pub(super) fn rm(options: &RmOptions) -> Result<u8> {
     removed.map_err(|error| failed("no name was removed", error))?;
     screen::put(&format!("{} removed\n", count(names.len() as u64, "name")));
     Ok(0)
+}
+
+/// A running instance is not ended for a name that it has not.
+fn check_reported(options: &RmOptions) -> Result<()> {
+    let Some(reported) = options.place.reported()? else { return Ok(()) };
+    match reported.missing(options.names.iter().map(|name| name.as_bytes())) {
+        None => Ok(()),
+        Some(name) => Err(Error::not_found(format!(
+            "there is no file '{}', as the running instance reported within the last seconds: it \
+             was not ended, and no name was removed",
+            String::from_utf8_lossy(name).escape_debug()
+        ))),
+    }
 }
 
 /// An error that names a path of the file system.

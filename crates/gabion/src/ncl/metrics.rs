@@ -1,11 +1,14 @@
-//! `/metrics` of log peers and of `gabion ncl run`, for Prometheus (docs/seeing.md).
+//! `/metrics` of log peers, of their controller and of `gabion ncl run`, for Prometheus
+//! (docs/seeing.md).
 //!
 //! - [`of_peer`]: memory that is lent, regions, requests, connections, the place at the controller.
+//! - [`of_controller`]: requests and refusals, flushes, values, registered peers.
 //! - [`of_application`]: copies, records, files, the ring, and how long the program waits.
 //!
 //! The door is that of the replicas: its thread asks for the numbers when somebody wants a page.
 
 pub(super) mod of_application;
+pub(super) mod of_controller;
 pub(super) mod of_peer;
 
 use gabion_base::Result;

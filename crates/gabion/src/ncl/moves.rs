@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  export  files ─► DIR/… ─► fsync ─► read back, compare ─► fsync of directories ─► manifest
-//!  import  DIR/… (manifest: nothing missing, nothing changed) ─► files without their names
+//!  import  DIR/… (manifest: nothing missing, nothing changed) ─► lease ─► files without names
 //!                 ─► stored ─► all names in one step
 //! ```
 //!
@@ -51,7 +51,7 @@ pub(crate) struct ExportOptions {
 pub(crate) struct ImportOptions {
     #[command(flatten)]
     place: FilesPlace,
-    /// End an instance that runs: it writes no more
+    /// End an instance that runs: it writes no more; DIR is checked before
     #[arg(long, requires = "controller")]
     take_over: bool,
     /// Files of the same names are replaced; else nothing is imported if there is one
@@ -200,6 +200,22 @@ struct Source {
     expected: Option<(u32, u64)>,
 }
 
+impl Source {
+    /// Whether checksum and length are those of the manifest, if there is one.
+    fn check(&self, found: (u32, u64)) -> Result<()> {
+        match self.expected {
+            Some((sum, len)) if found != (sum, len) => Err(Error::corruption(format!(
+                "{}: {} bytes of checksum {:08x}, the manifest has {len} of {sum:08x}. Remove \
+                 {MANIFEST} to import it as it is",
+                self.path.display(),
+                found.1,
+                found.0
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 pub(super) fn import(options: &ImportOptions) -> Result<u8> {
     let mut sources = find(&options.directory)?;
     if let Some(manifest) = read_manifest(&options.directory)? {
@@ -209,26 +225,42 @@ pub(super) fn import(options: &ImportOptions) -> Result<u8> {
         let text = format!("{}: there is no file in it", options.directory.display());
         return Err(Error::new(ErrorKind::NotFound, text));
     }
+    let nothing = |error: Error| error.within("nothing was imported");
+    sources.iter().try_for_each(check_bytes).map_err(nothing)?;
+    let names = || sources.iter().flat_map(|source| &source.names).map(Vec::as_slice);
+    if options.take_over
+        && !options.replace
+        && let Some(reported) = options.place.reported()?
+    {
+        refuse_taken(reported.taken(names()))?;
+    }
     let (takes_over, makes) = (options.take_over, Some(options.f));
     let mut opened = options.place.open(Right { takes_over, makes, ..Right::default() })?;
     if !options.replace {
-        let mut names = sources.iter().flat_map(|source| &source.names);
-        let taken = names.find(|name| opened.find(OsStr::from_bytes(name)).is_ok());
-        if let Some(name) = taken {
-            return Err(Error::invalid(format!(
-                "'{}' is there already; --replace replaces files of the same names",
-                String::from_utf8_lossy(name).escape_debug()
-            )));
-        }
+        refuse_taken(names().find(|name| opened.find(OsStr::from_bytes(name)).is_ok()))?;
     }
     let mut bytes = 0;
     let made = store_all(&mut opened, &sources, &mut bytes);
     if let Err(error) = made {
         remove_unfinished(&mut opened);
-        return Err(error.within("nothing was imported"));
+        return Err(nothing(error));
     }
     screen::put(&format!("{}, {}, stored\n", count(sources.len() as u64, "file"), size(bytes)));
     Ok(0)
+}
+
+fn refuse_taken(name: Option<&[u8]>) -> Result<()> {
+    let Some(name) = name else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "'{}' is there already; --replace replaces files of the same names",
+        String::from_utf8_lossy(name).escape_debug()
+    )))
+}
+
+/// Whether a file can be read, and is what the manifest says: before a running instance is ended.
+fn check_bytes(source: &Source) -> Result<()> {
+    let found = read(&source.path, |_| Ok(()))?;
+    source.check(found)
 }
 
 /// All regular files below a directory, by their paths, links as one file.
@@ -362,16 +394,9 @@ fn store_one(
         Ok(())
     })?;
     *bytes += len;
-    match source.expected {
-        Some((sum, len)) if found != (sum, len) => Err(Error::corruption(format!(
-            "{}: {} bytes of checksum {:08x}, the manifest has {len} of {sum:08x}. Remove \
-             {MANIFEST} to import it as it is",
-            source.path.display(),
-            found.1,
-            found.0
-        ))),
-        _ => Ok((name, file)),
-    }
+    // It may have changed since it was looked at.
+    source.check(found)?;
+    Ok((name, file))
 }
 
 /// Rests of an import that failed or was killed.

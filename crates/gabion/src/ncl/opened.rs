@@ -6,10 +6,12 @@
 //! ```
 //!
 //! A reader of copies fences them first, which ends the instance that has them. So a running
-//! application is refused, and only commands that change files take `--take-over`.
+//! application is refused, and only commands that change files take `--take-over`. These look first
+//! at all that can be seen without the lease: a slip of the hand ends no program.
 
+use super::Shown;
+use super::place::parse_controller;
 use super::run::failed;
-use super::{Shown, parse_controller};
 use clap::Args;
 use gabion_base::{Error, ErrorKind, Result, crc};
 use gabion_control::Store;
@@ -19,7 +21,8 @@ use gabion_mirror::local::LocalFiles;
 use gabion_ncl::OnLoss;
 use gabion_ncl::map::{ApMap, InstanceRecord, instance_name, map_name};
 use gabion_ncl_driver::report::{InstanceReport, report_name};
-use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles};
+use gabion_ncl_driver::{Logs, LogsOptions, PeerFiles, escape};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -157,6 +160,44 @@ impl FilesPlace {
         }
         let found = store.get(&report_name(self.application()))?;
         found.map(|found| InstanceReport::decode(&found.value)).transpose()
+    }
+
+    /// The files of an instance that is about to be ended; none if none runs, or if it has not
+    /// reported yet.
+    pub(super) fn reported(&self) -> Result<Option<Reported>> {
+        let (Some(report), Some(controller)) = (self.report()?, &self.controller) else {
+            return Ok(None);
+        };
+        let mut store = self.shown()?.store(controller);
+        let running = instance(&mut store, self.application())?.map(|record| record.instance);
+        Ok(Some(report).filter(|(it, _)| Some(it.instance) == running).map(Reported::new))
+    }
+}
+
+/// The names of a running instance's files, as it reported them within the last seconds.
+pub(super) struct Reported {
+    names: BTreeSet<String>,
+    /// Whether these are all of them.
+    is_whole: bool,
+}
+
+impl Reported {
+    fn new((report, count): (InstanceReport, u32)) -> Self {
+        let is_whole = report.files.len() as u64 == u64::from(count);
+        Self { names: report.files.into_iter().map(|file| file.name).collect(), is_whole }
+    }
+
+    /// The first of these names that it has.
+    pub(super) fn taken<'a>(&self, mut names: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+        names.find(|name| self.names.contains(&escape(name)))
+    }
+
+    /// The first of these names that it has not, as far as it told.
+    pub(super) fn missing<'a>(
+        &self,
+        mut names: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<&'a [u8]> {
+        names.find(|name| self.is_whole && !self.names.contains(&escape(name)))
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 
 /// Longest path of a Unix socket in bytes: the kernel's.
-const SOCKET_PATH_MAX: usize = 107;
+pub(super) const SOCKET_PATH_MAX: usize = 107;
 
 /// A line that a program which started this one may wait for.
 pub(super) fn say(line: &str) {

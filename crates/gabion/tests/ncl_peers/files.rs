@@ -121,7 +121,8 @@ fn files_of_a_local_store_are_seen_removed_exported_and_imported_by_an_operator(
 fn files_of_a_running_application_are_listed_by_its_report_and_not_opened_beside_it() {
     let house = House::new(3);
     let place = place(&house);
-    let script = "echo one > a.log && echo told; read line; echo two >> a.log || echo refused";
+    let script = "echo one > a.log && echo told; read line; echo two >> a.log && echo told
+                  read line; echo three >> a.log || echo refused";
     let root = house.directory("place");
     let mut run = Process::start(&mut house.run(&root, &["--every-write"], &["sh", "-c", script]));
     assert_eq!(run.line(), "told");
@@ -141,8 +142,34 @@ fn files_of_a_running_application_are_listed_by_its_report_and_not_opened_beside
         let said = refused(words, &place);
         assert!(said.contains("application 'test' runs as process"), "{words:?}: {said}");
     }
+    slips_end_no_program(&house, &place);
+    run.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(run.line(), "told");
     assert_eq!(fine(&["rm", "a.log", "--take-over"], &place), "1 name removed\n");
     run.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(run.line(), "refused");
     assert_eq!(json(&["ls", "--json"], &place)["files"].as_array().unwrap().len(), 0);
+}
+
+/// Commands that would end the application, and are refused before.
+fn slips_end_no_program(house: &House, place: &[String]) {
+    let said = refused(&["rm", "a.log", "a.lgo", "--take-over"], place);
+    assert!(said.contains("there is no file 'a.lgo'") && said.contains("was not ended"), "{said}");
+    let import = |directory: &Path, words: &[&str]| {
+        let import = ["import", directory.to_str().unwrap(), "--take-over"];
+        refused(&[&import[..], words].concat(), place)
+    };
+    let said = import(&house.dir.join("missing"), &[]);
+    assert!(said.contains("missing"), "{said}");
+    let from = house.directory("from");
+    assert!(import(&from, &[]).contains("there is no file in it"));
+    std::fs::write(from.join("a.log"), "four").unwrap();
+    assert!(import(&from, &[]).contains("'a.log' is there already"));
+    let file = serde_json::json!({ "names": ["a.log"], "mode": "600", "user": 0, "group": 0,
+        "bytes": 4, "crc32c": "00000000" });
+    let list = serde_json::json!({ "version": 1, "files": [file] });
+    std::fs::write(from.join("gabion-ncl-export.json"), list.to_string()).unwrap();
+    let said = import(&from, &["--replace"]);
+    assert!(said.contains("nothing was imported"), "{said}");
+    assert!(said.contains("the manifest has 4 of 00000000"), "{said}");
 }

@@ -1,4 +1,5 @@
-//! Numbers for Prometheus of peers and of a program, before and after a peer is lost.
+//! Numbers for Prometheus of the controller, of peers and of a program, before and after a peer is
+//! lost.
 
 use super::scrape::{NCL, check_names, free_port, names, scrape, sum};
 use super::{House, PATIENCE, Process};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 /// Where numbers are served.
 pub(super) struct Seen {
     pub(super) application: String,
+    /// Port of the controller.
+    controller: u16,
     /// Ports of peers, by their names.
     peers: RefCell<BTreeMap<String, u16>>,
 }
@@ -34,8 +37,13 @@ fn wait(port: u16, mut goes_on: impl FnMut(), is_so: impl Fn(&str) -> bool) -> S
 }
 
 impl Seen {
-    pub(super) fn new() -> Self {
-        Self { application: address(free_port()), peers: RefCell::default() }
+    /// The controller starts anew, with numbers.
+    pub(super) fn new(house: &mut House) -> Self {
+        let controller = free_port();
+        let options = ["--metrics", &address(controller)];
+        house.controller.kill();
+        house.controller = House::controller(&house.dir, house.token.as_deref(), &options);
+        Self { application: address(free_port()), controller, peers: RefCell::default() }
     }
 
     pub(super) fn add_peer(&self, house: &mut House, index: usize) {
@@ -101,10 +109,53 @@ impl Seen {
         let page = wait(self.port(), || (), is_replaced);
         assert_eq!(sum(&page, "gabion_ncl_app_peers", &["over=\"shared_memory\""]), 3.0, "{page}");
         let mut there = names(&page);
+        there.extend(names(&self.controller(round)));
         // Those that were lost are not asked any more: the last one has its turn later.
         let ports: Vec<u16> = self.peers.borrow().values().copied().collect();
         let open = |port: &&u16| TcpListener::bind(("127.0.0.1", **port)).is_err();
         there.extend(names(&scrape(*ports.iter().find(open).unwrap())));
         check_names("grafana/gabion-ncl.json", &there, 5, |name| name.starts_with(NCL));
+    }
+
+    /// The controller's page, of which the numbers are those of all this.
+    fn controller(&self, round: u64) -> String {
+        let page = scrape(self.controller);
+        let of = |name: &str, labels: &[&str]| {
+            sum(&page, &format!("gabion_ncl_controller_{name}"), labels)
+        };
+        for (request, least) in [("greet", 4.0), ("get", 1.0), ("list", 1.0)] {
+            let labels = [&*format!("request=\"{request}\""), "outcome=\"done\""];
+            assert!(of("requests_total", &labels) >= least, "{page}");
+        }
+        let changes = ["request=\"compare_and_set\"", "outcome=\"done\""];
+        // Registrations, the map at the start and after each loss, leases.
+        assert!(of("requests_total", &changes) >= 6.0, "{page}");
+        assert_eq!(of("flush_duration_seconds_count", &[]), of("requests_total", &changes));
+        assert_eq!(of("requests_total", &["outcome=\"failed\""]), 0.0, "{page}");
+        assert_eq!(of("refusals_total", &[]), 0.0, "{page}");
+        // A lost one stays registered, and is silent only later.
+        let registered = self.peers.borrow().len();
+        assert_eq!(of("peers", &["state=\"heard\""]), registered as f64, "{page}");
+        assert_eq!(of("peers", &["state=\"ended\""]), 0.0, "{page}");
+        let free = of("peer_free_bytes", &[]);
+        assert!(free > 0.0 && free <= f64::from(64 << 20) * registered as f64, "{page}");
+        assert!(of("peer_age_seconds", &[]) >= 0.0, "{page}");
+        assert_eq!(of("applications", &[]), 1.0, "{page}");
+        // Each peer's, and the application's lease, map and report.
+        assert_eq!(of("values", &[]), registered as f64 + 3.0, "{page}");
+        assert!(of("value_bytes", &[]) > of("values", &[]), "{page}");
+        // The program's, and one of each peer that was not lost.
+        let (open, over) = (of("connections", &["over=\"unix\""]), ["over=\"unix\""]);
+        assert!(open >= (registered as u64 - round + 1) as f64, "{page}");
+        assert!(of("connections_total", &over) >= open, "{page}");
+        page
+    }
+
+    /// A client without the token was refused.
+    pub(super) fn refused_one(&self) {
+        let refusals =
+            |page: &str, labels: &[&str]| sum(page, "gabion_ncl_controller_refusals_total", labels);
+        let page = wait(self.controller, || (), |page| refusals(page, &[]) > 0.0);
+        assert_eq!((refusals(&page, &[]), refusals(&page, &["reason=\"token\""])), (1.0, 1.0));
     }
 }

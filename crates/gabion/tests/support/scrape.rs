@@ -70,7 +70,8 @@ pub(crate) fn metrics_in(text: &str) -> BTreeSet<String> {
 pub(crate) fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {
     let is_one = |line: &&str| {
         let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with('{')) && labels.iter().all(|it| line.contains(it))
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|it| line.contains(it))
     };
     let found: Vec<&str> = page.lines().filter(is_one).collect();
     assert!(!found.is_empty(), "no {name} with {labels:?} in\n{page}");

@@ -97,6 +97,8 @@ fn write_logs(page: &mut Page, logs: &Logs, f: u8) -> Result<()> {
     page.gauge("gabion_ncl_app_records_unacknowledged", help, unacknowledged);
     let help = "Bytes of these.";
     page.gauge("gabion_ncl_app_unacknowledged_bytes", help, status.unacknowledged_bytes);
+    let help = "Bytes of records that some peer has not been sent: they are kept in memory.";
+    page.gauge("gabion_ncl_app_unsent_bytes", help, status.unsent_bytes);
     let help = "Times at which copies were missing.";
     page.counter("gabion_ncl_app_losses_total", help, counts.losses);
     let help = "Copies that were made in the place of lost ones.";
