@@ -196,6 +196,19 @@ mod tests {
     }
 
     #[test]
+    fn a_head_and_a_frame_have_these_bytes() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let (place, bytes) = head(5);
+        let zeros = "00".repeat(44);
+        let expected = format!("67616273706c00010500000000000000{zeros}8fac1123");
+        assert_eq!((place, hex(&bytes)), (64, expected));
+        let frame = Frame { epoch: 5, file: FILE, offset: 0x0102_0304_0506, len: 3 };
+        let expected =
+            "47534601eded32170500000000000000030000000900000006050403020100000300000000000000";
+        assert_eq!(hex(&frame.encode(b"abc")), expected);
+    }
+
+    #[test]
     fn bytes_that_are_no_journal_and_lengths_that_cannot_be_are_refused() {
         let mut journal = vec![0; 1 << 12];
         journal[5] = 1;
