@@ -252,7 +252,7 @@ fn run_batch(way: Way, seeds: std::ops::Range<u64>) -> Counts {
     }
     let mut dumps = Vec::new();
     // Scripts sync little, and a split file's write is a frame only once all before are synced.
-    let every_write = seeds_begin / BATCH % 2 == 0;
+    let every_write = (seeds_begin / BATCH).is_multiple_of(2);
     let run = way.start(&home, &mirrored, every_write);
     for (seed, text) in &scripts {
         let path = home.join(format!("{seed}.script"));

@@ -14,6 +14,7 @@ use crate::split::PREFIX;
 use crate::wire::{Reply, Request, kind, moved};
 use rustix::fs::SealFlags;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -128,9 +129,9 @@ impl State {
         // All of them are opened before any is changed.
         let mut files = BTreeMap::new();
         for (frame, _) in &frames {
-            if !files.contains_key(&frame.file) {
+            if let Entry::Vacant(place) = files.entry(frame.file) {
                 let name = names.get(&frame.file).copied();
-                files.insert(frame.file, self.open_to_apply(frame.file, name)?);
+                place.insert(self.open_to_apply(frame.file, name)?);
             }
         }
         for (frame, own) in &frames {
