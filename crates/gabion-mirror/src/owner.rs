@@ -364,6 +364,7 @@ impl Core {
             Operation::Journal => Ok((Reply::default(), Vec::new(), Some(state.journal_memory()?))),
             Operation::Open => {
                 let (reply, descriptor) = state.open(request, first, guard)?;
+                state.note_plain(request, &reply);
                 Ok((reply, Vec::new(), descriptor))
             }
             Operation::Renamed => done(state.renamed(request, first, second)?),

@@ -298,7 +298,7 @@ impl Shared {
     }
 
     fn find_slot(&self, is_it: &dyn Fn(&Slot) -> bool) -> Option<(u32, u32)> {
-        (0..self.header().used.load(Acquire).min(SLOTS as u32)).find_map(|number| {
+        (0..self.used_slots()).find_map(|number| {
             let slot = self.slot(number)?;
             // The generation first: a slot that is given to another file meanwhile has a new one.
             let generation = slot.generation.load(Acquire);
@@ -311,6 +311,11 @@ impl Shared {
     #[must_use]
     pub fn has_files(&self) -> bool {
         self.header().used.load(Acquire) > 0
+    }
+
+    /// Slots that were ever used.
+    pub(crate) fn used_slots(&self) -> u32 {
+        self.header().used.load(Acquire).min(SLOTS as u32)
     }
 
     /// Tells how many slots were ever used.

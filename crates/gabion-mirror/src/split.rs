@@ -118,6 +118,13 @@ impl Shared {
         self.journal().tail.load(Acquire)
     }
 
+    /// Whether any file is [uncertain](Slot::is_uncertain).
+    #[must_use]
+    pub fn is_any_uncertain(&self) -> bool {
+        let slots = (0..self.used_slots()).filter_map(|number| self.slot(number));
+        slots.filter(|slot| slot.is_split()).any(Slot::is_uncertain)
+    }
+
     /// Whether the journal has no room for a frame of some length, so that a sync had better empty
     /// it.
     #[must_use]
@@ -239,7 +246,7 @@ impl Guard {
     pub fn open_journal(&mut self, epoch: u64) {
         let shared = *self.shared();
         let journal = shared.journal();
-        for number in 0..crate::shared::SLOTS as u32 {
+        for number in 0..shared.used_slots() {
             let slot = shared.slot(number).filter(|slot| slot.is_split());
             slot.into_iter().for_each(Slot::forget_frames);
         }

@@ -32,6 +32,7 @@ pub enum Operation {
     /// A process begins. Reply: the shared memory; the globs.
     Hello = 1,
     /// A file was opened (its device, inode, path and the flags): the descriptor of its mirror.
+    /// `value`: [`WAS_SPLIT`], of a descriptor that is open, or 0.
     Open = 2,
     /// The first path became the second. `value`: bits of [`moved`].
     Renamed = 3,
@@ -63,6 +64,9 @@ pub enum Operation {
     /// That is over, or did not happen; paths and `value` as before.
     Arrive = 16,
 }
+
+/// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
+pub const WAS_SPLIT: u64 = 1;
 
 /// Bits of a renaming.
 pub mod moved {

@@ -319,10 +319,13 @@ pub(crate) fn wait_for_change(ready: &Ready) {
 /// `sync` and `syncfs`: of all files, the mirrored ones included.
 pub(crate) fn sync_all(call: &dyn Fn() -> Answer) -> Answer {
     let answer = call();
-    match ready().filter(|ready| ready.shared.has_files()) {
-        Some(ready) if answer >= 0 && wait_for_all(ready, None) < 0 => -1,
-        _ => answer,
+    let Some(ready) = ready().filter(|ready| answer >= 0 && ready.shared.has_files()) else {
+        return answer;
+    };
+    if wait_for_all(ready, None) < 0 {
+        return -1;
     }
+    split::synced_all(ready).map_or_else(raw::refuse, |()| answer)
 }
 
 /// Bytes that are copied at once; on the stack of whoever calls.

@@ -126,7 +126,7 @@ fn mirror_of(
     if !matches && ready.shared.find(device, inode).is_none() {
         return Ok(None);
     }
-    let asked = ask_of(ready, descriptor, flags, &status)?;
+    let asked = ask_of(ready, descriptor, flags, &status, 0)?;
     Ok((asked.reply.kind != kind::PLAIN).then_some(asked))
 }
 
@@ -136,6 +136,7 @@ pub(crate) fn ask_of(
     descriptor: c_int,
     flags: c_int,
     status: &libc::stat,
+    value: u64,
 ) -> Result<Asked, c_int> {
     let mut path = [0; PATH_MAX];
     let link = raw::link(raw::DescriptorPath::new(descriptor).bytes(), &mut path);
@@ -149,7 +150,7 @@ pub(crate) fn ask_of(
     }
     let (device, inode) = (status.st_dev, status.st_ino);
     let request = Request::new(Operation::Open);
-    let request = Request { flags: flags as u32, device, inode, ..request };
+    let request = Request { flags: flags as u32, device, inode, value, ..request };
     Asked::new(ready.socket(), request, [path, &[]], &mut [])
 }
 

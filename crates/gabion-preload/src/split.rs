@@ -14,7 +14,7 @@ use crate::state::{self, Mirrored, Ready, ready};
 use gabion_mirror::journal::{self, FRAME, Frame, frame_len};
 use gabion_mirror::shared::{Guard, Slot, state::LIVE};
 use gabion_mirror::split::Room;
-use gabion_mirror::wire::{Operation, Request};
+use gabion_mirror::wire::{Operation, Request, WAS_SPLIT, kind};
 use libc::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -78,11 +78,11 @@ fn find(ready: &Ready, descriptor: c_int, file: Mirrored) {
     }
     let kept = raw::errno();
     let flags = raw::flags(descriptor) & libc::O_ACCMODE;
-    if let Ok(asked) = names::ask_of(ready, descriptor, flags, &status)
-        && asked.reply.kind == gabion_mirror::wire::kind::SPLIT
-    {
+    if let Ok(asked) = names::ask_of(ready, descriptor, flags, &status, WAS_SPLIT) {
         let (slot, generation) = (asked.reply.slot, asked.reply.generation);
-        state::set(descriptor, Some(Mirrored { slot, generation, ..file }));
+        let found = Mirrored { slot, generation, ..file };
+        // If it is not, it never is again in this run: the owner has noted it.
+        state::set(descriptor, (asked.reply.kind == kind::SPLIT).then_some(found));
     }
     raw::set_errno(kept);
 }
@@ -369,21 +369,29 @@ pub(crate) fn sync(descriptor: c_int, file: Mirrored, call: &dyn Fn() -> Answer)
         return call();
     };
     bytes::wait_for_change(ready);
-    let Some(written) = split.slot.unsynced() else {
-        let (slot, generation, _) = ready.shared.journal_file();
-        let journal = Mirrored { slot, generation, synced: false, split: false };
-        let stored = bytes::wait_for(ready, journal, ready.shared.head());
-        return stored.map_or_else(raw::refuse, |()| 0);
-    };
-    let is_full = ready.shared.is_journal_full(split.slot.split_below());
-    if (is_full || split.slot.is_uncertain())
-        && let Err(reason) = empty_journal(ready)
-    {
-        return raw::refuse(reason);
-    }
-    let answer = call();
-    if answer == 0 {
+    let head = ready.shared.head();
+    if let Some(written) = split.slot.unsynced() {
+        let is_full = ready.shared.is_journal_full(split.slot.split_below());
+        if (is_full || split.slot.is_uncertain())
+            && let Err(reason) = empty_journal(ready)
+        {
+            return raw::refuse(reason);
+        }
+        let answer = call();
+        if answer != 0 {
+            return answer;
+        }
         split.slot.note_synced(written);
     }
-    answer
+    // Beside the file system's own, too: a start would put older frames over bytes whose frame the
+    // peers do not have.
+    let (slot, generation, _) = ready.shared.journal_file();
+    let journal = Mirrored { slot, generation, synced: false, split: false };
+    bytes::wait_for(ready, journal, head).map_or_else(raw::refuse, |()| 0)
+}
+
+/// Whatever was written is synced by the file system: of files that are uncertain no frame may be
+/// left.
+pub(crate) fn synced_all(ready: &Ready) -> Result<(), c_int> {
+    if ready.shared.is_any_uncertain() { empty_journal(ready) } else { Ok(()) }
 }

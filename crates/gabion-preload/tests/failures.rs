@@ -4,67 +4,12 @@
 
 mod common;
 
-use common::{Run, script};
-use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
+use common::{Hindered, Run, script};
 use gabion_mirror::local::LocalFiles;
-use gabion_mirror::shared::Shared;
 use gabion_mirror::start;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Command;
-
-/// A store that stores so many syncs, and then fails.
-struct Failing {
-    store: LocalFiles,
-    syncs: u32,
-}
-
-impl LogFiles for Failing {
-    fn recover(&mut self) -> io::Result<Vec<Listed>> {
-        self.store.recover()
-    }
-
-    fn attach(&mut self, changes: Shared) {
-        self.store.attach(changes);
-    }
-
-    fn memory(&mut self, file: FileId) -> io::Result<Option<File>> {
-        self.store.memory(file)
-    }
-
-    fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {
-        self.store.create(name, metadata)
-    }
-
-    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.store.read(file, offset, into)
-    }
-
-    fn pwrite(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if self.syncs == 0 {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
-        self.syncs -= 1;
-        self.store.pwrite(file, offset, bytes)
-    }
-
-    fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
-        self.store.truncate(file, len)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.store.sync()
-    }
-
-    fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
-        self.store.edit_names(changes)
-    }
-
-    fn set_metadata(&mut self, file: FileId, metadata: Metadata) -> io::Result<()> {
-        self.store.set_metadata(file, metadata)
-    }
-}
 
 fn run_script(run: Option<&Run>, home: &Path, text: &str) -> Vec<String> {
     let path = home.join("script");
@@ -77,8 +22,14 @@ fn run_script(run: Option<&Run>, home: &Path, text: &str) -> Vec<String> {
 #[test]
 fn a_sync_fails_from_the_write_on_that_was_not_stored_and_so_do_all_later_calls() {
     let home = common::directory("failing");
-    let store = Failing { store: LocalFiles::open(&home.join("store")).unwrap(), syncs: 1 };
-    let run = Run::with(Box::new(store), &home, &home, "*.log", false);
+    let store = LocalFiles::open(&home.join("store")).unwrap();
+    let mut left = 1;
+    let before_pwrite = Box::new(move || {
+        left -= 1;
+        if left < 0 { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
+    });
+    let store = Box::new(Hindered { store, before_pwrite });
+    let run = Run::with(store, &home, &home, "*.log", false);
     let said = run_script(
         Some(&run),
         &home,

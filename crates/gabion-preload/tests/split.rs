@@ -4,13 +4,14 @@
 
 mod common;
 
-use common::{Run, directory, script};
+use common::{Hindered, Run, directory, script, script_command};
 use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Settings, Splits};
 use gabion_mirror::split::PREFIX;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const BELOW: u64 = 1_000;
 const JOURNAL_LEN: u64 = 1 << 20;
@@ -28,11 +29,18 @@ impl House {
         Self { home, root }
     }
 
+    fn store(&self) -> LocalFiles {
+        LocalFiles::open(&self.home.join("store")).unwrap()
+    }
+
     fn try_start(&self) -> io::Result<Run> {
+        self.start_with(Box::new(self.store()))
+    }
+
+    fn start_with(&self, store: Box<dyn LogFiles>) -> io::Result<Run> {
         let splits = Splits { globs: vec![("*.db".to_owned(), BELOW)], journal_len: JOURNAL_LEN };
-        let store = LocalFiles::open(&self.home.join("store"))?;
         let settings = Run::settings(&self.home, &self.root, "*.log");
-        Run::start_with(Box::new(store), Settings { splits: Some(splits), ..settings })
+        Run::start_with(store, Settings { splits: Some(splits), ..settings })
     }
 
     fn start(&self) -> Run {
@@ -57,8 +65,7 @@ impl House {
 
     /// Names of the store.
     fn stored(&self) -> Vec<String> {
-        let mut store = LocalFiles::open(&self.home.join("store")).unwrap();
-        let names = store.recover().unwrap().into_iter().flat_map(|file| file.names);
+        let names = self.store().recover().unwrap().into_iter().flat_map(|file| file.names);
         names.map(|name| String::from_utf8(name).unwrap()).collect()
     }
 }
@@ -229,10 +236,42 @@ fn journals_and_bounds_that_cannot_be_are_refused() {
         ("*.db", 1, 1_000, "a journal of 1000 bytes, of 1048576 to 1073741824"),
     ] {
         let splits = Splits { globs: vec![(glob.to_owned(), below)], journal_len };
-        let store = LocalFiles::open(&house.home.join("store")).unwrap();
+        let store = house.store();
         let settings = Run::settings(&house.home, &house.root, "*.log");
         let settings = Settings { splits: Some(splits), ..settings };
         let error = Run::start_with(Box::new(store), settings).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
+}
+
+/// A start would put the former frame over the bytes of one that the store does not have.
+///
+/// docs/faults.md: N12
+#[test]
+fn a_sync_by_the_file_system_waits_for_frames_too() {
+    let house = House::new("split-waits");
+    let (gate, waits) = std::sync::mpsc::channel::<()>();
+    let mut frames = 0;
+    let before_pwrite = Box::new(move || {
+        frames += 1;
+        // Of the head and the first frame nobody waits; the end opens it for all others.
+        if frames == 3 {
+            let _ = waits.recv();
+        }
+        Ok(())
+    });
+    let run = house.start_with(Box::new(Hindered { store: house.store(), before_pwrite })).unwrap();
+    let path = house.home.join("script");
+    let text = "open 0 a.db 66 600\nfsync 0\npwrite 0 1 9 0\nfsync 0\npwrite 0 2 9 0\n\
+                pwrite 0 3 5000 100\nfsync 0";
+    std::fs::write(&path, text).unwrap();
+    let mut child = script_command(Some(&run), &house.root, &path).spawn().unwrap();
+    while house.root.join("a.db").metadata().map_or(0, |status| status.len()) < 5_100 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "it has synced what the store does not have");
+    gate.send(()).unwrap();
+    assert!(child.wait().unwrap().success());
+    run.stop();
 }

@@ -11,7 +11,7 @@ use crate::journal::{self, FRAMES_AT};
 use crate::pattern;
 use crate::shared::{Guard, state};
 use crate::split::PREFIX;
-use crate::wire::{Reply, Request, kind, moved};
+use crate::wire::{Reply, Request, WAS_SPLIT, kind, moved};
 use rustix::fs::SealFlags;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -240,7 +240,14 @@ impl State {
             self.plain.insert(inode);
             return Ok(Reply::default());
         };
-        self.sync_with_names(&file, path).map_err(|error| errno(&error))?;
+        if let Err(error) = self.sync_with_names(&file, path) {
+            if error.kind() != io::ErrorKind::PermissionDenied {
+                return Err(errno(&error));
+            }
+            // A directory that this user may not read cannot be synced.
+            self.plain.insert(inode);
+            return Ok(Reply::default());
+        }
         let (number, generation) = self.free_slot().ok_or(libc::ENFILE)?;
         let (journal, _) = self.split.journal.ok_or(libc::EIO)?;
         let journal = self.mirrors[journal as usize].as_ref().ok_or(libc::EIO)?.file;
@@ -261,6 +268,13 @@ impl State {
         self.count_slot(number);
         self.split.files.insert(number, SplitFile { generation, name, file: Arc::new(file) });
         Ok(Reply { kind: kind::SPLIT, slot: number, generation, ..Reply::default() })
+    }
+
+    /// A file that was split and is not, whose writer goes on unseen, must not be split for others.
+    pub(super) fn note_plain(&mut self, request: &Request, reply: &Reply) {
+        if request.value == WAS_SPLIT && reply.kind == kind::PLAIN {
+            self.plain.insert((request.device, request.inode));
+        }
     }
 
     fn sync_with_names(&self, file: &File, path: &Path) -> io::Result<()> {
@@ -348,14 +362,22 @@ impl Core {
     /// Empties the journal of split files: syncs all of which it has frames. The store is not held
     /// up meanwhile, and processes write past the journal.
     pub(super) fn empty_journal(&self) -> Result<(), Errno> {
+        self.empty_journal_and(&mut |_, _| Ok(()))
+    }
+
+    /// The same, and then something under both locks, before any further frame.
+    fn empty_journal_and(
+        &self,
+        then: &mut dyn FnMut(&mut State, &mut Guard) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         self.shared.check()?;
         // One at a time: frames that are written after one of them are not the other's to drop.
         let _emptying = self.emptying.lock().unwrap_or_else(PoisonError::into_inner);
         let framed = {
             let mut guard = self.shared.lock();
-            let state = self.state();
+            let mut state = self.state();
             if state.split.journal.is_none() || state.is_journal_empty() {
-                return Ok(());
+                return then(&mut state, &mut guard);
             }
             guard.close_journal();
             state.framed()
@@ -370,24 +392,27 @@ impl Core {
         state.drain();
         self.shared.check()?;
         let done = state.write_head(&mut guard);
-        done.map_err(|error| state.failed(&error))
+        done.map_err(|error| state.failed(&error))?;
+        then(&mut state, &mut guard)
     }
 
     /// Names are about to change: split files of these names are split no more.
     pub(super) fn leave(&self, request: &Request, paths: [&Path; 2]) -> Result<(), Errno> {
         let is_meant = self.state().is_meant(request, paths);
-        loop {
-            {
-                let mut guard = self.shared.lock();
-                let mut state = self.state();
-                state.drain();
-                self.shared.check()?;
-                if state.part(&mut guard, &is_meant)? {
-                    return Ok(());
-                }
+        {
+            let mut guard = self.shared.lock();
+            let mut state = self.state();
+            state.drain();
+            self.shared.check()?;
+            if state.part(&mut guard, &is_meant)? {
+                return Ok(());
             }
-            self.empty_journal()?;
         }
+        self.empty_journal_and(&mut |state, guard| {
+            let is_done = state.part(guard, &is_meant)?;
+            assert!(is_done, "no file has frames or is uncertain once the journal is empty");
+            Ok(())
+        })
     }
 
     /// All that the journal has is in the files, and the store without it: they need no run to be

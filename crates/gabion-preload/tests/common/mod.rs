@@ -4,12 +4,13 @@
 #[path = "../../examples/disk/shadow.rs"]
 pub(crate) mod disk;
 
-use gabion_mirror::files::LogFiles;
+use gabion_mirror::files::{FileId, Listed, LogFiles, Metadata, NameChange};
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Owner, Settings, Splits};
+use gabion_mirror::shared::Shared;
 use gabion_mirror::start;
 use gabion_mirror::wire::SOCKET;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -94,6 +95,55 @@ impl Run {
     }
 }
 
+/// A store that does something before it takes bytes.
+pub(crate) struct Hindered {
+    pub(crate) store: LocalFiles,
+    pub(crate) before_pwrite: Box<dyn FnMut() -> io::Result<()> + Send>,
+}
+
+impl LogFiles for Hindered {
+    fn recover(&mut self) -> io::Result<Vec<Listed>> {
+        self.store.recover()
+    }
+
+    fn attach(&mut self, changes: Shared) {
+        self.store.attach(changes);
+    }
+
+    fn memory(&mut self, file: FileId) -> io::Result<Option<File>> {
+        self.store.memory(file)
+    }
+
+    fn create(&mut self, name: &[u8], metadata: Metadata) -> io::Result<FileId> {
+        self.store.create(name, metadata)
+    }
+
+    fn read(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.store.read(file, offset, into)
+    }
+
+    fn pwrite(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        (self.before_pwrite)()?;
+        self.store.pwrite(file, offset, bytes)
+    }
+
+    fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
+        self.store.truncate(file, len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.store.sync()
+    }
+
+    fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
+        self.store.edit_names(changes)
+    }
+
+    fn set_metadata(&mut self, file: FileId, metadata: Metadata) -> io::Result<()> {
+        self.store.set_metadata(file, metadata)
+    }
+}
+
 /// A new directory of this test's.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path =
@@ -130,11 +180,17 @@ pub(crate) fn note_syncs(command: &mut Command, shadow: &Path, root: &Path) {
     command.env(disk::SHADOW, shadow).env(disk::ROOT, root);
 }
 
-/// Runs a script of calls in a directory, and gives what it printed.
-pub(crate) fn script(run: Option<&Run>, place: &Path, script: &Path) -> String {
+/// A command that runs a script of calls in a directory.
+pub(crate) fn script_command(run: Option<&Run>, place: &Path, script: &Path) -> Command {
     let program = built().join("examples/script");
     let mut command = run.map_or_else(|| Command::new(&program), |run| run.command(&program));
     command.arg(script).current_dir(place).stdin(Stdio::null());
+    command
+}
+
+/// Runs a script of calls in a directory, and gives what it printed.
+pub(crate) fn script(run: Option<&Run>, place: &Path, script: &Path) -> String {
+    let mut command = script_command(run, place, script);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
