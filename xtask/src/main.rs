@@ -67,7 +67,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask ci|check|ratchet|faults|seeds [N]|interleavings|guest|\
      redis|redis-suites [tcl|redis-py]|clients [NAME...]|kills [N]|failovers [ROUNDS]|\
-     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite]|etcd|walk [one]|page|staged|\
+     ncl [KILLS]|ncl-points [N]|ncl-suites [redis|sqlite|sqlite-split]|etcd|walk [one]|page|staged|\
      shipping|soak [HOURS]|bench [PART [DIR]] (see xtask/src/main.rs)";
 
 fn main() -> ExitCode {

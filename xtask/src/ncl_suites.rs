@@ -29,8 +29,11 @@ const TRIES: usize = 3;
 
 /// A suite's units, with and without the interposer.
 trait Suite {
-    const NAME: &'static str;
-    const GLOBS: &'static str;
+    /// How it is called.
+    fn name(&self) -> &'static str;
+
+    /// The option of `gabion ncl run` that says which files are interposed, and its value.
+    fn files(&self) -> [&'static str; 2];
 
     /// The names of the units.
     fn units(&self) -> Result<Vec<String>, String>;
@@ -45,9 +48,9 @@ trait Suite {
     fn outcomes(unit: &str, text: &str) -> Result<Vec<Outcome>, String>;
 }
 
-/// The suites of these names, or both.
+/// The suites of these names, or all.
 pub(crate) fn check(names: &[&str]) -> Step {
-    let known = [redis::Redis::NAME, sqlite::Sqlite::NAME];
+    let known = [redis::NAME, sqlite::NAME, sqlite::NAME_SPLIT];
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         return Err(format!("'{name}' is no suite: {}", known.join(", ")));
     }
@@ -56,11 +59,12 @@ pub(crate) fn check(names: &[&str]) -> Step {
     let begun = Instant::now();
     let gabion = program()?;
     let mut problems = Vec::new();
-    if is_wanted(redis::Redis::NAME) {
+    if is_wanted(redis::NAME) {
         problems.extend(compare_units(&redis::Redis::new()?, &gabion)?);
     }
-    if is_wanted(sqlite::Sqlite::NAME) {
-        problems.extend(compare_units(&sqlite::Sqlite::new()?, &gabion)?);
+    for name in [sqlite::NAME, sqlite::NAME_SPLIT].into_iter().filter(|name| is_wanted(name)) {
+        let is_split = name == sqlite::NAME_SPLIT;
+        problems.extend(compare_units(&sqlite::Sqlite::new(is_split)?, &gabion)?);
     }
     println!("── {:.0} s", begun.elapsed().as_secs_f64());
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
@@ -96,7 +100,7 @@ fn compare_units<S: Suite>(suite: &S, gabion: &Path) -> Result<Vec<String>, Stri
         }
         problems.extend(differing.unwrap_or_default());
     }
-    let (name, units, alone) = (S::NAME, units.len(), problems.len());
+    let (name, units, alone) = (suite.name(), units.len(), problems.len());
     println!("{name}: {tests} tests of {units} units, {failed_anyway} fail without the interposer");
     println!("{name}: {alone} fail with it alone");
     if tests == 0 || !is_used {
@@ -122,14 +126,14 @@ fn run_unit<S: Suite>(
     command.args(["-k", "10", UNIT_MAX]);
     if let Some(gabion) = gabion {
         std::fs::create_dir_all(&store).map_err(|error| format!("{store:?}: {error}"))?;
-        command.arg(gabion).args(["ncl", "run", "--match", S::GLOBS, "--store"]).arg(&store);
-        command.arg("--root").arg(&place).arg("--");
+        command.arg(gabion).args(["ncl", "run"]).args(suite.files());
+        command.arg("--store").arg(&store).arg("--root").arg(&place).arg("--");
     }
     let output = command.args(words).current_dir(directory).output();
     let output = output.map_err(|error| format!("{unit}: {error}"))?;
     let text = said(&output);
     let how = if gabion.is_some() { "interposed" } else { "plain" };
-    keep(&format!("ncl-{}-{}-{how}.log", S::NAME, unit.replace('/', "-")), &text)?;
+    keep(&format!("ncl-{}-{}-{how}.log", suite.name(), unit.replace('/', "-")), &text)?;
     // A unit that breaks off does so as one test more.
     let broken = |why| vec![Outcome { name: format!("{unit}: to its end"), failure: Some(why) }];
     let outcomes = numbered(S::outcomes(unit, &text).unwrap_or_else(broken));

@@ -82,6 +82,7 @@ pub(crate) fn soak(hours: f64) -> Step {
         POINTS,
         "ncl-suites redis",
         "ncl-suites sqlite",
+        "ncl-suites sqlite-split",
         "chain, 25000 seeds",
         "model of logs",
         "planted",

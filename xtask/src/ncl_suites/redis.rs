@@ -27,6 +27,8 @@ const UNITS: [&str; 12] = [
     "unit/type/stream-cgroups",
 ];
 
+pub(super) const NAME: &str = "redis";
+
 pub(super) struct Redis {
     source: PathBuf,
 }
@@ -48,8 +50,13 @@ impl Redis {
 }
 
 impl Suite for Redis {
-    const NAME: &'static str = "redis";
-    const GLOBS: &'static str = "*.aof,*.manifest";
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn files(&self) -> [&'static str; 2] {
+        ["--match", "*.aof,*.manifest"]
+    }
 
     fn units(&self) -> Result<Vec<String>, String> {
         Ok(UNITS.map(str::to_owned).to_vec())

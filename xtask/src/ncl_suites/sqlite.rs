@@ -13,18 +13,24 @@ const WITH_SYNCS: &str = "TEMP_STORE=-DSQLITE_TEMP_STORE=1 -USQLITE_NO_SYNC";
 /// How the names of the units begin.
 const KINDS: [&str; 4] = ["wal", "crash", "ioerr", "lock"];
 
+/// Journals are mirrored.
+pub(super) const NAME: &str = "sqlite";
+/// Journals and databases are split.
+pub(super) const NAME_SPLIT: &str = "sqlite-split";
+
 pub(super) struct Sqlite {
+    is_split: bool,
     source: PathBuf,
     program: PathBuf,
     place: PathBuf,
 }
 
 impl Sqlite {
-    pub(super) fn new() -> Result<Self, String> {
+    pub(super) fn new(is_split: bool) -> Result<Self, String> {
         need_what("tclConfig.sh", "tcl-dev", &|| configuration().is_some())?;
         let source = SQLITE.directory()?;
         let program = build(&source)?;
-        Ok(Self { source, program, place: scratch("ncl-suites")?.join("place") })
+        Ok(Self { is_split, source, program, place: scratch("ncl-suites")?.join("place") })
     }
 }
 
@@ -57,8 +63,16 @@ fn build(source: &Path) -> Result<PathBuf, String> {
 }
 
 impl Suite for Sqlite {
-    const NAME: &'static str = "sqlite";
-    const GLOBS: &'static str = "*-wal,*-journal";
+    fn name(&self) -> &'static str {
+        if self.is_split { NAME_SPLIT } else { NAME }
+    }
+
+    fn files(&self) -> [&'static str; 2] {
+        match self.is_split {
+            true => ["--split", "*-wal,*-journal,*.db,*.db?"],
+            false => ["--match", "*-wal,*-journal"],
+        }
+    }
 
     fn units(&self) -> Result<Vec<String>, String> {
         let tests = self.source.join("test");
