@@ -112,6 +112,14 @@ fn epoch_of(bytes: &[u8]) -> Option<u64> {
     (long(0) == HEAD_MAGIC && sum == crc::crc32c(&bytes[..HEAD - 4])).then(|| long(8))
 }
 
+/// A head that empties a journal, and its place; none if nothing is in it.
+#[must_use]
+pub fn next_head(journal: &[u8]) -> Option<(u64, [u8; HEAD])> {
+    let heads = journal.get(..FRAMES_AT as usize)?;
+    let epoch = heads.chunks_exact(HEAD).filter_map(epoch_of).max()?;
+    Some(head(epoch + 1))
+}
+
 /// The frames of a journal, oldest first, and where their bytes lie in it.
 ///
 /// # Errors
@@ -120,8 +128,10 @@ pub fn frames(journal: &[u8]) -> Result<Vec<(Frame, Range<usize>)>, String> {
     let heads = journal.get(..FRAMES_AT as usize).unwrap_or_default();
     let epochs = heads.chunks_exact(HEAD).filter_map(epoch_of);
     let Some(epoch) = epochs.max() else {
-        // Made, and nothing written yet.
-        let is_new = heads.iter().all(|byte| *byte == 0);
+        // Made, and nothing written yet, or its first head in part.
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let first = journal.get(FRAMES_AT as usize..).and_then(|frames| frames.get(..FRAME));
+        let is_new = is_zero(&heads[..heads.len().min(HEAD)]) && first.is_none_or(is_zero);
         let text = || "the journal of split files has no head that fits its checksum".to_owned();
         return if is_new { Ok(Vec::new()) } else { Err(text()) };
     };
@@ -191,6 +201,7 @@ mod tests {
         put_head(&mut torn, 1);
         assert_eq!(found(&journal), [(5, b"new".to_vec())]);
         // The head of epoch 3 takes the place of that of 1.
+        assert_eq!(next_head(&journal), Some(head(3)));
         put_head(&mut journal, 3);
         assert_eq!(found(&journal), []);
     }
@@ -211,6 +222,11 @@ mod tests {
     #[test]
     fn bytes_that_are_no_journal_and_lengths_that_cannot_be_are_refused() {
         let mut journal = vec![0; 1 << 12];
+        journal[HEAD] = 1;
+        assert_eq!(frames(&journal), Ok(vec![]), "the first head, in part");
+        journal[FRAMES_AT as usize] = 1;
+        assert!(frames(&journal).is_err(), "it has had frames");
+        journal[FRAMES_AT as usize] = 0;
         journal[5] = 1;
         assert!(frames(&journal).is_err());
         put_head(&mut journal, 4);

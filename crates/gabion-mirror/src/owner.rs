@@ -205,7 +205,8 @@ impl Owner {
         state.names.iter().map(|(name, slot)| (name.clone(), len(*slot).unwrap_or(0))).collect()
     }
 
-    /// Stores whatever has been written, and ends. Placeholders stay; split files are synced.
+    /// Stores whatever has been written, and ends. Placeholders stay; split files of which the
+    /// journal has frames are synced.
     ///
     /// # Errors
     /// If the store has failed.
@@ -301,7 +302,8 @@ impl Core {
         if request.operation == Operation::Window {
             return self.answer_window(stream, request.value);
         }
-        let (reply, text, descriptor) = match self.handle(&request, paths) {
+        let process = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
+        let (reply, text, descriptor) = match self.handle(&request, paths, process) {
             Ok(done) => done,
             Err(errno) => (Reply { errno: errno as u32, ..Reply::default() }, Vec::new(), None),
         };
@@ -330,6 +332,7 @@ impl Core {
         &self,
         request: &Request,
         [first, second]: [&Path; 2],
+        process: i32,
     ) -> Result<(Reply, Vec<u8>, Option<OwnedFd>), Errno> {
         if request.operation == Operation::Hello {
             self.greeted.store(true, Ordering::Release);
@@ -343,8 +346,11 @@ impl Core {
             Operation::EmptyJournal => {
                 return done(self.empty_journal().map(|()| Reply::default())?);
             }
-            Operation::Leave => {
-                return done(self.leave(request, [first, second]).map(|()| Reply::default())?);
+            Operation::Leave => return done(self.leave(request, [first, second], process)?),
+            Operation::Open => {
+                if let Some(reply) = self.open_split(request, first)? {
+                    return done(reply);
+                }
             }
             _ => {}
         }
@@ -360,7 +366,7 @@ impl Core {
             Operation::Hello | Operation::Window | Operation::EmptyJournal | Operation::Leave => {
                 unreachable!("answered above")
             }
-            Operation::Arrive => done(state.arrive(request, [first, second])),
+            Operation::Arrive => done(state.arrive(request.slot)),
             Operation::Journal => Ok((Reply::default(), Vec::new(), Some(state.journal_memory()?))),
             Operation::Open => {
                 let (reply, descriptor) = state.open(request, first, guard)?;

@@ -86,6 +86,12 @@ impl Shared {
         (journal.slot.load(Acquire), journal.generation.load(Acquire), journal.len.load(Acquire))
     }
 
+    /// Whether files may be split.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.journal().len.load(Acquire) != 0
+    }
+
     /// Counts of split files.
     #[must_use]
     pub fn split_counts(&self) -> Counts {
@@ -170,10 +176,10 @@ impl Slot {
         self.high.load(Acquire) != 0
     }
 
-    /// Whether frames of the journal may lie in a range.
+    /// Whether frames of the journal may lie in a range: anywhere, if that is not known.
     #[must_use]
     pub fn has_frames_in(&self, from: u64, to: u64) -> bool {
-        from < self.high.load(Acquire) && to > self.low.load(Acquire)
+        self.is_uncertain() || from < self.high.load(Acquire) && to > self.low.load(Acquire)
     }
 
     /// Changes of the file system's alone, if not all of them are synced.
@@ -256,7 +262,7 @@ impl Guard {
     }
 
     /// Takes a split file's slot away, if the journal has no frames of it.
-    pub fn part(&mut self, slot: &Slot) -> bool {
+    pub fn retire(&mut self, slot: &Slot) -> bool {
         let may_go = !slot.has_frames() && !slot.is_uncertain();
         if may_go {
             slot.state.store(state::GONE, Release);

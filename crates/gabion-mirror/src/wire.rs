@@ -59,14 +59,17 @@ pub enum Operation {
     /// The journal is to be emptied.
     EmptyJournal = 14,
     /// The names of these paths are about to change or to go. `value`: bits of [`moved`]. Split
-    /// files of these names are split no more until `Arrive`.
+    /// files of these names are split no more until `Arrive`. Reply: its number, as the slot.
     Leave = 15,
-    /// That is over, or did not happen; paths and `value` as before.
+    /// The change of the `Leave` of this number was made, or failed.
     Arrive = 16,
 }
 
 /// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
 pub const WAS_SPLIT: u64 = 1;
+
+/// The generation of no file: of one that may be split later, but whose name is being changed.
+pub const NO_GENERATION: u32 = 0;
 
 /// Bits of a renaming.
 pub mod moved {
@@ -82,7 +85,9 @@ pub mod kind {
     pub const PLAIN: u32 = 0;
     /// Mirrored: a descriptor comes with the reply.
     pub const MIRRORED: u32 = 1;
-    /// Split: the descriptor of the file itself stays. Generation 0: not now, but perhaps later.
+    /// Split: the descriptor of the file itself stays. It may have [`NO_GENERATION`] yet.
+    ///
+    /// [`NO_GENERATION`]: super::NO_GENERATION
     pub const SPLIT: u32 = 2;
 }
 

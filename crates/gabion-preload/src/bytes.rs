@@ -2,10 +2,11 @@
 
 use crate::ask::{self, ask};
 use crate::direct;
+use crate::names;
 use crate::raw::{self, Answer, SignalsHeld, word};
 use crate::split;
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
-use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record, Slot};
+use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
 use gabion_mirror::wire::{Operation, Request};
 use libc::c_int;
 
@@ -25,11 +26,12 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// How many bytes the program gave, where that can be known before the kernel read them.
+    /// How many bytes the program gave. Parts are read through the kernel, which has not read them
+    /// yet: `None` if they are not there.
     pub(crate) fn len(self) -> Option<u64> {
         match self {
             Self::Bytes { len, .. } => Some(len as u64),
-            Self::Parts { .. } => None,
+            Self::Parts { address, count } => raw::len_of_parts(address, count),
         }
     }
 
@@ -214,13 +216,13 @@ pub(crate) fn truncate(path: usize, len: i64) -> Answer {
         return call();
     };
     let status = raw::status_at(libc::AT_FDCWD, path, 0).filter(raw::is_regular);
-    let found = status.and_then(|status| ready.shared.find(status.st_dev, status.st_ino));
+    let found = status.and_then(|status| names::find_mirrored(ready, status.st_dev, status.st_ino));
     let Some((slot, generation)) = found else {
-        return call();
+        return match ready.shared.has_journal() {
+            true => split::change_at(ready, path, len as u64, &call),
+            false => call(),
+        };
     };
-    if ready.shared.slot(slot).is_some_and(Slot::is_split) {
-        return split::change_at(ready, slot, generation, len as u64, &call);
-    }
     if len < 0 {
         return raw::refuse(libc::EINVAL);
     }
@@ -426,10 +428,9 @@ pub(crate) fn copy_range(from: End, to: End, len: usize, flags: u32) -> Answer {
         |end: End| end.offset().map_or_else(|| raw::position(end.descriptor), |offset| *offset);
     let rest = status.st_size.saturating_sub(place(from)).max(0);
     let len = len.min(rest as usize);
-    let same = mirrored(from.descriptor).zip(mirrored(to.descriptor));
-    if same.is_some_and(|(from, to)| from.slot == to.slot && from.generation == to.generation)
-        && place(from).abs_diff(place(to)) < len as u64
-    {
+    let is_same = raw::status(to.descriptor)
+        .is_some_and(|to| (to.st_dev, to.st_ino) == (status.st_dev, status.st_ino));
+    if is_same && place(from).abs_diff(place(to)) < len as u64 {
         return raw::refuse(libc::EINVAL);
     }
     copy(from, to, len, false)

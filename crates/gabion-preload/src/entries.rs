@@ -10,7 +10,7 @@ use crate::bytes::{self, End, Place, Source, Write, write as write_bytes};
 use crate::raw::{self, Answer, forward, word};
 use crate::state::mirrored;
 use crate::{attributes, descriptors, names, streams};
-use libc::{FILE, c_char, c_int, c_uint, c_void, iovec, mode_t, off64_t, size_t, ssize_t};
+use libc::{FILE, c_char, c_int, c_uint, c_ulong, c_void, iovec, mode_t, off64_t, size_t, ssize_t};
 
 /// Defines functions of the C library. All that they do is safe: pointers go on as addresses, which
 /// the program vouches for as it would to the C library.
@@ -208,7 +208,8 @@ functions! {
         flags: c_uint
     ) -> ssize_t {
         let (first, second) = (from_offset as usize, to_offset as usize);
-        if mirrored(from).is_none() && mirrored(to).is_none() {
+        // From a split file the kernel copies as from any.
+        if mirrored(from).is_none_or(|file| file.split) && mirrored(to).is_none() {
             let arguments = [word(from), first, word(to), second, len, flags as usize];
             return forward(libc::SYS_copy_file_range, &arguments);
         }
@@ -231,8 +232,25 @@ functions! {
         let from = End { descriptor: from, offset: first };
         bytes::copy(from, End { descriptor: to, offset: second }, len, true)
     }
-    aio_write, aio_write64 => (control: *const c_int) -> c_int {
-        streams::refuse_aio(control)
+    aio_write => (control: *const c_int) -> c_int {
+        streams::aio(control, c"aio_write", None)
+    }
+    aio_write64 => (control: *const c_int) -> c_int {
+        streams::aio(control, c"aio_write64", None)
+    }
+    aio_fsync => (kind: c_int, control: *const c_int) -> c_int {
+        streams::aio(control, c"aio_fsync", Some(kind))
+    }
+    aio_fsync64 => (kind: c_int, control: *const c_int) -> c_int {
+        streams::aio(control, c"aio_fsync64", Some(kind))
+    }
+    ioctl => (descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
+        // Clones of ranges would be changes that nobody sees; programs copy instead.
+        let clones = [libc::FICLONE, libc::FICLONERANGE].contains(&request);
+        if clones && mirrored(descriptor).is_some() {
+            return int(raw::refuse(libc::EOPNOTSUPP));
+        }
+        int(forward(libc::SYS_ioctl, &[word(descriptor), request as usize, argument]))
     }
 }
 

@@ -123,7 +123,10 @@ fn mirror_of(
         return Ok(None);
     };
     let (device, inode) = (status.st_dev, status.st_ino);
-    if !matches && ready.shared.find(device, inode).is_none() {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    // By a symbolic link: whoever writes to a file that gets split has to be seen.
+    let leads = || writes && ready.shared.has_journal() && split::may_match(ready, descriptor);
+    if !matches && ready.shared.find(device, inode).is_none() && !leads() {
         return Ok(None);
     }
     let asked = ask_of(ready, descriptor, flags, &status, 0)?;
@@ -246,18 +249,20 @@ pub(crate) fn rename(ends: [(c_int, usize); 2], flags: u32) -> Answer {
     if !matches && !ready.shared.has_files() {
         return call();
     }
+    let may_split = ready.shared.has_journal() && (matching(ends[0].1) || matching(ends[1].1));
     let named = ends.map(|(at, path)| Named::new(at, path, libc::AT_SYMLINK_NOFOLLOW));
     let [Some(from), Some(to)] = named else {
         return call();
     };
     let [moves, replaces] = [&from, &to].map(|named| named.mirrored(ready).is_some());
-    let directory = from.is(raw::is_directory) && ready.shared.has_files();
+    let moved = from.is(raw::is_directory) || exchanged && to.is(raw::is_directory);
+    let directory = moved && ready.shared.has_files();
     let arrives = matches && from.is(raw::is_regular);
-    let splits = from.is_split(ready) || to.is_split(ready);
+    let splits = may_split || from.is_split(ready) || to.is_split(ready);
     if !(moves || replaces || directory || arrives || splits) {
         return call();
     }
-    let answer = match splits || directory && ready.shared.journal_file().2 != 0 {
+    let answer = match splits || directory && ready.shared.has_journal() {
         true => parted(ready, [&from, &to], directory, &|| {
             renamed(ready, [&from, &to], flags, directory, &call)
         }),
@@ -277,10 +282,11 @@ fn parted(
     let (first, second) = (named[0].absolute()?, named[1].absolute()?);
     let paths = [first.bytes(), second.bytes()];
     let value = if directory { moved::DIRECTORY } else { 0 };
-    ask(ready, Request { value, ..Request::new(Operation::Leave) }, paths)?;
+    let reply = ask(ready, Request { value, ..Request::new(Operation::Leave) }, paths)?;
     let changed = change();
     let reason = raw::errno();
-    ask(ready, Request { value, ..Request::new(Operation::Arrive) }, paths)?;
+    let arrive = Request { slot: reply.slot, ..Request::new(Operation::Arrive) };
+    ask(ready, arrive, [&[], &[]])?;
     raw::set_errno(reason);
     changed
 }
@@ -328,12 +334,16 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
         let [(from, old), (to, new)] = ends;
         raw::forward(libc::SYS_linkat, &[word(from), old, word(to), new, word(flags)])
     };
-    let matches = |ready: &&Ready| raw::path(ends[1].1).is_some_and(|path| ready.may_match(path));
+    // Of a file that may be split by either name.
+    let may = |ready: &Ready, path| raw::path(path).is_some_and(|path| ready.may_match(path));
+    let matches = |ready: &&Ready| {
+        may(ready, ends[1].1) || ready.shared.has_journal() && may(ready, ends[0].1)
+    };
     let Some(ready) = ready().filter(|ready| ready.shared.has_files() || matches(ready)) else {
         return call();
     };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW == 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
-    let from = Named::new(ends[0].0, ends[0].1, follow);
+    let from = Named::new(ends[0].0, ends[0].1, follow | flags & libc::AT_EMPTY_PATH);
     if from.as_ref().is_some_and(|from| from.is_split(ready)) {
         return call();
     }
@@ -371,12 +381,13 @@ pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
     let Some(named) = Named::new(directory, path, libc::AT_SYMLINK_NOFOLLOW) else {
         return call();
     };
-    if named.is_split(ready) {
+    if named.mirrored(ready).is_none() {
+        let may_split = ready.shared.has_journal() && ready.may_match(named.path);
+        if !may_split && !named.is_split(ready) {
+            return call();
+        }
         let unlinked = parted(ready, [&named; 2], false, &|| Ok(call()));
         return unlinked.unwrap_or_else(raw::refuse);
-    }
-    if named.mirrored(ready).is_none() {
-        return call();
     }
     let unlinked = || {
         let path = named.absolute()?;

@@ -79,6 +79,28 @@ pub(crate) fn parts(address: usize, count: usize) -> &'static [libc::iovec] {
     unsafe { std::slice::from_raw_parts(address as *const libc::iovec, count) }
 }
 
+/// Bytes of the parts of a vectored write; `None` if the parts cannot be read.
+pub(crate) fn len_of_parts(address: usize, count: usize) -> Option<u64> {
+    const AT_ONCE: usize = 32;
+    let process = forward(libc::SYS_getpid, &[]) as usize;
+    let (mut len, mut done) = (0_u64, 0);
+    while done < count {
+        let some = AT_ONCE.min(count - done);
+        let mut parts = [[0_u64; 2]; AT_ONCE];
+        let bytes = some * size_of::<libc::iovec>();
+        let into = [parts.as_mut_ptr() as usize, bytes];
+        let from = [address + done * size_of::<libc::iovec>(), bytes];
+        let ends = [into.as_ptr() as usize, 1, from.as_ptr() as usize, 1];
+        let arguments = [process, ends[0], ends[1], ends[2], ends[3], 0];
+        if forward(libc::SYS_process_vm_readv, &arguments) != bytes as Answer {
+            return None;
+        }
+        len = parts[..some].iter().fold(len, |sum, [_, len]| sum.saturating_add(*len));
+        done += some;
+    }
+    Some(len)
+}
+
 /// A C library's structure of the program's memory, that the kernel has just filled.
 pub(crate) fn filled<T>(address: usize) -> &'static mut T {
     // SAFETY: the kernel could write all of it, and until the call returns nobody else has it.
@@ -93,12 +115,6 @@ fn stat_at(directory: c_int, path: *const u8, flags: c_int) -> Option<libc::stat
         let done = libc::syscall(libc::SYS_newfstatat, directory, path, status.as_mut_ptr(), flags);
         (done == 0).then(|| status.assume_init())
     }
-}
-
-/// The answer about nothing.
-pub(crate) fn no_status() -> libc::stat {
-    // SAFETY: a structure of numbers, for which zeros are valid.
-    unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 /// The kernel's answer about a descriptor.

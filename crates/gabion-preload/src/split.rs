@@ -14,7 +14,7 @@ use crate::state::{self, Mirrored, Ready, ready};
 use gabion_mirror::journal::{self, FRAME, Frame, frame_len};
 use gabion_mirror::shared::{Guard, Slot, state::LIVE};
 use gabion_mirror::split::Room;
-use gabion_mirror::wire::{Operation, Request, WAS_SPLIT, kind};
+use gabion_mirror::wire::{Operation, PATH_MAX, Request, WAS_SPLIT, kind};
 use libc::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -57,6 +57,13 @@ pub(crate) fn adopt(descriptor: c_int, slot: u32, generation: u32) -> Result<(),
     let file = Mirrored { slot, generation, synced: false, split: true };
     state::set(descriptor, Some(file));
     Ok(())
+}
+
+/// Whether the path of a descriptor may be that of a split file.
+pub(crate) fn may_match(ready: &Ready, descriptor: c_int) -> bool {
+    let mut path = [0; PATH_MAX];
+    let len = raw::link(raw::DescriptorPath::new(descriptor).bytes(), &mut path);
+    len.is_some_and(|len| ready.may_match(&path[..len]))
 }
 
 /// Sees to it that a file has its slot, if it can have one.
@@ -134,14 +141,10 @@ impl Change<'_> {
         }
     }
 
-    /// The file was changed in the file system alone. One that had no slot before may have got one
-    /// meanwhile.
+    /// The file was changed in the file system alone. One that has no slot yet gets it under the
+    /// lock, with an unsynced change.
     fn changed(&mut self) {
-        let find = || {
-            let found = self.ready.shared.find_split(self.status.st_dev, self.status.st_ino)?;
-            Split::new(self.ready, found.0, found.1)
-        };
-        if let Some(split) = self.split.or_else(find) {
+        if let Some(split) = self.split {
             self.guard.changed(split.slot);
         }
     }
@@ -167,6 +170,7 @@ impl Change<'_> {
             raw::put(at, bytes);
             at += bytes.len();
         });
+        raw::put(at, &[0; 7][..len.next_multiple_of(8) - len]);
         let file = journal::file(split.number, split.generation);
         let frame = Frame { epoch: room.epoch, file, offset: place, len: len as u32 };
         // Read from there, as the program's own bytes may be others by now.
@@ -216,7 +220,7 @@ fn try_write(ready: &Ready, file: Mirrored, write: &Write<'_>) -> Result<Option<
     let descriptor = write.descriptor;
     find(ready, descriptor, file);
     let is_mapped = map_journal(ready).is_some();
-    let _signals = SignalsHeld::new();
+    let signals = SignalsHeld::new();
     let Some(mut change) = lock(ready, descriptor, file) else {
         return Ok(Some((write.call)()));
     };
@@ -240,12 +244,22 @@ fn try_write(ready: &Ready, file: Mirrored, write: &Write<'_>) -> Result<Option<
     let written = (write.call)();
     let reason = raw::errno();
     let mut noted = Ok(());
-    if written > 0 {
-        noted = note(&mut change, split, write, (place, append), written as usize);
+    match written {
+        1.. => noted = note(&mut change, split, write, (place, append), written as usize),
+        0 => {}
+        // One that failed may have changed some of it.
+        _ => change.changed(),
     }
+    let is_uncertain = change.split.is_some_and(|split| split.slot.is_uncertain());
     change.end();
+    noted?;
+    // Nobody need sync what the kernel has synced.
+    if is_synced && is_uncertain {
+        drop(signals);
+        empty_journal(ready)?;
+    }
     raw::set_errno(reason);
-    noted.map(|()| Some(written))
+    Ok(Some(written))
 }
 
 /// What was written becomes a frame, or a change of the file system's alone.
@@ -260,10 +274,7 @@ fn note(
     let moved = write.place == Place::Current && !append;
     if moved && raw::position(write.descriptor) as u64 != end {
         // Another process moved the offset amid this, by a read, which takes no lock.
-        match change.split {
-            Some(split) => change.guard.changed_somewhere(split.slot),
-            None => change.changed(),
-        }
+        change.split.into_iter().for_each(|split| change.guard.changed_somewhere(split.slot));
         return Ok(());
     }
     let room = split
@@ -280,7 +291,12 @@ fn note(
 /// The lock, and what is known of a descriptor's file under it.
 fn lock(ready: &Ready, descriptor: c_int, file: Mirrored) -> Option<Change<'_>> {
     let guard = ready.shared.lock();
-    let status = raw::status(descriptor)?;
+    let status = raw::status(descriptor).filter(raw::is_regular);
+    let Some(status) = status else {
+        // Closed, and opened anew, behind this library's back.
+        state::set(descriptor, None);
+        return None;
+    };
     // The word may have become that of another slot.
     let file = state::mirrored(descriptor).unwrap_or(file);
     Some(Change { guard, ready, split: Split::of(ready, file, &status), status })
@@ -301,22 +317,18 @@ pub(crate) fn change(
     changed(ready, &locked, from, call)
 }
 
-/// The same of a file that is not open.
+/// The same of a file by its path.
 pub(crate) fn change_at(
     ready: &Ready,
-    slot: u32,
-    generation: u32,
+    path: usize,
     from: u64,
     call: &dyn Fn() -> Answer,
 ) -> Answer {
     let locked = || {
         let guard = ready.shared.lock();
-        let split = Split::new(ready, slot, generation);
-        let mut status = raw::no_status();
-        if let Some(split) = split {
-            status.st_dev = split.slot.device.load(Relaxed);
-            status.st_ino = split.slot.inode.load(Relaxed);
-        }
+        let status = raw::status_at(libc::AT_FDCWD, path, 0)?;
+        let found = ready.shared.find_split(status.st_dev, status.st_ino);
+        let split = found.and_then(|(slot, generation)| Split::new(ready, slot, generation));
         Some(Change { guard, ready, split, status })
     };
     changed(ready, &locked, from, call)
@@ -340,9 +352,8 @@ fn changed<'a>(
             change.begin();
             let answer = call();
             let reason = raw::errno();
-            if answer == 0 {
-                change.changed();
-            }
+            // One that failed may have done some of it.
+            change.changed();
             change.end();
             raw::set_errno(reason);
             return answer;

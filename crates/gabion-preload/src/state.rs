@@ -14,7 +14,9 @@ use crate::names;
 use crate::raw::{self, word};
 use gabion_mirror::pattern;
 use gabion_mirror::shared::{Shared, Slot, state};
-use gabion_mirror::wire::{ENVIRONMENT, MIRROR, Operation, Request, SOCKET};
+use gabion_mirror::wire::{
+    ENVIRONMENT, MIRROR, NO_GENERATION, Operation, PATH_MAX, Request, SOCKET,
+};
 use libc::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -165,7 +167,7 @@ fn start() {
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     match greet(directory) {
         Ok(ready) => {
-            adopt_inherited(&ready.shared);
+            adopt_inherited(&ready);
             let _ = READY.set(ready);
             PHASE.store(ACTIVE, Release);
             #[cfg(feature = "planted")]
@@ -216,7 +218,7 @@ fn greet(directory: &[u8]) -> Result<Ready, &'static [u8]> {
 }
 
 /// Descriptors that were mirrored in the program before this one: the kernel knows their names.
-fn adopt_inherited(shared: &Shared) {
+fn adopt_inherited(ready: &Ready) {
     let directory = raw::open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_CLOEXEC);
     if directory < 0 {
         return;
@@ -234,25 +236,26 @@ fn adopt_inherited(shared: &Shared) {
         // inode u64, offset u64, length u16, type u8, name with a zero
         while let (Some(len), Some(name)) = (rest.get(16..18), rest.get(19..)) {
             let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
-            adopt_descriptor(shared, name);
+            adopt_descriptor(ready, name);
             rest = rest.get(len..).unwrap_or_default();
         }
     }
     raw::close(directory);
 }
 
-fn adopt_descriptor(shared: &Shared, name: &[u8]) {
+fn adopt_descriptor(ready: &Ready, name: &[u8]) {
+    let shared = &ready.shared;
     let Some((descriptor, _)) = names::number(name) else {
         return;
     };
-    let mut link = [0; 128];
+    let mut link = [0; PATH_MAX];
     let path = raw::DescriptorPath::new(descriptor as c_int);
     let Some(len) = raw::link(path.bytes(), &mut link) else {
         return;
     };
     let begin = link[..len].strip_prefix(b"/memfd:");
     let split = !begin.is_some_and(|name| name.starts_with(MIRROR.as_bytes()));
-    if split && shared.journal_file().2 == 0 {
+    if split && !shared.has_journal() {
         return;
     }
     let status = raw::status(descriptor as c_int).filter(raw::is_regular);
@@ -260,11 +263,17 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
         true => shared.find_split(status.st_dev, status.st_ino),
         false => shared.find_mirror(status.st_dev, status.st_ino),
     });
+    let flags = raw::flags(descriptor as c_int);
+    // A file that may be split has no slot while its name is being changed.
+    let may_split = split
+        && flags & libc::O_ACCMODE != libc::O_RDONLY
+        && link[..len].first() == Some(&b'/')
+        && ready.may_match(&link[..len]);
+    let found = found.or(may_split.then_some((0, NO_GENERATION)));
     // The file may have lost its last name: what is written to it concerns nobody.
     let Some((slot, generation)) = found else {
         return;
     };
-    let flags = raw::flags(descriptor as c_int);
     if (1..=2).contains(&descriptor) && flags & libc::O_ACCMODE != libc::O_RDONLY {
         raw::tell(&[b"standard output or error leads to a near-compute log; this program is not \
             started, as the C library would write there unseen"]);
@@ -272,7 +281,7 @@ fn adopt_descriptor(shared: &Shared, name: &[u8]) {
     }
     let synced = flags & libc::O_DSYNC != 0;
     let file = Mirrored { slot, generation, synced, split };
-    if file.slot(shared).is_some() {
+    if split || file.slot(shared).is_some() {
         set(descriptor as c_int, Some(file));
     }
 }

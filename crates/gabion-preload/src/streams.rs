@@ -238,14 +238,22 @@ pub(crate) fn temporary(path: *mut c_char, first: c_int, second: c_int, name: &C
     names::made_temporary(made, path as usize, flags)
 }
 
-/// `aio_write`: its control block begins with the descriptor. The C library's threads write unseen.
-pub(crate) fn refuse_aio(control: *const c_int) -> c_int {
+/// `aio_write` and `aio_fsync`, which has a kind as well: the control block begins with the
+/// descriptor. Threads of the C library would write unseen, and wait for nothing.
+pub(crate) fn aio(control: *const c_int, name: &CStr, kind: Option<c_int>) -> c_int {
+    type Write = unsafe extern "C" fn(*const c_int) -> c_int;
+    type Sync = unsafe extern "C" fn(c_int, *const c_int) -> c_int;
     let descriptor = *raw::filled::<c_int>(control as usize);
     if mirrored(descriptor).is_some() {
-        raw::tell(&[b"aio_write to a near-compute log is refused (ENOSYS)"]);
+        raw::tell(&[name.to_bytes(), b" of a near-compute log is refused (ENOSYS)"]);
         return raw::refuse(libc::ENOSYS) as c_int;
     }
-    type Function = unsafe extern "C" fn(*const c_int) -> c_int;
-    // SAFETY: the C library's function of that type, with the program's argument.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(original(c"aio_write64"))(control) }
+    let original = original(name);
+    // SAFETY: the C library's function of that type, with the program's arguments.
+    unsafe {
+        match kind {
+            Some(kind) => std::mem::transmute::<*mut c_void, Sync>(original)(kind, control),
+            None => std::mem::transmute::<*mut c_void, Write>(original)(control),
+        }
+    }
 }

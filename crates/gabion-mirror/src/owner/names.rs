@@ -12,6 +12,7 @@ use super::{Errno, State, errno, splits};
 use crate::files::{FileId, Listed, NameChange};
 use crate::pattern;
 use crate::shared::Guard;
+use crate::split::PREFIX;
 use crate::wire::{Reply, Request, moved};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata as Status};
@@ -152,8 +153,10 @@ impl State {
         (!name.as_os_str().is_empty()).then(|| name.as_os_str().as_bytes().to_vec())
     }
 
-    fn matches(&self, name: &[u8]) -> bool {
+    /// Whether a file of that name is mirrored. The journal's names are its own.
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
         pattern::matches(self.settings.globs.as_bytes(), name)
+            && !name.starts_with(PREFIX.as_bytes())
     }
 
     /// A file was opened; its mirror, if it has one or gets one.
@@ -172,12 +175,9 @@ impl State {
             return self.opened(slot, request.flags, guard);
         }
         let plain = Ok((Reply::default(), None));
-        let Some(name) = self.name(path) else {
+        let Some(name) = self.name(path).filter(|name| self.matches(name)) else {
             return plain;
         };
-        if !self.matches(&name) {
-            return Ok((self.open_split(name, path, inode)?, None));
-        }
         let Some(status) = status_of(path, inode) else {
             return plain;
         };
@@ -326,7 +326,9 @@ impl State {
             changes.extend(set(name_to.as_ref(), file_from));
             for (path, file) in [(from, file_to), (to, file_from)] {
                 let status = std::fs::symlink_metadata(path).ok().filter(|_| file.is_none());
-                self.plain.extend(status.map(|status| (status.dev(), status.ino())));
+                let inode = status.map(|status| (status.dev(), status.ino()));
+                let inode = inode.filter(|inode| !self.is_leaving(*inode));
+                self.plain.extend(inode);
             }
         } else if file_from.is_some() && file_from == file_to {
             // Two names of one file: nothing happened.

@@ -9,9 +9,9 @@ use super::{Core, Errno, State, errno};
 use crate::files::{Listed, Metadata, NameChange, memory_file};
 use crate::journal::{self, FRAMES_AT};
 use crate::pattern;
-use crate::shared::{Guard, state};
+use crate::shared::{Guard, SLOTS, state};
 use crate::split::PREFIX;
-use crate::wire::{Reply, Request, WAS_SPLIT, kind, moved};
+use crate::wire::{NO_GENERATION, Reply, Request, WAS_SPLIT, kind, moved};
 use rustix::fs::SealFlags;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -42,16 +42,50 @@ struct SplitFile {
     file: Arc<File>,
 }
 
+/// A change of names by a process: no file gets split by one of them until it is over.
+#[derive(Debug)]
+struct Leaving {
+    number: u32,
+    names: Names,
+    /// Files that were split until then: device and inode.
+    inodes: Vec<(u64, u64)>,
+    process: i32,
+}
+
+/// Names that a request means.
+#[derive(Debug)]
+struct Names {
+    names: [Option<Vec<u8>>; 2],
+    /// All below them, too.
+    directory: bool,
+}
+
+impl Names {
+    fn has(&self, name: &[u8]) -> bool {
+        let below = |of: &[u8]| name.starts_with(of) && name.get(of.len()) == Some(&b'/');
+        let mut names = self.names.iter().flatten();
+        names.any(|of| name == of || self.directory && below(of))
+    }
+}
+
 /// All that the owner knows of split files.
 #[derive(Debug, Default)]
 pub(super) struct Split {
     /// By slot.
     files: BTreeMap<u32, SplitFile>,
-    /// Files whose names are being changed, by the former ones: device and inode.
-    leaving: BTreeMap<Vec<u8>, (u64, u64)>,
+    /// Names that are being changed, and the last number that one of these has got.
+    leaving: Vec<Leaving>,
+    last_leaving: u32,
     /// The slot of the journal, and its epoch.
     journal: Option<(u32, u64)>,
 }
+
+/// Flags of files that are opened by name: nothing else that has it is opened.
+const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+/// Names that one change removes: each has a path's length at most, and a record 128 KiB.
+const NAMES_AT_ONCE: usize = 24;
+/// Split files at most: mirrored ones have slots left.
+const FILES_MAX: usize = SLOTS / 2;
 
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
@@ -105,9 +139,26 @@ impl State {
         self.split_below(name).is_some()
     }
 
-    /// Whether the file is split, but that its name is being changed.
+    /// Whether the file was split until its name began to change.
     pub(super) fn is_leaving(&self, inode: (u64, u64)) -> bool {
-        self.split.leaving.values().any(|leaving| *leaving == inode)
+        self.split.leaving.iter().any(|leaving| leaving.inodes.contains(&inode))
+    }
+
+    /// Forgets changes of names whose processes died amid them.
+    fn forget_dead(&mut self) {
+        let lives = |process: i32| Path::new("/proc").join(process.to_string()).exists();
+        self.split.leaving.retain(|leaving| lives(leaving.process));
+    }
+
+    fn is_name_leaving(&mut self, name: &[u8]) -> bool {
+        self.forget_dead();
+        self.split.leaving.iter().any(|leaving| leaving.names.has(name))
+    }
+
+    /// Removes names of the journal, as many at once as one record of names surely takes.
+    fn remove_names(&mut self, names: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+        let names: Vec<NameChange> = names.map(NameChange::Remove).collect();
+        names.chunks(NAMES_AT_ONCE).try_for_each(|some| self.store.edit_names(some))
     }
 
     /// Puts the frames of a run that did not end into their files, syncs these, and removes the
@@ -138,8 +189,16 @@ impl State {
             files[&frame.file].write_all_at(&bytes[own.clone()], frame.offset)?;
         }
         files.values().try_for_each(File::sync_all)?;
-        let removed: Vec<_> = listed.names.iter().cloned().map(NameChange::Remove).collect();
-        self.store.edit_names(&removed)?;
+        // Empty before its first name goes, and there until its last one has.
+        if let Some((at, head)) = journal::next_head(&bytes) {
+            if let Some(memory) = self.store.memory(listed.file)? {
+                memory.write_all_at(&head, at)?;
+            }
+            self.store.pwrite(listed.file, at, &head)?;
+        }
+        let (last, others): (Vec<_>, Vec<_>) =
+            listed.names.iter().cloned().partition(|name| parse_name(name).is_none());
+        self.remove_names(others.into_iter().chain(last))?;
         self.store.sync()
     }
 
@@ -148,7 +207,7 @@ impl State {
         let name = name.ok_or_else(|| invalid(text()))?;
         let path = self.path(name)?;
         let mut options = File::options();
-        let opened = options.write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        let opened = options.write(true).custom_flags(FLAGS).open(&path);
         let opened = opened.and_then(|file| match file.metadata()?.is_file() {
             true => Ok(file),
             false => Err(invalid("it is no file".to_owned())),
@@ -221,33 +280,36 @@ impl State {
         Some(Reply { kind: kind::SPLIT, slot, generation, ..Reply::default() })
     }
 
-    /// A file that is not mirrored was opened: whether it is split, and so from now on. What it has
-    /// by then, and its name, are synced.
-    pub(super) fn open_split(
-        &mut self,
-        name: Vec<u8>,
-        path: &Path,
-        inode: (u64, u64),
-    ) -> Result<Reply, Errno> {
-        let Some(below) = self.split_below(&name).filter(|_| !self.plain.contains(&inode)) else {
-            return Ok(Reply::default());
+    /// A file that is not mirrored was opened: whether it is to be split.
+    fn is_to_be_split(&mut self, request: &Request, path: &Path) -> ToSplit {
+        let inode = (request.device, request.inode);
+        let is_known = self.shared.find(inode.0, inode.1).is_some() || self.plain.contains(&inode);
+        let Some(name) = self.name(path).filter(|name| !is_known && !self.matches(name)) else {
+            return ToSplit::Nothing;
         };
-        if self.is_leaving(inode) {
-            return Ok(Reply { kind: kind::SPLIT, ..Reply::default() });
+        let Some(below) = self.split_below(&name) else {
+            return ToSplit::Nothing;
+        };
+        if self.is_name_leaving(&name) {
+            return ToSplit::NotNow;
         }
-        let Some(file) = open_to_sync(path, inode) else {
-            // As it is not seen here, it must not be split later either.
-            self.plain.insert(inode);
-            return Ok(Reply::default());
-        };
-        if let Err(error) = self.sync_with_names(&file, path) {
-            if error.kind() != io::ErrorKind::PermissionDenied {
-                return Err(errno(&error));
+        let has_room = self.split.files.len() < FILES_MAX;
+        match open_to_sync(path, inode).filter(|_| has_room) {
+            Some(file) => ToSplit::File { name, below, file },
+            None => {
+                // As it is not seen here, it must not be split later either.
+                self.plain.insert(inode);
+                ToSplit::Nothing
             }
-            // A directory that this user may not read cannot be synced.
-            self.plain.insert(inode);
-            return Ok(Reply::default());
         }
+    }
+
+    /// The file is split from now on, and has an unsynced change.
+    fn add_split(
+        &mut self,
+        inode: (u64, u64),
+        (name, below, file): (Vec<u8>, u64, File),
+    ) -> Result<Reply, Errno> {
         let (number, generation) = self.free_slot().ok_or(libc::ENFILE)?;
         let (journal, _) = self.split.journal.ok_or(libc::EIO)?;
         let journal = self.mirrors[journal as usize].as_ref().ok_or(libc::EIO)?.file;
@@ -277,26 +339,14 @@ impl State {
         }
     }
 
-    fn sync_with_names(&self, file: &File, path: &Path) -> io::Result<()> {
-        file.sync_all()?;
-        for directory in path.ancestors().skip(1) {
-            File::open(directory)?.sync_all()?;
-            if directory == self.settings.root {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Names of paths of a request; with all below, if they are directories that are moved.
-    fn is_meant(&self, request: &Request, paths: [&Path; 2]) -> impl Fn(&[u8]) -> bool + use<> {
+    fn begin_leaving(&mut self, request: &Request, paths: [&Path; 2], process: i32) -> u32 {
+        self.forget_dead();
         let directory = request.value & moved::DIRECTORY != 0;
-        let names = paths.map(|path| self.name(path));
-        move |name: &[u8]| {
-            names.iter().flatten().any(|of| {
-                name == of || directory && name.starts_with(of) && name.get(of.len()) == Some(&b'/')
-            })
-        }
+        let names = Names { names: paths.map(|path| self.name(path)), directory };
+        self.split.last_leaving = self.split.last_leaving.wrapping_add(1);
+        let (number, inodes) = (self.split.last_leaving, Vec::new());
+        self.split.leaving.push(Leaving { number, names, inodes, process });
+        number
     }
 
     /// Files of which the journal has frames.
@@ -314,48 +364,73 @@ impl State {
     }
 
     /// Takes files out of those that are split, if they have no frames. Whether all are.
-    fn part(&mut self, guard: &mut Guard, is_meant: &dyn Fn(&[u8]) -> bool) -> Result<bool, Errno> {
-        let meant = self.split.files.iter().filter(|(_, file)| is_meant(&file.name));
-        let meant: Vec<u32> = meant.map(|(slot, _)| *slot).collect();
-        let mut removed = Vec::new();
-        let mut all = true;
-        for number in meant {
+    fn retire(&mut self, guard: &mut Guard, number: u32) -> Result<bool, Errno> {
+        let has = |leaving: &&mut Leaving| leaving.number == number;
+        let Some(leaving) = self.split.leaving.iter_mut().find(has) else {
+            return Ok(true);
+        };
+
+        let slots = self.split.files.iter().filter(|(_, file)| leaving.names.has(&file.name));
+        let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
+        let (mut removed, mut all) = (Vec::new(), true);
+        for number in slots {
             let Some(slot) = self.shared.slot(number) else { continue };
-            if !guard.part(slot) {
+            if !guard.retire(slot) {
                 all = false;
                 continue;
             }
             if let Some(file) = self.split.files.remove(&number) {
-                let inode = (slot.device.load(Relaxed), slot.inode.load(Relaxed));
-                let number = journal::file(number, file.generation);
-                removed.push(NameChange::Remove(name_in_store(number, &file.name)));
-                self.split.leaving.insert(file.name, inode);
+                leaving.inodes.push((slot.device.load(Relaxed), slot.inode.load(Relaxed)));
+                removed.push(name_in_store(journal::file(number, file.generation), &file.name));
             }
         }
         if !removed.is_empty() {
-            let done = self.store.edit_names(&removed);
+            let done = self.remove_names(removed.into_iter());
             self.stored(done)?;
         }
         Ok(all)
     }
 
-    /// Names were changed, or not.
-    pub(super) fn arrive(&mut self, request: &Request, paths: [&Path; 2]) -> Reply {
-        let is_meant = self.is_meant(request, paths);
-        self.split.leaving.retain(|name, _| !is_meant(name));
+    /// The change of names is over.
+    pub(super) fn arrive(&mut self, number: u32) -> Reply {
+        self.split.leaving.retain(|leaving| leaving.number != number);
         Reply::default()
     }
 }
 
+/// A file that was opened, as far as splitting goes.
+enum ToSplit {
+    /// It is not to be split, or it is already.
+    Nothing,
+    /// Its name is being changed.
+    NotNow,
+    File {
+        name: Vec<u8>,
+        below: u64,
+        file: File,
+    },
+}
+
+/// Syncs the directories from a file's up to the root.
+fn sync_directories(path: &Path, root: &Path) -> io::Result<()> {
+    for directory in path.ancestors().skip(1) {
+        File::open(directory)?.sync_all()?;
+        if directory == root {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The file at a path, if it is that one, to be synced.
 fn open_to_sync(path: &Path, inode: (u64, u64)) -> Option<File> {
-    let open = |options: &mut std::fs::OpenOptions| {
-        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
-    };
+    let open = |options: &mut std::fs::OpenOptions| options.custom_flags(FLAGS).open(path);
     let file =
         open(File::options().read(true)).or_else(|_| open(File::options().write(true))).ok()?;
     let status = file.metadata().ok()?;
-    (status.is_file() && (status.dev(), status.ino()) == inode).then_some(file)
+    // By another name it may be open already, unseen.
+    let is_it = (status.dev(), status.ino()) == inode && status.nlink() == 1;
+    (status.is_file() && is_it).then_some(file)
 }
 
 impl Core {
@@ -396,20 +471,67 @@ impl Core {
         then(&mut state, &mut guard)
     }
 
+    /// A file was opened. If it is split from now on, or may be later, the reply that says so. What
+    /// it has, and its name, are synced before; nothing is held up meanwhile.
+    pub(super) fn open_split(
+        &self,
+        request: &Request,
+        path: &Path,
+    ) -> Result<Option<Reply>, Errno> {
+        if self.settings.splits.is_none() {
+            return Ok(None);
+        }
+        self.shared.check()?;
+        let inode = (request.device, request.inode);
+        let found = self.state().is_to_be_split(request, path);
+        let (name, below, file) = match found {
+            ToSplit::Nothing => return Ok(None),
+            ToSplit::NotNow => {
+                let (kind, generation) = (kind::SPLIT, NO_GENERATION);
+                return Ok(Some(Reply { kind, generation, ..Reply::default() }));
+            }
+            ToSplit::File { name, below, file } => (name, below, file),
+        };
+        file.sync_all().map_err(|error| errno(&error))?;
+        if sync_directories(path, &self.settings.root).is_err() {
+            // Its name is as durable as this file system has it, and so are its bytes.
+            self.state().plain.insert(inode);
+            return Ok(None);
+        }
+        // A writer without a slot is over by then, and the next one finds this.
+        let _guard = self.shared.lock();
+        let mut state = self.state();
+        state.drain();
+        state.add_split(inode, (name, below, file)).map(Some)
+    }
+
     /// Names are about to change: split files of these names are split no more.
-    pub(super) fn leave(&self, request: &Request, paths: [&Path; 2]) -> Result<(), Errno> {
-        let is_meant = self.state().is_meant(request, paths);
+    pub(super) fn leave(
+        &self,
+        request: &Request,
+        paths: [&Path; 2],
+        process: i32,
+    ) -> Result<Reply, Errno> {
+        let number = self.state().begin_leaving(request, paths, process);
+        if let Err(errno) = self.retire(number) {
+            self.state().arrive(number);
+            return Err(errno);
+        }
+        Ok(Reply { slot: number, ..Reply::default() })
+    }
+
+    fn retire(&self, number: u32) -> Result<(), Errno> {
         {
             let mut guard = self.shared.lock();
             let mut state = self.state();
             state.drain();
             self.shared.check()?;
-            if state.part(&mut guard, &is_meant)? {
+            if state.retire(&mut guard, number)? {
                 return Ok(());
             }
         }
         self.empty_journal_and(&mut |state, guard| {
-            let is_done = state.part(guard, &is_meant)?;
+            let is_done = state.retire(guard, number)?;
             assert!(is_done, "no file has frames or is uncertain once the journal is empty");
             Ok(())
         })
@@ -430,9 +552,8 @@ impl Core {
             state.split.files.iter().map(|(slot, file)| {
                 name_in_store(journal::file(*slot, file.generation), &file.name)
             });
-        let names = names.chain([format!("{PREFIX}journal").into_bytes()]);
-        let removed: Vec<_> = names.map(NameChange::Remove).collect();
-        let done = state.store.edit_names(&removed);
+        let names: Vec<_> = names.chain([format!("{PREFIX}journal").into_bytes()]).collect();
+        let done = state.remove_names(names.into_iter());
         state.stored(done)
     }
 }
