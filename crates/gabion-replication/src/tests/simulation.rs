@@ -179,8 +179,17 @@ impl Run {
         }
     }
 
+    /// A controller remembers who has founded the view, also when these are gone for a while.
+    fn remember_founders(&mut self) {
+        let founders = self.counted_but(0);
+        let new = founders.into_iter().filter(|id| !self.trusted.contains(id));
+        let new: Vec<u32> = new.collect();
+        self.trusted.extend(new);
+    }
+
     fn fault(&mut self) {
         self.broken += 1;
+        self.remember_founders();
         let id = self.any_node();
         match self.random.below(15) {
             10 => self.wipe(id),
@@ -617,7 +626,7 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 3] = [
+const ONCE_FAILED: [(u64, &str); 4] = [
     (
         23_868,
         "a log that was rotten from the first record of a term on ends where the term before it \
@@ -632,6 +641,11 @@ const ONCE_FAILED: [(u64, &str); 3] = [
         41_535,
         "a former head flushed and trimmed a record that nobody else had: it went by the marks of \
          a term that it had yet to adopt",
+    ),
+    (
+        103_444,
+        "the controller forgot, when a member was started anew, that it had founded the view, and \
+         went on with one alone whose log was rotten",
     ),
 ];
 
