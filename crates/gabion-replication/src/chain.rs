@@ -407,18 +407,13 @@ impl Protocol for Chain {
         self.progress.end = Frontier::of(end);
         self.progress.durable = Frontier::of(self.durable().min(end));
         self.last_crc = last_crc;
-        let was_adopting = matches!(self.phase, Phase::Adopting { .. });
         if self.phase != Phase::Joined {
             self.phase = Phase::Waiting;
         }
         if let Some(i) = source.and_then(|id| self.peer_index(id)) {
             self.close_link(i, format!("{reason}"));
         }
-        if was_adopting {
-            // The head, which need not be the source, tells the term again.
-            let hello = self.hello();
-            self.push(self.head(), hello);
-        }
+        self.correct_hello();
         self.invariants();
     }
 

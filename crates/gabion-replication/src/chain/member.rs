@@ -161,6 +161,17 @@ impl Chain {
         self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: keep });
     }
 
+    /// The log is shorter than the Hello to the head may have said, and the term that the head told
+    /// is not adopted. Unless it runs here, the head goes by the Hello: it gets another one.
+    pub(super) fn correct_hello(&mut self) {
+        let head = self.head();
+        let link = self.peer_index(head).and_then(|i| self.peers[i].link.as_ref());
+        if link.is_some_and(|link| link.welcomed != Some(self.term)) {
+            let hello = self.hello();
+            self.push(head, hello);
+        }
+    }
+
     /// Tells head and predecessor, once per connection and term, that this member is in the term
     /// and where its log ends; only when that is known, with nothing under way to the log.
     pub(super) fn accept_term(&mut self) {

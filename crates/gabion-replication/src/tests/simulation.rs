@@ -107,9 +107,11 @@ impl Run {
         1 + self.random.below(u64::from(self.count())) as u32
     }
 
-    fn step(&mut self) {
+    fn step(&mut self) -> Result<(), String> {
         if self.random.below(1000) < self.faults {
             self.fault();
+            // Much may have arrived with it, before the view changes.
+            self.checkers.check(&self.cluster)?;
         }
         if self.noise.below(1000) < self.noises {
             self.noise();
@@ -149,6 +151,7 @@ impl Run {
             }
             _ => self.recover_something(),
         }
+        Ok(())
     }
 
     fn deliver(&mut self) {
@@ -320,7 +323,7 @@ impl Run {
         let nodes = self.cluster.nodes.iter();
         let trimmed = nodes
             .map(|n| n.oldest.max(n.chain.as_ref().map_or(0, |c| c.flushed_min().only().get())));
-        let least = trimmed.max().unwrap_or(0);
+        let least = trimmed.chain(self.to_be_trimmed()).max().unwrap_or(0);
         let mut places = self.cluster.node(id).can_rot();
         places.retain(|(before, _)| *before >= least);
         if places.is_empty() || !self.may_lose_disk(id) {
@@ -329,6 +332,14 @@ impl Run {
         let i = self.random.below(places.len() as u64) as usize;
         self.cluster.rot(id, places[i].1);
         self.rotten += 1;
+    }
+
+    /// Up to here members may trim once they have adopted the terms that they heard of.
+    fn to_be_trimmed(&self) -> impl Iterator<Item = u64> {
+        self.cluster.heard.iter().filter_map(|(_, _, frame)| match &frame.message {
+            Message::NewTerm { marks, .. } => Some(marks.flushed.only().get()),
+            _ => None,
+        })
     }
 
     fn may_lose_disk(&self, id: u32) -> bool {
@@ -485,7 +496,7 @@ impl Run {
 
     fn run(&mut self) -> Result<(), String> {
         for step in 0..STEPS {
-            self.step();
+            self.step()?;
             self.checkers.check(&self.cluster)?;
             if step % 16 == 0 {
                 self.checkers.check_prefixes(&self.cluster, &self.counted_but(0))?;
@@ -574,7 +585,7 @@ fn run_loss(seed: u64, mutant: Option<Mutant>) -> Result<bool, String> {
     let mut run = Run::new(seed, mutant);
     (run.faults, run.noises) = (0, 0);
     for _ in 0..400 {
-        run.step();
+        run.step()?;
         run.checkers.check(&run.cluster)?;
     }
     let nobody = run.count() + 1;
@@ -626,7 +637,7 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 4] = [
+const ONCE_FAILED: [(u64, &str); 5] = [
     (
         23_868,
         "a log that was rotten from the first record of a term on ends where the term before it \
@@ -641,6 +652,11 @@ const ONCE_FAILED: [(u64, &str); 4] = [
         41_535,
         "a former head flushed and trimmed a record that nobody else had: it went by the marks of \
          a term that it had yet to adopt",
+    ),
+    (
+        77_557,
+        "a head fetched log that a member had named in its Hello and then refused to place, and \
+         waited for it for ever",
     ),
     (
         103_444,
