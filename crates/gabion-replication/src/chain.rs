@@ -62,8 +62,8 @@
 //! # Rules
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
-//!   receiver's term. So do marks: those of a NewTerm count once the term is adopted, as the log may
-//!   have records until then that the group never committed.
+//!   receiver's term. So do marks: those of a NewTerm count once the term is adopted. Until then
+//!   the log may have records that the group never committed.
 //! - An error from `handle_message` means: close that connection.
 //! - Records that do not continue the log (a bit flipped on the way) end the connection that
 //!   brought them; the stream begins again at the end of the log. So does a read of log that the
