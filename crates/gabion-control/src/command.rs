@@ -59,6 +59,7 @@ impl Controller {
             Command::Replace(old, new) => asked.replace(old, new)?,
         };
         record.0.note(now.unix_ms, &record.1);
+        record.0.validate()?;
         assert!(record.0.newest().config >= found.record.newest().config, "views never go back");
         found.swap(&mut self.outputs, record.0);
         Ok(())

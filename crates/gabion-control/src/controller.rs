@@ -392,9 +392,16 @@ impl Group {
             Some(other) => self.reconciled(other, now),
             None => self.completed(now).or_else(|| self.planned(patience, now)),
         };
-        let Some(record) = next else { return };
+        let Some(record) = next.and_then(|record| self.readable(record, now)) else { return };
         assert!(record.newest().config >= self.record.newest().config, "views never go back");
         self.swap(outputs, record);
+    }
+
+    /// The record, if controllers can read it once it is stored. Else the one that is there, with
+    /// the reason: the group goes on as it is, and whoever looks at it sees why.
+    fn readable(&self, record: GroupRecord, now: Moment) -> Option<GroupRecord> {
+        let Err(error) = record.validate() else { return Some(record) };
+        self.with_event(self.record.clone(), &format!("nothing is changed: {error}"), now)
     }
 
     /// A view that a replica has and the store never had.

@@ -20,7 +20,8 @@ pub enum Mutant {
     OldStoreBelieved,
     /// A member whose disk is another one stays.
     OtherDiskStays,
-    /// A replica that comes counts at once, before it is filled.
+    /// A replica that comes counts at once, before it is filled. So does one that is kept: no
+    /// controller may store such a view.
     NewcomerIsFull,
     /// Members that were kept go on without whoever may answer reads.
     SurvivorNotWaitedFor,

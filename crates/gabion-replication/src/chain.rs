@@ -62,7 +62,9 @@
 //! # Rules
 //!
 //! - Messages count on the current connection of their sender only; progress counts only in the
-//!   receiver's term. An error from `handle_message` means: close that connection.
+//!   receiver's term. So do marks: those of a NewTerm count once the term is adopted. Until then
+//!   the log may have records that the group never committed.
+//! - An error from `handle_message` means: close that connection.
 //! - Records that do not continue the log (a bit flipped on the way) end the connection that
 //!   brought them; the stream begins again at the end of the log. So does a read of log that the
 //!   device failed. Log that is rotten at its sender ends the sender's process, whose next start
@@ -123,8 +125,9 @@ enum Phase {
         /// An answer is awaited, or being placed.
         is_asked: bool,
     },
-    /// The node makes `term` durable.
-    Adopting { term: Term },
+    /// The node makes `term` durable. The marks that came with it count from then on: before, the
+    /// log may have records that are yet to be cut.
+    Adopting { term: Term, marks: Watermarks },
     /// The term runs here.
     Joined,
 }
@@ -341,11 +344,13 @@ impl Protocol for Chain {
     }
 
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
-        if self.phase != (Phase::Adopting { term }) {
-            return;
-        }
+        let marks = match self.phase {
+            Phase::Adopting { term: asked, marks } if asked == term => marks,
+            _ => return,
+        };
         debug_assert!(term > self.term, "{term} adopted after {}", self.term);
         self.term = term;
+        self.marks = self.marks.join(marks);
         self.phase = Phase::Joined;
         self.ack_due = false;
         if self.index == 0 {
@@ -403,12 +408,12 @@ impl Protocol for Chain {
         self.progress.durable = Frontier::of(self.durable().min(end));
         self.last_crc = last_crc;
         if self.phase != Phase::Joined {
-            // The adoption begins again with a Hello.
             self.phase = Phase::Waiting;
         }
         if let Some(i) = source.and_then(|id| self.peer_index(id)) {
             self.close_link(i, format!("{reason}"));
         }
+        self.correct_hello();
         self.invariants();
     }
 

@@ -380,6 +380,29 @@ fn a_store_that_was_set_back_learns_the_newest_view_from_the_members() {
     assert_eq!(record.trusted, [ReplicaId(2), ReplicaId(3)]);
 }
 
+/// No controller could read the record: the group would be without any.
+/// docs/faults.md: R8
+#[test]
+fn a_record_that_no_controller_could_read_is_not_stored_and_the_group_goes_on_without_the_change() {
+    let mut rig = Rig::new(2);
+    let of_another = |report: &mut Report| {
+        let view = report.view.as_mut().unwrap();
+        (view.group, view.config) = (GroupId(2), ConfigNumber(9));
+    };
+    rig.pass(300, &[3], of_another);
+    let record = rig.swap();
+    assert_eq!(record.newest(), &rig.view);
+    rig.stored();
+    let events = rig.events();
+    let last = events.last().unwrap();
+    assert!(last.contains("nothing is changed: c9 of g2 is intended after c1 of g1"), "{last}");
+    rig.pass(300, &[3], of_another);
+    assert_eq!(rig.outputs(), [], "it is said once");
+    // Once that is over the group is looked after as before.
+    rig.pass(3_000, &[1, 3], |_| {});
+    assert!(!rig.swap_amid_others().newest().has_full(ReplicaId(2)), "it has failed");
+}
+
 #[test]
 fn nobody_is_judged_by_a_store_that_was_set_back_until_every_member_has_reported() {
     let mut rig = Rig::new(1);

@@ -233,7 +233,7 @@ impl Chain {
         self.progress.end = Frontier::of(start);
         self.received = start;
         self.blocked = None;
-        self.phase = Phase::Adopting { term };
+        self.phase = Phase::Adopting { term, marks: Watermarks::default() };
         self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: start });
     }
 

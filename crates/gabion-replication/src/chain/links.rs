@@ -215,7 +215,7 @@ impl Chain {
     /// The term that this member is in or about to be in.
     pub(super) fn latest_term(&self) -> Term {
         match self.phase {
-            Phase::Adopting { term } => term,
+            Phase::Adopting { term, .. } => term,
             _ => self.term.max(self.followed),
         }
     }

@@ -63,7 +63,6 @@ impl Chain {
             link.welcomed = Some(term);
             link.accepted = None;
         }
-        self.marks = self.marks.join(marks);
         if !self.is_readable {
             self.read_target = Some(end);
         }
@@ -75,6 +74,10 @@ impl Chain {
             self.received = keep;
             self.progress.end = Frontier::of(keep);
             self.phase = Phase::Joined;
+        }
+        match &mut self.phase {
+            Phase::Adopting { marks: to_come, .. } => *to_come = to_come.join(marks),
+            _ => self.marks = self.marks.join(marks),
         }
         Ok(())
     }
@@ -151,11 +154,22 @@ impl Chain {
         if is_cut {
             self.last_crc = 0;
         }
-        self.phase = Phase::Adopting { term };
+        self.phase = Phase::Adopting { term, marks: Watermarks::default() };
         // The node gives up a copy that it has begun, as the log may be followed now.
         let link = self.peer_index(self.head()).and_then(|i| self.peers[i].link.as_mut());
         link.into_iter().for_each(|link| link.asked_for_copy = false);
         self.actions.push_back(Action::AdoptTerm { shard: ShardId::ZERO, term, spans, end: keep });
+    }
+
+    /// The log is shorter than the Hello to the head may have said, and the term that the head told
+    /// is not adopted. Unless it runs here, the head goes by the Hello: it gets another one.
+    pub(super) fn correct_hello(&mut self) {
+        let head = self.head();
+        let link = self.peer_index(head).and_then(|i| self.peers[i].link.as_ref());
+        if link.is_some_and(|link| link.welcomed != Some(self.term)) {
+            let hello = self.hello();
+            self.push(head, hello);
+        }
     }
 
     /// Tells head and predecessor, once per connection and term, that this member is in the term

@@ -235,6 +235,13 @@ impl Node {
         records.filter(|(_, r)| r.end() <= self.known).map(|(end, r)| (end, r.position)).collect()
     }
 
+    /// All lost power: the log never had what is not in it any more, but for what was trimmed.
+    pub(crate) fn forget_volatile(&mut self) {
+        let (oldest, records) = (self.oldest, &self.records);
+        let is_here = |at: &u64, crc: u32| records.get(at).is_some_and(|r| r.crc() == crc);
+        self.ever_held.retain(|(at, crc)| *at < oldest || is_here(at, *crc));
+    }
+
     fn cut(&mut self, end: u64) {
         self.records.retain(|_, r| r.end() <= end);
         self.durable = self.durable.min(end);

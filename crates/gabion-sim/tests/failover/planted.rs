@@ -174,6 +174,16 @@ fn a_newcomer_that_counts_before_it_is_filled_is_caught() {
     is_caught(planted, |_, _| {}, &["no linearizable order", "ended itself", "is not whole"]);
 }
 
+/// The defect also makes members full that are kept: views that no controller could read once they
+/// were stored. This seed ended in a panic of whoever read one.
+#[test]
+fn a_view_that_no_controller_could_read_is_not_stored() {
+    let planted = Planted::Control(Control::NewcomerIsFull);
+    let message = run(411, |_, _| {}, Some(planted));
+    assert!(message.is_none_or(|message| message.contains("is not whole")));
+    assert_eq!(run(411, |_, _| {}, None), None);
+}
+
 /// docs/faults.md: A1, R2
 #[test]
 fn an_acknowledgement_that_not_every_full_member_has_is_caught_amid_changes_of_members() {
