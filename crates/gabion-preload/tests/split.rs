@@ -11,6 +11,7 @@ use gabion_mirror::owner::{Settings, Splits};
 use gabion_mirror::split::PREFIX;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 const BELOW: u64 = 1_000;
@@ -227,6 +228,44 @@ fn a_split_file_that_is_not_where_it_was_ends_the_start_and_nothing_is_changed()
 }
 
 #[test]
+fn a_file_of_several_names_is_left_alone_and_one_by_a_symbolic_link_is_split() {
+    let house = House::new("split-links");
+    house.put("a.db", b"");
+    house.put("b.db", b"");
+    std::fs::hard_link(house.root.join("a.db"), house.root.join("other")).unwrap();
+    std::os::unix::fs::symlink("b.db", house.root.join("link")).unwrap();
+    let run = house.start();
+    let frames = |run: &Run| run.owner.shared().split_counts().frames;
+    house.script(&run, "open 0 a.db 2 600\nfsync 0\nwrite 0 1 10\nfsync 0\nunlink other");
+    assert_eq!(frames(&run), 0);
+    house.script(&run, "open 0 link 2 600\nfsync 0\nwrite 0 1 10\nfsync 0");
+    assert_eq!(frames(&run), 1);
+    house.script(&run, "open 0 a.db 2 600\nfsync 0\nwrite 0 1 10\nfsync 0");
+    assert_eq!(frames(&run), 1, "its writer might not be seen");
+    run.stop();
+    let run = house.start();
+    house.script(&run, "open 0 a.db 2 600\nfsync 0\nwrite 0 1 10\nfsync 0");
+    assert_eq!(frames(&run), 1, "it has one name now");
+    run.stop();
+}
+
+#[test]
+fn files_beyond_the_limit_stay_in_the_file_system_and_others_are_still_mirrored() {
+    let house = House::new("split-many");
+    let run = house.start();
+    let open = |file| format!("open 0 {file}.db 66 600\nclose 0\n");
+    let text: String = (0..540).map(open).collect();
+    let said = house.script(&run, &format!("{text}open 0 a.log 66 600\nwrite 0 1 9\nfsync 0"));
+    assert!(!said.iter().any(|said| said.starts_with('E')), "{said:?}");
+    assert_eq!(run.owner.files().len(), 1);
+    run.abandon();
+    let names = house.stored();
+    assert_eq!(names.iter().filter(|name| name.ends_with(".db")).count(), 512);
+    house.start().stop();
+    assert_eq!(house.stored(), ["a.log"]);
+}
+
+#[test]
 fn journals_and_bounds_that_cannot_be_are_refused() {
     let house = House::new("split-refused");
     for (glob, below, journal_len, why) in [
@@ -265,7 +304,8 @@ fn a_sync_by_the_file_system_waits_for_frames_too() {
     let text = "open 0 a.db 66 600\nfsync 0\npwrite 0 1 9 0\nfsync 0\npwrite 0 2 9 0\n\
                 pwrite 0 3 5000 100\nfsync 0";
     std::fs::write(&path, text).unwrap();
-    let mut child = script_command(Some(&run), &house.root, &path).spawn().unwrap();
+    let mut command = script_command(Some(&run), &house.root, &path);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     while house.root.join("a.db").metadata().map_or(0, |status| status.len()) < 5_100 {
         std::thread::yield_now();
     }
