@@ -74,6 +74,23 @@ fn the_first_file_that_is_written_and_not_mirrored_although_its_name_matches_is_
     std::fs::remove_dir_all(home).unwrap();
 }
 
+#[test]
+fn a_split_file_lies_in_the_file_system_and_the_run_leaves_nothing_in_the_store() {
+    let home = directory("ncl-split");
+    let store = home.join("store");
+    let words = ["--split", "*.db,*.wal=4KiB", "--store", store.to_str().unwrap(), "--"];
+    let script = "echo one > a.db; echo two >> a.db; cat a.db; mv a.db b.db; rm -f c.wal";
+    let output = run(&home, &[&words[..], &["sh", "-c", script]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("*.db (writes below 16KiB), *.wal (writes below 4KiB)"), "{said}");
+    assert_eq!(text(&output.stdout), "one\ntwo\n");
+    assert_eq!(std::fs::read(home.join("b.db")).unwrap(), b"one\ntwo\n");
+    let names = std::fs::read_to_string(store.join("names")).unwrap();
+    assert!(!names.contains("name "), "{names}");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
 /// docs/faults.md: N14
 #[test]
 fn without_peers_or_a_store_and_for_programs_that_are_none_nothing_is_run() {
@@ -88,6 +105,13 @@ fn without_peers_or_a_store_and_for_programs_that_are_none_nothing_is_run() {
         (vec!["--match", "*", "--", "touch", "ran"], "--store DIR"),
         ([&with_store[..], &["--", "touch", "ran"]].concat(), "--match"),
         ([&["--match", ""][..], &with_store, &["--", "touch", "ran"]].concat(), "globs"),
+        ([&["--split", "*=65KiB"][..], &with_store, &["--", "touch", "ran"]].concat(), "64KiB"),
+        ([&["--split", "=1KiB"][..], &with_store, &["--", "touch", "ran"]].concat(), "a glob"),
+        (
+            [&["--split", "*", "--journal", "1KiB"][..], &with_store, &["--", "touch", "ran"]]
+                .concat(),
+            "a journal of 1024 bytes",
+        ),
         ([&["--match", "*"][..], &with_store, &["--", "no-such"]].concat(), "no-such"),
         ([&["--match", "*"][..], &with_store, &["--", "./static"]].concat(), "64-bit"),
     ];
