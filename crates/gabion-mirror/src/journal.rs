@@ -41,7 +41,7 @@ const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"GSF\x01");
 pub struct Frame {
     /// The epoch of the journal.
     pub epoch: u64,
-    /// The file, by its slot and generation: see [`file`].
+    /// The file, by its slot and generation: see [`file()`].
     pub file: u64,
     /// The place of the bytes in the file.
     pub offset: u64,
