@@ -32,8 +32,8 @@ fn three() -> Cluster {
     cluster
 }
 
-/// The tail gets a record of 56 bytes after its Hello to a head that lost it, and shows it. Then the
-/// one that sent it loses it as well, and says Hello without it.
+/// The tail gets a record of 56 bytes after its Hello to a head that lost it, and shows it. Then
+/// the one that sent it loses it as well, and says Hello without it.
 fn tail_with_more_than_its_hello(mutant: Option<Mutant>) -> Cluster {
     let mut cluster = three();
     cluster.mutant = mutant;
