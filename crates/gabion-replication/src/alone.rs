@@ -201,6 +201,10 @@ impl Protocol for Alone {
         self.is_joined() && self.too_few.is_none()
     }
 
+    fn may_append(&self) -> bool {
+        self.is_joined()
+    }
+
     fn not_ready_reason(&self) -> Option<&str> {
         let reason = self.blocked.as_deref().or(self.too_few.as_deref());
         reason.or_else(|| (!self.is_joined()).then_some("the replica is starting"))

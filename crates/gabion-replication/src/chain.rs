@@ -27,7 +27,9 @@
 //! end) is at most the winner's. If that member's last term is the winner's, it is a prefix of the
 //! winner's log (a term has one writer, logs are placed without gaps). If it is lower, the winner
 //! holds a record of a later term, which was written after all members had joined it with the
-//! head's log as theirs, committed records included.
+//! head's log as theirs, committed records included. Therefore the head appends nothing, not even
+//! the first record of its term, before every full member has joined
+//! ([`Protocol::may_append`]).
 //!
 //! Such a member is there only while disks keep what they made durable. A member whose segments are
 //! rotten (docs/faults.md E4) has a log that ends at the first bad record, and that may be every
@@ -48,7 +50,8 @@
 //!
 //! A member that got more log after its Hello (its predecessor still streams in the old term)
 //! answers NewTerm with a new Hello, and the head starts over; so nothing that a tail may have
-//! shown is cut.
+//! shown is cut. With a record of its term the head's log would be the greater one, whatever that
+//! member has: there is none, as that member has yet to join.
 //!
 //! # A view that waits
 //!
@@ -154,6 +157,8 @@ pub struct Chain {
     term: Term,
     /// Head: the highest term of the logs that it began to fetch; it is never started anew.
     followed: Term,
+    /// Head: the last term in which every full member was at one time.
+    begun: Term,
     incarnation: u64,
     session: u64,
     /// The spans of the log; while a term runs the last is open.
@@ -226,6 +231,7 @@ impl Chain {
             now_ms,
             term: state.term,
             followed: Term::ZERO,
+            begun: Term::ZERO,
             incarnation: state.incarnation,
             session: state.session,
             spans,
@@ -361,7 +367,7 @@ impl Protocol for Chain {
 
     fn handle_appended(&mut self, _: ShardId, records: &[Bytes], last_crc: u32) {
         assert!(self.index == 0, "only the head appends");
-        assert!(self.phase == Phase::Joined, "appended before the term runs");
+        assert!(self.may_append(), "appended before every full member is in the term");
         let len = records.iter().map(|record| record.len() as u64).sum::<u64>();
         let from = self.end();
         let end = LogPosition(from.get() + len);
@@ -483,6 +489,11 @@ impl Protocol for Chain {
 
     fn is_ready(&self) -> bool {
         self.announced == Announced::Ready && self.phase == Phase::Joined
+    }
+
+    fn may_append(&self) -> bool {
+        let is_begun = self.begun == self.term;
+        self.is_joined() && (is_begun || self.planted.has(Mutant::AppendsBeforeAllJoined))
     }
 
     fn not_ready_reason(&self) -> Option<&str> {
@@ -704,6 +715,7 @@ impl Chain {
     /// Everything that follows from what happened since the last poll.
     fn pump(&mut self) {
         self.begin_term();
+        self.note_begun();
         self.accept_term();
         self.send_acks();
         self.read_streams();

@@ -246,6 +246,10 @@ impl Protocol for LeftOut {
         false
     }
 
+    fn may_append(&self) -> bool {
+        false
+    }
+
     fn not_ready_reason(&self) -> Option<&str> {
         Some(&self.reason)
     }

@@ -16,6 +16,8 @@ pub(crate) enum Mutant {
     ShortestLogWins,
     /// The head does not look at other logs when it starts.
     HeadKeepsItsLog,
+    /// The head appends to its term while full members have yet to join it.
+    AppendsBeforeAllJoined,
     /// The tail answers reads before it knows the acknowledged end.
     ReadableAtOnce,
     /// The bound for trimming looks at the head only.

@@ -9,3 +9,4 @@ mod lease;
 mod left_out;
 mod protocol;
 mod simulation;
+mod term_start;

@@ -304,6 +304,17 @@ impl Chain {
         Ok(())
     }
 
+    /// Head: notes that every full member is in the term. From then on none has log that a later
+    /// term could take over in place of this one's, so the term may have records. One that leaves
+    /// after that has adopted the term all the same.
+    pub(super) fn note_begun(&mut self) {
+        let mut full = self.peers.iter().filter(|peer| peer.is_full);
+        let is_in = |peer: &Peer| peer.link.as_ref().is_some_and(|l| l.joined == Some(self.term));
+        if self.index == 0 && self.phase == Phase::Joined && full.all(is_in) {
+            self.begun = self.term;
+        }
+    }
+
     pub(super) fn ack_from(&mut self, i: usize, term: Term, progress: Progress) -> Result<()> {
         let is_any_counted = self.planted.has(Mutant::AckOfOldTerm);
         if (term != self.term && !is_any_counted) || self.phase != Phase::Joined {

@@ -110,6 +110,8 @@ pub(crate) struct Node {
     promised: BTreeMap<ReplicaId, u64>,
     /// Its log cannot be followed.
     pub(crate) wants_copy: bool,
+    /// The term that began here is still to begin in the log.
+    awaits_term_start: bool,
     /// Gone with the process.
     pub(crate) chain: Option<Box<dyn Protocol>>,
     /// The watermarks that the protocol of the view before knew.
@@ -133,6 +135,7 @@ impl Node {
             waits_until_ms: 0,
             promised: BTreeMap::new(),
             wants_copy: false,
+            awaits_term_start: false,
             marks: Watermarks::default(),
             next_ticket: 0,
             term: Term::ZERO,
@@ -399,7 +402,7 @@ impl Cluster {
         let node = self.node(id);
         node.session += 1;
         (node.marks, node.next_ticket) = (Watermarks::default(), 0);
-        node.wants_copy = false;
+        (node.wants_copy, node.awaits_term_start) = (false, false);
         // Nobody ran before the first start.
         let is_full = node.session > 1 && node.view.has_full(ReplicaId(id));
         let may_have_promised = node.pending.is_some() || is_full;
@@ -480,7 +483,7 @@ impl Cluster {
         }
         let Some(view) = node.pending.take() else { return };
         node.view = view.clone();
-        node.wants_copy = false;
+        (node.wants_copy, node.awaits_term_start) = (false, false);
         let Some(chain) = node.chain.take() else { return };
         node.marks = Watermarks {
             commit: chain.commit(),
@@ -713,7 +716,7 @@ impl Cluster {
                 node.cut(end.get());
                 node.cut_to_spans();
                 node.chain.as_mut().unwrap().handle_term_adopted(ShardId::ZERO, term);
-                self.append_term_start(id);
+                self.node(id).awaits_term_start = true;
             }
             other => panic!("{other:?} is no work"),
         }
@@ -759,13 +762,15 @@ impl Cluster {
         false
     }
 
-    /// The first record of a term says whose it is, as soon as the term runs at the head, whether
+    /// The first record of a term says whose it is, as soon as the term may have one, whether
     /// anybody hears of it or not.
     fn append_term_start(&mut self, id: u32) {
+        let has_term_starts = self.has_term_starts;
         let node = self.node(id);
         let is_writer = node.view.writer() == ReplicaId(id);
-        let runs = node.chain.as_ref().is_some_and(|chain| chain.is_joined());
-        if self.has_term_starts && is_writer && runs {
+        let may_append = node.chain.as_ref().is_some_and(|chain| chain.may_append());
+        if has_term_starts && is_writer && may_append && node.awaits_term_start {
+            node.awaits_term_start = false;
             self.append_at(id, HEADER_LEN);
         }
     }
@@ -893,6 +898,7 @@ impl Cluster {
                 _ => {}
             }
         }
+        self.append_term_start(id);
     }
 
     fn send(&mut self, id: u32, frame: &Frame) {

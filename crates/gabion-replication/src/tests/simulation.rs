@@ -635,7 +635,7 @@ fn what_every_member_lost_is_refused_and_never_forgotten() {
 }
 
 /// Seeds that failed once, and the cause.
-const ONCE_FAILED: [(u64, &str); 6] = [
+const ONCE_FAILED: [(u64, &str); 8] = [
     (
         23_868,
         "a log that was rotten from the first record of a term on ends where the term before it \
@@ -665,7 +665,14 @@ const ONCE_FAILED: [(u64, &str); 6] = [
         "the controller forgot, when a member was started anew, that it had founded the view, and \
          went on with one alone whose log was rotten",
     ),
+    (TERM_STARTS[0], TERM_START),
+    (TERM_STARTS[1], TERM_START),
 ];
+
+/// Seeds in which a member gets more log after its Hello, and the term begins without that log.
+const TERM_STARTS: [u64; 2] = [94_694, 7_034_800];
+const TERM_START: &str = "the head appended its term's first record before all had joined, and so \
+                          cut what a member had got after its Hello and a reader had shown";
 
 #[test]
 fn seeds_that_once_failed_pass() {
@@ -729,6 +736,13 @@ fn every_planted_defect_is_caught() {
     std::println!("{how:#?}");
     assert!(unseen.is_empty(), "not caught in {MUTANT_SEEDS} seeds: {unseen:?}");
     assert!(missed.is_empty(), "not caught in {MUTANT_SEEDS} seeds: {missed:?}");
+}
+
+/// It is too rare for the first seeds.
+#[test]
+fn a_head_that_appends_before_all_have_joined_is_caught() {
+    let is_caught = |seed| run_seed(seed, Some(Mutant::AppendsBeforeAllJoined)).is_err();
+    assert_eq!(TERM_STARTS.map(is_caught), [true, true]);
 }
 
 #[test]

@@ -228,9 +228,10 @@ impl Node {
     // ---- terms and time
 
     /// Begins the log of a term with the view in which it runs, so that the log tells by itself
-    /// whose it is. A log that nobody else reads needs no such record.
+    /// whose it is. A log that nobody else reads needs no such record. It waits until every full
+    /// member is in the term, however long: nothing is acknowledged before that anyway.
     pub(in crate::node) fn append_term_start(&mut self) {
-        let is_due = self.writing.awaits_term_start() && self.protocol.is_joined();
+        let is_due = self.writing.awaits_term_start() && self.protocol.may_append();
         if !is_due || self.view.has_too_few() {
             return;
         }

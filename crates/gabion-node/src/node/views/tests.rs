@@ -6,7 +6,9 @@ use crate::{NodeOptions, WriteGate};
 use gabion_base::{ErrorKind, FileId, Frontier, GroupId, LogPosition, ShardId, Term};
 use gabion_engine::{Edit, FileMeta, JobKind};
 use gabion_log::{RecordFlags, RecordKind};
-use gabion_replication::{Frame, Lease, LogKind, Member, MemberState, Message, Watermarks, frame};
+use gabion_replication::{
+    Frame, Lease, LogKind, Member, MemberState, Message, Progress, Watermarks, frame,
+};
 
 /// Configuration `config` with these members, of which so many are full.
 fn view(config: u64, members: &[ReplicaId], full: usize) -> GroupView {
@@ -184,20 +186,46 @@ fn a_member_that_is_kept_is_not_filled() {
     assert!(node.view_told().is_some());
 }
 
+/// The tail says something to the head in the first view.
+fn hears(node: &mut Node, term: Term, message: Message) {
+    let (group, shard, config) = (GroupId(1), ShardId::ZERO, ConfigNumber(1));
+    let (from, to, connection) = (TAIL, HEAD, 3);
+    let frame = Frame { group, shard, config, term, from, to, connection, message };
+    node.handle_message(TAIL, 7, frame, 0);
+}
+
+/// The tail connects and says Hello to the head.
+fn meets(node: &mut Node) {
+    node.handle_connected(TAIL, 7, 0);
+    let versions = (frame::VERSION, frame::VERSION);
+    let hello = Message::Hello(MemberState { versions, ..MemberState::default() });
+    hears(node, Term::ZERO, hello);
+}
+
+/// A term that runs here may be one that the others will never join.
+#[test]
+fn a_term_has_its_first_record_once_every_full_member_has_joined() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    meets(&mut node);
+    machine.run(&mut node, 0);
+    let term = node.protocol().term();
+    assert!(term > Term::ZERO && node.protocol().is_joined());
+    assert_eq!((node.log.end(), node.founded()), (LogPosition::ZERO, ConfigNumber::ZERO));
+    assert!(matches!(node.write_gate(), WriteGate::Refuse(_)));
+    let progress = Progress::default();
+    hears(&mut node, term, Message::TermAccepted { last_crc: 0, progress });
+    machine.run(&mut node, 0);
+    assert!(node.log.end() > LogPosition::ZERO);
+    assert_eq!((node.founded(), node.write_gate()), (ConfigNumber(1), WriteGate::Open));
+}
+
 /// A member that has promised the reader something at 1,000 ms.
 fn promised(node: &mut Node) {
     node.pass_lease_time(1_000);
-    node.handle_connected(TAIL, 7, 0);
-    let say = |node: &mut Node, message| {
-        let (group, shard, config) = (GroupId(1), ShardId::ZERO, ConfigNumber(1));
-        let (term, from, to) = (Term(0), TAIL, HEAD);
-        let frame = Frame { group, shard, config, term, from, to, connection: 3, message };
-        node.handle_message(TAIL, 7, frame, 0);
-    };
-    let versions = (frame::VERSION, frame::VERSION);
-    say(node, Message::Hello(MemberState { versions, ..MemberState::default() }));
+    meets(node);
     let asked = Lease { asked_ms: 5, lasts_ms: 300 };
-    say(node, Message::Heartbeat(Watermarks::default(), asked));
+    hears(node, Term::ZERO, Message::Heartbeat(Watermarks::default(), asked));
     assert_eq!(node.protocol().promised_until_ms(TAIL), 1_300);
 }
 
