@@ -264,9 +264,13 @@ fn adopt_descriptor(ready: &Ready, name: &[u8]) {
         false => shared.find_mirror(status.st_dev, status.st_ino),
     });
     let flags = raw::flags(descriptor as c_int);
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let is_standard = (1..=2).contains(&descriptor);
     // A file that may be split has no slot while its name is being changed.
     let may_split = split
-        && flags & libc::O_ACCMODE != libc::O_RDONLY
+        && status.is_some()
+        && writes
+        && !is_standard
         && link[..len].first() == Some(&b'/')
         && ready.may_match(&link[..len]);
     let found = found.or(may_split.then_some((0, NO_GENERATION)));
@@ -274,7 +278,7 @@ fn adopt_descriptor(ready: &Ready, name: &[u8]) {
     let Some((slot, generation)) = found else {
         return;
     };
-    if (1..=2).contains(&descriptor) && flags & libc::O_ACCMODE != libc::O_RDONLY {
+    if is_standard && writes {
         raw::tell(&[b"standard output or error leads to a near-compute log; this program is not \
             started, as the C library would write there unseen"]);
         raw::exit(125);

@@ -9,6 +9,7 @@ use gabion_mirror::files::LogFiles;
 use gabion_mirror::local::LocalFiles;
 use gabion_mirror::owner::{Settings, Splits};
 use gabion_mirror::split::PREFIX;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -250,6 +251,20 @@ fn a_file_of_several_names_is_left_alone_and_one_by_a_symbolic_link_is_split() {
 }
 
 #[test]
+fn standard_output_that_only_looks_like_a_split_file_is_as_ever() {
+    let house = House::new("split-output");
+    let run = house.start();
+    // Outside of the root, by a name that matches.
+    let path = house.home.join("said.db");
+    let (output, error) = (File::create(&path).unwrap(), File::create(&path).unwrap());
+    let mut command = run.command(Path::new("/bin/echo"));
+    command.arg("text").stdout(Stdio::from(output)).stderr(Stdio::from(error));
+    let status = command.status().unwrap();
+    assert_eq!((status.code(), std::fs::read(path).unwrap()), (Some(0), b"text\n".to_vec()));
+    run.stop();
+}
+
+#[test]
 fn files_beyond_the_limit_stay_in_the_file_system_and_others_are_still_mirrored() {
     let house = House::new("split-many");
     let run = house.start();
@@ -307,6 +322,7 @@ fn a_sync_by_the_file_system_waits_for_frames_too() {
     let mut command = script_command(Some(&run), &house.root, &path);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     while house.root.join("a.db").metadata().map_or(0, |status| status.len()) < 5_100 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its large write");
         std::thread::yield_now();
     }
     std::thread::sleep(Duration::from_millis(100));
