@@ -72,8 +72,8 @@ pub struct Options {
     pub outstanding_max: usize,
     /// Most bytes of these. One record is always possible.
     pub outstanding_bytes_max: usize,
-    /// A peer that lacks more bytes of acknowledged records is lost. Of those that are issued
-    /// beyond the limits, as a new copy waits for them, no more are kept for any peer.
+    /// A peer that lacks more bytes of acknowledged records is lost. The same bound holds for
+    /// records that are issued beyond the limits, as a new copy waits for them.
     pub lag_bytes_max: usize,
     /// Most requests outstanding at one peer.
     pub window_requests: usize,

@@ -112,9 +112,15 @@ fn map_journal(ready: &Ready) -> Option<usize> {
         mapped
     });
     raw::set_errno(kept);
-    // Of two threads that map it both have it; one mapping too many stays.
+    // Two threads may map it at once. Both mappings are good, and one of them is never used again.
     JOURNAL.store(mapped?, Release);
     mapped
+}
+
+/// The journal, as the mirrored file that it is.
+fn journal_file(ready: &Ready) -> Mirrored {
+    let (slot, generation, _) = ready.shared.journal_file();
+    Mirrored { slot, generation, synced: false, split: false }
 }
 
 fn empty_journal(ready: &Ready) -> Result<(), c_int> {
@@ -177,11 +183,9 @@ impl Change<'_> {
         let head = frame.encode(raw::memory(address + FRAME, len));
         raw::put(address, &head);
         let whole = frame_len(len as u64) as usize;
-        let (slot, generation, _) = self.ready.shared.journal_file();
-        let journal = Mirrored { slot, generation, synced: false, split: false };
-        let status = self.status;
+        let (file, status) = (journal_file(self.ready), self.status);
         let source = Source::Bytes { address, len: whole };
-        Locked { guard: &mut self.guard, file: journal, status }.note(room.at, source, whole)?;
+        Locked { guard: &mut self.guard, file, status }.note(room.at, source, whole)?;
         self.guard.framed(split.slot, room, place, len as u64);
         Ok(())
     }
@@ -262,7 +266,7 @@ fn try_write(ready: &Ready, file: Mirrored, write: &Write<'_>) -> Result<Option<
     Ok(Some(written))
 }
 
-/// What was written becomes a frame, or a change of the file system's alone.
+/// Notes a write that the kernel has made: as a frame, or a change of the file system's alone.
 fn note(
     change: &mut Change<'_>,
     split: Option<Split>,
@@ -396,13 +400,10 @@ pub(crate) fn sync(descriptor: c_int, file: Mirrored, call: &dyn Fn() -> Answer)
     }
     // Beside the file system's own, too: a start would put older frames over bytes whose frame the
     // peers do not have.
-    let (slot, generation, _) = ready.shared.journal_file();
-    let journal = Mirrored { slot, generation, synced: false, split: false };
-    bytes::wait_for(ready, journal, head).map_or_else(raw::refuse, |()| 0)
+    bytes::wait_for(ready, journal_file(ready), head).map_or_else(raw::refuse, |()| 0)
 }
 
-/// Whatever was written is synced by the file system: of files that are uncertain no frame may be
-/// left.
+/// The file system has synced all files. Frames of uncertain ones must go, as they may be older.
 pub(crate) fn synced_all(ready: &Ready) -> Result<(), c_int> {
     if ready.shared.is_any_uncertain() { empty_journal(ready) } else { Ok(()) }
 }

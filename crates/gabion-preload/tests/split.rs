@@ -49,7 +49,7 @@ impl House {
         self.try_start().unwrap()
     }
 
-    /// What each line of a script gave.
+    /// Runs a script, and gives the result of each line.
     fn script(&self, run: &Run, text: &str) -> Vec<String> {
         let path = self.home.join("script");
         std::fs::write(&path, text).unwrap();

@@ -356,7 +356,7 @@ impl State {
         framed.map(|(_, file)| file.file.clone()).collect()
     }
 
-    /// Nothing is in the journal, nor can it be in question.
+    /// Whether the journal has no frame, and no file is uncertain.
     fn is_journal_empty(&self) -> bool {
         let slots = self.split.files.keys().filter_map(|slot| self.shared.slot(*slot));
         let mut uncertain = slots.filter(|slot| slot.is_uncertain());
@@ -369,7 +369,6 @@ impl State {
         let Some(leaving) = self.split.leaving.iter_mut().find(has) else {
             return Ok(true);
         };
-
         let slots = self.split.files.iter().filter(|(_, file)| leaving.names.has(&file.name));
         let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
         let (mut removed, mut all) = (Vec::new(), true);
@@ -471,8 +470,8 @@ impl Core {
         then(&mut state, &mut guard)
     }
 
-    /// A file was opened. If it is split from now on, or may be later, the reply that says so. What
-    /// it has, and its name, are synced before; nothing is held up meanwhile.
+    /// A file was opened: the reply, if it is split from now on, or may be later. Its bytes and its
+    /// name are synced before; nothing is held up meanwhile.
     pub(super) fn open_split(
         &self,
         request: &Request,
