@@ -33,6 +33,8 @@ const CHANGE_MAX_MS: u64 = 5_000;
 const ASK_AGAIN_MS: u64 = 1_000;
 /// How often controllers are told which record is known here, in ms.
 const KNOWN_EVERY_MS: u64 = 1_000;
+/// The same while none is known, as nobody is let in before.
+const NONE_KNOWN_EVERY_MS: u64 = 50;
 /// Changes under way; a further one is refused.
 const CHANGES_MAX: usize = 64;
 /// Pause after the file could not be written.
@@ -287,8 +289,9 @@ impl Service {
         }
         let now_ms = self.now_ms;
         if self.user_changes.known_due_ms <= now_ms {
-            self.user_changes.known_due_ms = now_ms + KNOWN_EVERY_MS;
             let stamp = self.commands.users.record().map(|record| record.stamp());
+            let every_ms = if stamp.is_some() { KNOWN_EVERY_MS } else { NONE_KNOWN_EVERY_MS };
+            self.user_changes.known_due_ms = now_ms + every_ms;
             // One that knows none is told even an empty record: no stamp of a record is this one.
             let message = ControlMessage::UsersKnown(stamp.unwrap_or_default());
             for place in self.idle_controls() {

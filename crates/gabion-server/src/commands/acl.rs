@@ -33,6 +33,9 @@ use std::rc::Rc;
 use users::{DEFAULT, User};
 
 const NO_AUTH: Reply = Reply::error("NOAUTH Authentication required.");
+/// Clients try again upon this word.
+const NOT_TOLD: Reply =
+    Reply::error("LOADING the controller has yet to tell this replica who its users are");
 const NO_AUTH_HELLO: Reply = Reply::error(
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
      <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
@@ -151,7 +154,7 @@ impl Commands {
         if self.users.is_nobody(&user) {
             return match call.spec().id {
                 Id::Hello | Id::Auth | Id::Quit | Id::Reset => Ok(()),
-                _ => Err(NO_AUTH),
+                _ => Err(self.to_stranger(NO_AUTH)),
             };
         }
         let Err(denied) = user.check(call) else { return Ok(()) };
@@ -179,6 +182,7 @@ impl Commands {
                 client.user.replace(user);
                 Ok(())
             }
+            None if !self.users.are_known() => Err(NOT_TOLD),
             None => {
                 let context =
                     if client.queued.get() < 0 { Context::Toplevel } else { Context::Multi };
@@ -200,7 +204,8 @@ impl Commands {
     }
 
     fn default_is_open(&self) -> bool {
-        self.users.get(DEFAULT).is_some_and(|user| user.body().is_without_password)
+        let is_open = |user: Rc<User>| user.body().is_without_password;
+        self.users.are_known() && self.users.get(DEFAULT).is_some_and(is_open)
     }
 
     /// Whether a connection has yet to say who it is.
@@ -208,9 +213,17 @@ impl Commands {
         self.users.is_nobody(&session.client.user.borrow())
     }
 
+    /// The reply to a connection that is nobody: this one, once it is known who somebody is.
+    fn to_stranger(&self, reply: Reply) -> Reply {
+        if self.users.are_known() { reply } else { NOT_TOLD }
+    }
+
     /// HELLO without AUTH is for those who are somebody.
     pub(crate) fn check_hello(&self, client: &Client) -> Result<(), Reply> {
-        if self.users.is_nobody(&client.user.borrow()) { Err(NO_AUTH_HELLO) } else { Ok(()) }
+        match self.users.is_nobody(&client.user.borrow()) {
+            true => Err(self.to_stranger(NO_AUTH_HELLO)),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn acl(&self, client: &Client, args: &[Bytes], host: &impl Host) -> Reply {

@@ -471,3 +471,24 @@ fn users_that_a_controller_tells_one_group_are_those_of_all_and_are_kept_in_the_
     rig.until("they are kept", |_| kept(0).as_ref() == Some(&without));
     assert_eq!(kept(1), None);
 }
+
+#[test]
+fn a_replica_that_has_not_been_told_its_users_lets_nobody_in_and_says_why() {
+    let mut rig = Rig::spread_with("spread-untold-users", 2, |config| {
+        config.security.users_kept = Some(config.data.join("users"));
+    });
+    let mut client = rig.client(0);
+    for words in [
+        &["GET", "k"][..],
+        &["AUTH", "any"],
+        &["AUTH", "default", "any"],
+        &["HELLO", "3"],
+        &["HELLO", "3", "AUTH", "default", "any"],
+        &["FLUSHALL"],
+    ] {
+        let reply = rig.text(&mut client, words);
+        assert!(reply.starts_with("-LOADING the controller has yet to tell"), "{words:?}: {reply}");
+    }
+    rig.service(0).take_users(0, UserRecord::default());
+    assert_eq!(rig.text(&mut client, &["GET", "k"]), "$-1\r\n");
+}

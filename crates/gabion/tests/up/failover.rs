@@ -198,7 +198,14 @@ fn a_pool_that_is_damaged_is_put_aside_and_filled_anew_where_the_others_are_whol
         }
     }
     place.is_whole();
-    assert_eq!(place.resp(1, "GET colour"), "$5\r\ngreen\r\n");
+    // The users were put aside with the pool: the controller tells them anew.
+    let begun = Instant::now();
+    let mut colour = place.resp(1, "GET colour");
+    while colour.starts_with("-LOADING") {
+        assert!(begun.elapsed() < PATIENCE, "{colour}");
+        colour = place.resp(1, "GET colour");
+    }
+    assert_eq!(colour, "$5\r\ngreen\r\n");
     let put_aside = std::fs::read_dir(&place.data).unwrap().filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with("replica-2.broken-")

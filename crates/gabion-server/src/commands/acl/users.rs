@@ -416,12 +416,13 @@ impl Users {
 
     /// The user of a connection that has not said who it is.
     pub(crate) fn of_stranger(&self) -> Rc<User> {
-        // Until the controller has told the users, nobody knows what `default` may do.
-        let is_known = |record: &RefCell<Option<UserRecord>>| record.borrow().is_some();
-        if !self.shared.as_ref().is_none_or(is_known) {
-            return self.nobody.clone();
-        }
-        self.default_or_nobody()
+        if self.are_known() { self.default_or_nobody() } else { self.nobody.clone() }
+    }
+
+    /// Whether these are the users. Until the controller has told them, nobody knows what `default`
+    /// may do.
+    pub(crate) fn are_known(&self) -> bool {
+        self.shared.as_ref().is_none_or(|record| record.borrow().is_some())
     }
 
     fn default_or_nobody(&self) -> Rc<User> {
@@ -445,7 +446,8 @@ impl Users {
         if let Some((user, known)) = self.operator.as_ref().filter(|_| name == OPERATOR) {
             return bool::from(known.ct_eq(&given)).then(|| user.clone());
         }
-        self.get(name).filter(|user| user.body.borrow().accepts(&given))
+        let user = self.get(name).filter(|_| self.are_known());
+        user.filter(|user| user.body.borrow().accepts(&given))
     }
 
     /// Makes or changes a user by these rules: all or none.
