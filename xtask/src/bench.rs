@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 type Line = (&'static str, &'static str, &'static str);
 
 /// Medians of three rounds for ratios with a target, one round for the rest.
-const LINES: [Line; 10] = [
+const LINES: [Line; 11] = [
     (
         "engine",
         "engine-rocksdb",
@@ -69,6 +69,11 @@ const LINES: [Line; 10] = [
         "replication --systems rocksdb,primary --replicas 2 --co-location 2 --records 2000000 --workloads load",
     ),
     (NCL, NCL, "ncl --slow-sync 2 --seconds 1 --rounds 2"),
+    (
+        NCL,
+        "ncl-split",
+        "ncl --only programs --split --clients 1,16 --slow-sync 2 --seconds 1 --rounds 2",
+    ),
 ];
 
 /// The part of near-compute logs, which draws its own pictures and is not on the page.

@@ -120,6 +120,10 @@ pub struct NclArgs {
     /// Place of `slow-syncs` and `replica-rocksdb` [default: where cargo puts them]
     #[arg(long, value_name = "DIR")]
     pub peer_dir: Option<PathBuf>,
+    /// Measure programs also with split files, whose small writes alone are at peers. SQLite's
+    /// database is split, too
+    #[arg(long)]
+    pub split: bool,
     /// Draw Figures 8 to 12 into pictures in this directory
     #[arg(long, value_name = "DIR")]
     pub draw: Option<PathBuf>,

@@ -264,9 +264,9 @@ impl House {
     }
 
     /// `gabion ncl run` of a program, as yet without the program.
-    pub(super) fn run(&self, application: &str, globs: &str) -> Command {
+    pub(super) fn run(&self, application: &str, files: &[&str]) -> Command {
         let mut command = gabion(&self.program, "run");
-        command.args(["--app", application, "--match", globs, "--take-over"]);
+        command.args(["--app", application, "--take-over"]).args(files);
         // The remains of a killed run go with this house.
         command.env("XDG_RUNTIME_DIR", self.dir.path());
         command.arg("--controller").arg(self.controller()).arg("--");

@@ -145,6 +145,7 @@ impl Stage {
             Side::Shared => "shared",
             Side::Tcp => "tcp",
             Side::Synced => "synced",
+            Side::Split => "split",
         };
         self.dir.0.join(name)
     }
@@ -176,11 +177,15 @@ impl ProgramChoice {
         }
     }
 
-    const fn globs(self) -> &'static str {
-        match self {
-            Self::Redis => "*.incr.aof,*.manifest",
-            Self::Sqlite => "*-wal,*-journal",
-            Self::Rocksdb => "*.log",
+    /// Options of `gabion ncl run`: which files are at peers.
+    const fn files(self, side: Side) -> &'static [&'static str] {
+        match (self, side) {
+            (Self::Redis, Side::Split) => &["--split", "*.incr.aof", "--match", "*.manifest"],
+            (Self::Sqlite, Side::Split) => &["--split", "*.db,*-wal", "--match", "*-journal"],
+            (Self::Rocksdb, Side::Split) => &["--split", "*.log"],
+            (Self::Redis, _) => &["--match", "*.incr.aof,*.manifest"],
+            (Self::Sqlite, _) => &["--match", "*-wal,*-journal"],
+            (Self::Rocksdb, _) => &["--match", "*.log"],
         }
     }
 
@@ -211,7 +216,12 @@ impl ProgramChoice {
         let program = self.path(stage.peer_dir.as_deref())?;
         let mut command = match house {
             Some(house) => {
-                let mut command = house.run(&stage.name, self.globs());
+                // Both kinds of one program run beside each other.
+                let application = match side {
+                    Side::Split => format!("{}-split", stage.name),
+                    _ => stage.name.clone(),
+                };
+                let mut command = house.run(&application, self.files(side));
                 command.arg(program);
                 command
             }
@@ -299,9 +309,10 @@ fn measure_one(
     let mut shared = House::start(bench, Side::Shared, COPIES)?;
     let mut tcp = House::start(bench, Side::Tcp, COPIES)?;
     let mut servers = Vec::new();
-    for side in Side::ALL {
+    let split = bench.args.split.then_some(Side::Split);
+    for side in Side::ALL.into_iter().chain(split) {
         let house = match side {
-            Side::Shared => Some(&mut shared),
+            Side::Shared | Side::Split => Some(&mut shared),
             Side::Tcp => Some(&mut tcp),
             Side::Unsynced | Side::Synced => None,
         };

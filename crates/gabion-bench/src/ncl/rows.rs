@@ -15,9 +15,12 @@ pub(crate) enum Side {
     Tcp,
     /// Synced to the disk: the paper's strong.
     Synced,
+    /// In files that are split: small writes at log peers whose memory is mapped.
+    Split,
 }
 
 impl Side {
+    /// Those of the paper.
     pub(crate) const ALL: [Self; 4] = [Self::Unsynced, Self::Shared, Self::Tcp, Self::Synced];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -26,6 +29,7 @@ impl Side {
             Self::Shared => "peers, shared memory",
             Self::Tcp => "peers, TCP",
             Self::Synced => "synced",
+            Self::Split => "split files",
         }
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn tables(rows: &Rows, style: Style) -> String {
             let (writes, ycsb) = (paper::writes(*program), paper::ycsb(*program));
             let note = format!("Writes. {writes} YCSB. {ycsb} {}", paper::ROCKSDB);
             part(of_program(rows, *program, disk), &note);
+            part(split(rows, *program, disk), "Both by shared memory. Mirrored: as above.");
         }
     }
     part(recovery(rows), paper::RECOVERY);
@@ -137,10 +138,18 @@ pub(super) fn of_sides(
     (load, clients, bytes): (&'static str, u64, u64),
     figure: &str,
 ) -> [Option<f64>; 4] {
-    Side::ALL.map(|side| {
-        let (part, program, disk) = (Part::Programs, program.as_str(), Some(disk));
-        rows.figure(&Key { part, program, load, side, disk, clients, bytes }, figure)
-    })
+    Side::ALL.map(|side| of_side(rows, (program, disk), (load, clients, bytes), side, figure))
+}
+
+fn of_side(
+    rows: &Rows,
+    (program, disk): (ProgramChoice, Disk),
+    (load, clients, bytes): (&'static str, u64, u64),
+    side: Side,
+    figure: &str,
+) -> Option<f64> {
+    let (part, program, disk) = (Part::Programs, program.as_str(), Some(disk));
+    rows.figure(&Key { part, program, load, side, disk, clients, bytes }, figure)
 }
 
 fn of_program(rows: &Rows, program: ProgramChoice, disk: Disk) -> Table {
@@ -167,6 +176,35 @@ fn of_program(rows: &Rows, program: ProgramChoice, disk: Disk) -> Table {
         let derived =
             [percent_below(shared, unsynced), percent_below(tcp, unsynced), ratio(shared, synced)];
         let all = rates.into_iter().chain(derived).chain(times).map(shown);
+        table.row(std::iter::once(format!("{}, {}", cell.0, cell.1)).chain(all).collect());
+    }
+    table
+}
+
+/// Split files beside mirrored ones; no row where none were measured.
+fn split(rows: &Rows, program: ProgramChoice, disk: Disk) -> Table {
+    let header = [
+        "load, clients",
+        "mirrored/s",
+        "split/s",
+        "split loss %",
+        "split ÷ synced",
+        "p99 µs: mirrored",
+        "split",
+    ];
+    let title = format!("Split files: {}, disk: {}", program.as_str(), disk.as_str());
+    let mut table = Table::new(title, &header);
+    for cell in cells(rows, program, disk) {
+        let of = |side, figure| of_side(rows, (program, disk), cell, side, figure);
+        let rate = |side| of(side, "per_second");
+        let split = rate(Side::Split);
+        if split.is_none() {
+            continue;
+        }
+        let loss = percent_below(split, rate(Side::Unsynced));
+        let gain = ratio(split, rate(Side::Synced));
+        let p99 = [Side::Shared, Side::Split].map(|side| of(side, "p99_us"));
+        let all = [rate(Side::Shared), split, loss, gain].into_iter().chain(p99).map(shown);
         table.row(std::iter::once(format!("{}, {}", cell.0, cell.1)).chain(all).collect());
     }
     table

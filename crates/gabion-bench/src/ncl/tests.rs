@@ -143,6 +143,20 @@ fn aims_are_met_up_to_their_bars_and_missed_beyond() {
     assert!(line.contains("11.8 %") && line.ends_with("MISSED"), "{line}");
 }
 
+#[test]
+fn split_files_have_a_table_where_they_were_measured() {
+    let mut rows = rows(|_| {});
+    assert!(!tables::tables(&rows, Style::Plain).contains("Split files"));
+    let (part, program, disk) = (Part::Programs, "redis", Some(Disk::Slow));
+    let (load, side) = ("write-only", Side::Split);
+    let key = Key { part, program, load, side, disk, clients: 1, bytes: 100 };
+    rows.push(Row::new(key, 1, vec![("per_second", 8_000.0), ("p99_us", 300.0)]));
+    let text = tables::tables(&rows, Style::Plain);
+    let begin = text.find("Split files: redis, disk: slow syncs").expect("a table");
+    let row = words(line_of(&text[begin..], "write-only, 1"));
+    assert_eq!(row, ["write-only,", "1", "9,800", "8,000", "20.0", "20.0", "300"]);
+}
+
 /// A figure of a row, times a factor.
 fn scale(row: &mut Row, name: &str, factor: f64) {
     for (known, figure) in &mut row.figures {
