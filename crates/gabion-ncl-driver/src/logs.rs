@@ -172,24 +172,17 @@ impl Logs {
         let ready = self.shared.wait(Number::ZERO, is_ready);
         ready.map_err(|error| {
             let Ok(state) = self.shared.lock() else { return error };
-            let status = state.core.status();
-            let reasons = state.losses.reasons.iter();
-            let reasons: Vec<String> =
-                reasons.map(|(peer, why)| format!("{peer}: {why}")).collect();
-            let (count, wanted) = (status.registered, status.wanted);
-            let mut text = match &state.store_failure {
-                // It may never have been asked about peers.
-                Some(why) => format!("{error}; {why}"),
-                None => format!("{error}; {count} peers are registered"),
-            };
-            if state.store_failure.is_none() && status.map.members.is_empty() {
-                text += &format!(", a new application takes {wanted}");
-            }
-            if !reasons.is_empty() {
-                text += &format!("; {}", reasons.join("; "));
-            }
-            Error::new(error.kind(), text)
+            Error::new(error.kind(), format!("{error}; {}", reasons(&state)))
         })
+    }
+
+    /// In words, the lack for which [`Self::wait_until_ready`] waits; none once files can be used,
+    /// or never can be.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        let state = self.shared.lock().ok()?;
+        let waits = state.core.is_ready().is_ok_and(|is_ready| !is_ready);
+        waits.then(|| format!("{}; {}", state.core.shortage(), reasons(&state)))
     }
 
     /// Makes a change once there is room for its records.
@@ -706,4 +699,21 @@ impl Reports {
         self.told = Some((report, Instant::now()));
         Some(bytes)
     }
+}
+
+/// The controller's failure or the registered peers, and why known peers cannot be used.
+fn reasons(state: &State) -> String {
+    let status = state.core.status();
+    let mut text = match &state.store_failure {
+        // It may never have been asked about peers.
+        Some(why) => why.clone(),
+        None => format!("{} peers are registered", status.registered),
+    };
+    if state.store_failure.is_none() && status.map.members.is_empty() {
+        text += &format!(", a new application takes {}", status.wanted);
+    }
+    for (peer, why) in &state.losses.reasons {
+        text += &format!("; {peer}: {why}");
+    }
+    text
 }

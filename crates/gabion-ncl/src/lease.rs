@@ -81,6 +81,11 @@ impl Lease {
         self.next_ms = 0;
     }
 
+    /// Whether another instance has been found to have it, and this one watches that.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.term.is_none() && self.seen.is_some()
+    }
+
     /// The next request to the store, if it is due now.
     pub(crate) fn poll(&mut self, now_ms: u64) -> Option<StoreOperation> {
         if self.is_waiting || now_ms < self.next_ms {

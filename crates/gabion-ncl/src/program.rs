@@ -58,7 +58,20 @@ impl<S: Images> Application<S> {
         if short_ms < limit_ms {
             return Ok(());
         }
+        Err(Error::unavailable(format!(
+            "application '{}': {} for {short_ms} ms (limit {limit_ms} ms)",
+            self.options.owner,
+            self.shortage()
+        )))
+    }
+
+    /// Why files cannot be used now, or why nothing can be acknowledged, in words.
+    #[must_use]
+    pub fn shortage(&self) -> String {
         let (copies, of, needed) = match self.phase {
+            Phase::Leasing if self.lease.is_watched() => {
+                return String::from("another instance runs and renews its lease");
+            }
             Phase::Recovering | Phase::Loading => (
                 self.links.values().filter(|link| link.stage >= Stage::Known).count(),
                 self.map.members.len(),
@@ -72,11 +85,7 @@ impl<S: Images> Application<S> {
                 (copies.count(), wanted, wanted)
             }
         };
-        Err(Error::unavailable(format!(
-            "application '{}': {copies} of {of} copies are within reach for {short_ms} ms, \
-             {needed} are needed (limit {limit_ms} ms)",
-            self.options.owner
-        )))
+        format!("{copies} of {of} copies are within reach, {needed} are needed")
     }
 
     fn state(&self) -> Result<&State<S>> {

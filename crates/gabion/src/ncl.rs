@@ -23,6 +23,7 @@ mod place;
 mod run;
 mod sockets;
 mod status;
+mod waiting;
 
 use crate::machines::trust;
 use crate::units::exact_size;

@@ -9,9 +9,9 @@
 //! application is refused, and only commands that change files take `--take-over`. These look first
 //! at all that can be seen without the lease: a slip of the hand ends no program.
 
-use super::Shown;
 use super::place::parse_controller;
 use super::run::failed;
+use super::{Shown, waiting};
 use clap::Args;
 use gabion_base::{Error, ErrorKind, Result, crc};
 use gabion_control::Store;
@@ -147,7 +147,7 @@ impl FilesPlace {
         };
         (settings.token, settings.tls) = (shown.token(), shown.tls);
         let logs = Arc::new(Logs::start(settings, Box::new(store))?);
-        logs.wait_until_ready()?;
+        waiting::wait_until_ready(&logs)?;
         Ok(logs)
     }
 

@@ -9,7 +9,7 @@
 //! The interposer is a shared library that `build.rs` builds and this program carries.
 
 use super::metrics::{self, of_application};
-use super::{RunOptions, Shown};
+use super::{RunOptions, Shown, waiting};
 use crate::units::exact_size;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_mirror::files::LogFiles;
@@ -134,7 +134,7 @@ fn open(options: &RunOptions, application: &str) -> Result<Opened> {
     (settings.token, settings.tls) = (shown.token(), shown.tls);
     settings.has_program = true;
     let logs = Arc::new(Logs::start(settings, Box::new(store))?);
-    logs.wait_until_ready()?;
+    waiting::wait_until_ready(&logs)?;
     let (status, counts) = logs.status()?;
     if status.copies <= usize::from(options.f) {
         return Err(Error::unavailable(format!(

@@ -1,4 +1,4 @@
-//! `gabion ncl ls|cat|stat|rm|export|import`.
+//! `gabion ncl ls|cat|stat|rm|export|import`, and files of an application that runs.
 
 use super::*;
 
@@ -172,4 +172,23 @@ fn slips_end_no_program(house: &House, place: &[String]) {
     let said = import(&from, &["--replace"]);
     assert!(said.contains("nothing was imported"), "{said}");
     assert!(said.contains("the manifest has 4 of 00000000"), "{said}");
+}
+
+#[test]
+fn a_run_beside_another_says_what_it_waits_for_and_is_refused_after_a_while() {
+    let house = House::new(3);
+    let place = house.directory("place");
+    let script = "echo one > a.log && echo told; read line; cat a.log";
+    let mut first = Process::start(&mut house.run(&place, &[], &["sh", "-c", script]));
+    assert_eq!(first.line(), "told");
+    let output = house.shell(&house.directory("other"), &["--peer-timeout", "3"], "touch ran");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && !house.directory("other").join("ran").exists(), "{said}");
+    let why = "another instance runs and renews its lease";
+    assert!(said.contains(&format!("gabion ncl: waits: {why}; 3 peers")), "{said}");
+    assert!(said.contains(&format!("application 'test': {why} for ")), "{said}");
+    // The first has not noticed.
+    first.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(first.line(), "one");
+    assert!(first.child.wait().unwrap().success());
 }
