@@ -47,6 +47,8 @@ pub(crate) struct Journal {
     unused: AtomicU32,
     len: AtomicU64,
     epoch: AtomicU64,
+    /// Of the head of that epoch.
+    salt: AtomicU64,
     /// The place of the next frame.
     tail: AtomicU64,
     /// Frames that were written, and their bytes.
@@ -59,8 +61,8 @@ pub(crate) struct Journal {
 /// A place for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The epoch of the frame.
-    pub epoch: u64,
+    /// The salt of the journal's head.
+    pub salt: u64,
     /// The frame's place in the journal.
     pub at: u64,
 }
@@ -153,13 +155,14 @@ impl Slot {
         self.split_below.load(Relaxed)
     }
 
-    /// Makes the slot a mirrored file's (0), or a split one's with an unsynced change. Counts of
-    /// each generation are beyond those of the ones before: whoever still notes a sync of another
-    /// file notes nothing.
+    /// Makes the slot, which has its generation already, a mirrored file's (0), or a split one's
+    /// with an unsynced change. Counts of each generation are beyond those of the ones before:
+    /// whoever still notes a sync of another file notes nothing. And whoever has read these counts
+    /// sees this generation.
     pub fn set_split(&self, below: u64, generation: u32) {
         let first = u64::from(generation) << 32;
-        self.written.store(first + 1, Relaxed);
-        self.synced.store(first, Relaxed);
+        self.written.store(first + 1, Release);
+        self.synced.store(first, Release);
         self.forget_frames();
         self.split_below.store(below, Release);
     }
@@ -217,8 +220,8 @@ impl Guard {
             && slot.unsynced().is_none()
             && journal.open.load(Acquire) != 0
             && !self.shared().is_journal_full(len);
-        let (epoch, at) = (journal.epoch.load(Relaxed), journal.tail.load(Relaxed));
-        fits.then_some(Room { epoch, at })
+        let (salt, at) = (journal.salt.load(Relaxed), journal.tail.load(Relaxed));
+        fits.then_some(Room { salt, at })
     }
 
     /// The frame is in the journal, and its record was put.
@@ -248,8 +251,8 @@ impl Guard {
         self.shared().journal().open.store(0, Release);
     }
 
-    /// The journal is empty and its new head stored; frames may be written.
-    pub fn open_journal(&mut self, epoch: u64) {
+    /// The journal is empty and its new head stored, with this salt; frames may be written.
+    pub fn open_journal(&mut self, epoch: u64, salt: u64) {
         let shared = *self.shared();
         let journal = shared.journal();
         for number in 0..shared.used_slots() {
@@ -257,6 +260,7 @@ impl Guard {
             slot.into_iter().for_each(Slot::forget_frames);
         }
         journal.epoch.store(epoch, Relaxed);
+        journal.salt.store(salt, Relaxed);
         journal.tail.store(FRAMES_AT, Relaxed);
         journal.open.store(1, Release);
     }

@@ -31,9 +31,14 @@ struct Split {
 
 impl Split {
     fn new(ready: &Ready, number: u32, generation: u32) -> Option<Self> {
-        let slot = ready.shared.slot(number)?;
-        let is_it = slot.generation.load(Acquire) == generation && slot.is_split();
-        (is_it && slot.state.load(Acquire) == LIVE).then_some(Self { number, generation, slot })
+        let split = Self { number, generation, slot: ready.shared.slot(number)? };
+        (split.is_current() && split.slot.is_split()).then_some(split)
+    }
+
+    /// Whether the slot is the file's still.
+    fn is_current(&self) -> bool {
+        let is_it = self.slot.generation.load(Acquire) == self.generation;
+        is_it && self.slot.state.load(Acquire) == LIVE
     }
 
     /// The file of a descriptor, by its word or by its inode.
@@ -178,7 +183,7 @@ impl Change<'_> {
         });
         raw::put(at, &[0; 7][..len.next_multiple_of(8) - len]);
         let file = journal::file(split.number, split.generation);
-        let frame = Frame { epoch: room.epoch, file, offset: place, len: len as u32 };
+        let frame = Frame { salt: room.salt, file, offset: place, len: len as u32 };
         // Read from there, as the program's own bytes may be others by now.
         let head = frame.encode(raw::memory(address + FRAME, len));
         raw::put(address, &head);
@@ -385,7 +390,12 @@ pub(crate) fn sync(descriptor: c_int, file: Mirrored, call: &dyn Fn() -> Answer)
     };
     bytes::wait_for_change(ready);
     let head = ready.shared.head();
-    if let Some(written) = split.slot.unsynced() {
+    let unsynced = split.slot.unsynced();
+    if !split.is_current() {
+        // The file left since, and those are another one's changes.
+        return call();
+    }
+    if let Some(written) = unsynced {
         let is_full = ready.shared.is_journal_full(split.slot.split_below());
         if (is_full || split.slot.is_uncertain())
             && let Err(reason) = empty_journal(ready)

@@ -4,6 +4,8 @@
 //! The journal is one file of the store. Each split file has a name of it too, with the number that
 //! its frames have and the file's own name; so the store's order of names and records is theirs.
 
+mod apply;
+
 use super::mirrors::Mirror;
 use super::{Core, Errno, State, errno};
 use crate::files::{Listed, Metadata, NameChange, memory_file};
@@ -13,8 +15,8 @@ use crate::shared::{Guard, SLOTS, state};
 use crate::split::PREFIX;
 use crate::wire::{NO_GENERATION, Reply, Request, WAS_SPLIT, kind, moved};
 use rustix::fs::SealFlags;
+use rustix::rand::GetRandomFlags;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -86,6 +88,14 @@ const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 const NAMES_AT_ONCE: usize = 24;
 /// Split files at most: mirrored ones have slots left.
 const FILES_MAX: usize = SLOTS / 2;
+
+/// A number that nobody can foretell.
+fn salt() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    // So few bytes are never given in part.
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
 
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
@@ -161,67 +171,6 @@ impl State {
         names.chunks(NAMES_AT_ONCE).try_for_each(|some| self.store.edit_names(some))
     }
 
-    /// Puts the frames of a run that did not end into their files, syncs these, and removes the
-    /// journal.
-    pub(super) fn apply_journal(&mut self, listed: &Listed) -> io::Result<()> {
-        if listed.len > *journal::LEN.end() {
-            let (len, max) = (listed.len, journal::LEN.end());
-            return Err(invalid(format!("a journal of split files has {len} bytes, of {max}")));
-        }
-        let mut bytes = vec![0; listed.len as usize];
-        let read = self.store.read(listed.file, 0, &mut bytes)?;
-        if read != bytes.len() {
-            let len = bytes.len();
-            return Err(invalid(format!("journal of split files: {read} bytes of {len} found")));
-        }
-        let frames = journal::frames(&bytes).map_err(invalid)?;
-        let names: BTreeMap<u64, &[u8]> =
-            listed.names.iter().filter_map(|name| parse_name(name)).collect();
-        // All of them are opened before any is changed.
-        let mut files = BTreeMap::new();
-        for (frame, _) in &frames {
-            if let Entry::Vacant(place) = files.entry(frame.file) {
-                let name = names.get(&frame.file).copied();
-                place.insert(self.open_to_apply(frame.file, name)?);
-            }
-        }
-        for (frame, own) in &frames {
-            files[&frame.file].write_all_at(&bytes[own.clone()], frame.offset)?;
-        }
-        files.values().try_for_each(File::sync_all)?;
-        // Empty before its first name goes, and there until its last one has.
-        if let Some((at, head)) = journal::next_head(&bytes) {
-            if let Some(memory) = self.store.memory(listed.file)? {
-                memory.write_all_at(&head, at)?;
-            }
-            self.store.pwrite(listed.file, at, &head)?;
-        }
-        let (last, others): (Vec<_>, Vec<_>) =
-            listed.names.iter().cloned().partition(|name| parse_name(name).is_none());
-        self.remove_names(others.into_iter().chain(last))?;
-        self.store.sync()
-    }
-
-    fn open_to_apply(&self, number: u64, name: Option<&[u8]>) -> io::Result<File> {
-        let text = || format!("the journal has frames of file {number}, which has no name");
-        let name = name.ok_or_else(|| invalid(text()))?;
-        let path = self.path(name)?;
-        let mut options = File::options();
-        let opened = options.write(true).custom_flags(FLAGS).open(&path);
-        let opened = opened.and_then(|file| match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(invalid("it is no file".to_owned())),
-        });
-        opened.map_err(|error| {
-            let text = format!(
-                "{} cannot be opened ({error}), of which the journal has synced writes: a split \
-                 file must lie below --root as its last run left it",
-                path.display()
-            );
-            io::Error::new(error.kind(), text)
-        })
-    }
-
     /// Makes the journal of this run.
     pub(super) fn make_journal(&mut self) -> io::Result<()> {
         let Some(len) = self.settings.splits.as_ref().map(|splits| splits.journal_len) else {
@@ -252,7 +201,8 @@ impl State {
             return Ok(());
         };
         *epoch += 1;
-        let (at, bytes) = journal::head(*epoch);
+        let salt = salt()?;
+        let (at, bytes) = journal::head(*epoch, salt);
         let (slot, epoch) = (*slot, *epoch);
         let Some(mirror) = &self.mirrors[slot as usize] else {
             return Err(io::Error::other("the journal has no mirror"));
@@ -263,7 +213,7 @@ impl State {
         guard.end();
         written?;
         self.settle()?;
-        guard.open_journal(epoch);
+        guard.open_journal(epoch, salt);
         Ok(())
     }
 
