@@ -62,11 +62,23 @@ fn run(words: &[String]) -> Output {
     Command::new(GABION).args(words).stdin(Stdio::null()).output().unwrap()
 }
 
+/// A command with what `ncl.env` has for the name at its end: as it is, and as its examples.
+fn with_options(command: &str) -> Vec<String> {
+    let Some((command, name)) = command.split_once(" $") else {
+        return vec![command.to_owned()];
+    };
+    let text = std::fs::read_to_string(deploy().join("ncl.env")).unwrap();
+    let lines = text.lines().map(|line| line.trim_start_matches("# "));
+    let values = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.map(|value| format!("{command} {}", value.trim_matches('"'))).collect()
+}
+
 /// The words of a command with files of options of this place, and nothing that it would start.
 fn harmless(command: &str, place: &Temporary) -> Vec<String> {
     let of = |word: &str| match word.strip_prefix("/etc/gabion/") {
-        Some(name) => place.config(name),
-        None => word.to_owned(),
+        Some(name) if name.ends_with(".toml") => place.config(name),
+        // The directory of a service that runs.
+        _ => word.replace("/run/gabion-ncl-controller", place.0.to_str().unwrap()),
     };
     let mut words: Vec<String> = command.split_whitespace().map(of).collect();
     let is_checked = words.iter().any(|word| word == "--config");
@@ -85,15 +97,17 @@ fn units_run_commands_that_the_program_knows_with_options_that_it_takes() {
     for (name, text) in units() {
         for line in text.lines().filter(|line| line.starts_with("ExecStart")) {
             let command = line.split_once("=/usr/bin/gabion ").expect("the program's path").1;
-            let output = run(&harmless(command, &place));
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{name}: {line}: {said}");
-            let wrong = harmless(&format!("{command} --no-such-option"), &place);
-            assert!(!run(&wrong).status.success(), "{name}: a wrong option would be found");
-            count += 1;
+            for command in with_options(command) {
+                let output = run(&harmless(&command, &place));
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{name}: {command}: {said}");
+                let wrong = harmless(&format!("{command} --no-such-option"), &place);
+                assert!(!run(&wrong).status.success(), "{name}: a wrong option would be found");
+                count += 1;
+            }
         }
     }
-    assert_eq!(count, 6, "commands of nodes, controllers and backups");
+    assert_eq!(count, 10, "commands of nodes, controllers, backups and near-compute logs");
 }
 
 #[test]

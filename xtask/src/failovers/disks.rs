@@ -22,14 +22,19 @@ const SLOW_WRITES: u32 = 5;
 
 /// Makes the controller usable, in this mount namespace alone. `links` has mounted v2.
 pub(crate) fn mount() -> Step {
-    let root = Path::new(CGROUPS);
-    let controllers = read(&root.join("cgroup.controllers"))?;
-    if !controllers.split_whitespace().any(|name| name == "io") {
+    if !is_v2()? {
         return run(Command::new("mount").args(["-t", "cgroup", "-o", "blkio", "none", V1]));
     }
+    let root = Path::new(CGROUPS);
     let own = root.join(OWN);
     fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
     [root, &own].iter().try_for_each(|dir| write(&dir.join("cgroup.subtree_control"), "+io"))
+}
+
+/// Whether v2 has the controller. Its own groups may be there in any case, of links.
+fn is_v2() -> Result<bool, String> {
+    let controllers = read(&Path::new(CGROUPS).join("cgroup.controllers"))?;
+    Ok(controllers.split_whitespace().any(|name| name == "io"))
 }
 
 /// Lets no read or write of a process end on the device where the directory lies.
@@ -48,7 +53,7 @@ pub(super) fn hang(pid: &str, directory: &str) -> Step {
 /// Lets a few writes of a process a second end on the device where the directory lies.
 pub(crate) fn slow(pid: &str, directory: &Path) -> Step {
     let device = device_of(directory)?;
-    if Path::new(CGROUPS).join(OWN).exists() {
+    if is_v2()? {
         let group = Path::new(CGROUPS).join(OWN).join(pid);
         fs::create_dir_all(&group).map_err(|error| format!("{}: {error}", group.display()))?;
         write(&group.join("cgroup.procs"), pid)?;

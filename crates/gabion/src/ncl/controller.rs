@@ -23,7 +23,7 @@ pub(super) fn run(options: &ControllerOptions) -> Result<u8> {
     // It is locked from here on, so that the socket is nobody else's.
     let store = DbStore::open(&directory.join("store"))?;
     let path = options.socket.clone().unwrap_or_else(|| default_socket(directory));
-    let socket = SocketFile::listen(path)?;
+    let socket = SocketFile::listen(path, options.socket_mode)?;
     let tcp = listen_tcp(options.listen)?;
     let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
     let unix = socket.listener.try_clone().map_err(|e| failed(&socket.path, "is lost", e))?;

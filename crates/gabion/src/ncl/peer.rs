@@ -46,7 +46,7 @@ pub(super) fn run(options: &PeerOptions) -> Result<u8> {
     raise_open_files(options.regions)?;
     let identity = Identity::begin(&options.directory)?;
     let path = options.socket.clone().unwrap_or_else(|| default_socket(&options.directory));
-    let socket = SocketFile::listen(path)?;
+    let socket = SocketFile::listen(path, options.socket_mode)?;
     let tcp = listen_tcp(options.listen)?;
     let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
     let registrar = registrar(options, &identity, &shown, (address, &socket.path));

@@ -7,9 +7,10 @@ use gabion_media::remote::message::TOKEN_LEN_MAX;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fs::Permissions;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -79,6 +80,16 @@ pub(super) fn listen_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListen
     address.map(listen).transpose()
 }
 
+/// Who may open a Unix socket: permission bits of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SocketMode(u32);
+
+/// Permission bits in octal. The socket's owner may open it in any case: 600 to 777.
+pub(super) fn parse_mode(text: &str) -> std::result::Result<SocketMode, String> {
+    let bits = u32::from_str_radix(text, 8).ok().filter(|bits| (0o600..=0o777).contains(bits));
+    bits.map(SocketMode).ok_or_else(|| format!("'{text}': octal digits, 600 to 777, are valid"))
+}
+
 /// Whether an address may be listened on: beyond loopback with certificates or a token alone.
 pub(super) fn check_listen(address: Option<SocketAddr>, is_closed: bool) -> Result<()> {
     match address {
@@ -99,7 +110,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    pub(super) fn listen(path: PathBuf) -> Result<Self> {
+    pub(super) fn listen(path: PathBuf, mode: SocketMode) -> Result<Self> {
         let len = path.as_os_str().len();
         if len > SOCKET_PATH_MAX {
             return Err(Error::invalid(format!(
@@ -110,7 +121,11 @@ impl SocketFile {
         }
         let listener = owned::listen(&path, &path)?;
         let inode = inode(&path);
-        Ok(Self { path, listener, inode })
+        let socket = Self { path, listener, inode };
+        // It was made for its owner alone.
+        std::fs::set_permissions(&socket.path, Permissions::from_mode(mode.0))
+            .map_err(|e| failed(&socket.path, "cannot be opened for others", e))?;
+        Ok(socket)
     }
 }
 
