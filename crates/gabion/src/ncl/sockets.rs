@@ -142,3 +142,22 @@ impl Drop for SocketFile {
 fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|status| (status.dev(), status.ino()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_owners_alone_unless_others_are_let_in() {
+        for wrong in ["", "888", "-600", "0", "577", "1600", "rw"] {
+            assert!(parse_mode(wrong).unwrap_err().contains("600 to 777"), "{wrong}");
+        }
+        let path = std::env::temp_dir().join(format!("gabion-mode-{}", std::process::id()));
+        for (text, mode) in [("600", 0o600), ("0660", 0o660)] {
+            let socket = SocketFile::listen(path.clone(), parse_mode(text).unwrap()).unwrap();
+            let bits = std::fs::metadata(&socket.path).unwrap().permissions().mode();
+            assert_eq!(bits & 0o7777, mode, "{text}");
+        }
+        assert!(!path.exists(), "it goes with its value");
+    }
+}
