@@ -103,7 +103,8 @@ impl Mirror {
     /// A description of its own, with the flags that the program opened the file with.
     fn open(&self, flags: i32) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.memory.as_raw_fd());
-        let flags = OFlags::from_bits_retain((flags & KEPT) as u32);
+        // The program's descriptor has its own; the owner starts processes, too.
+        let flags = OFlags::from_bits_retain((flags & KEPT) as u32) | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&path, flags, Mode::empty());
         match open() {
             // The placeholder was opened, so the program may: `open(…, O_CREAT | O_RDWR, 0400)`.
