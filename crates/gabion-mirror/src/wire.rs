@@ -68,6 +68,9 @@ pub enum Operation {
 /// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
 pub const WAS_SPLIT: u64 = 1;
 
+/// The file has several names, so it is open by one that may not match, and is not to be split.
+pub const HAS_NAMES: u64 = 2;
+
 /// The generation of no file: of one that may be split later, but whose name is being changed.
 pub const NO_GENERATION: u32 = 0;
 

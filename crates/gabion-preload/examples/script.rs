@@ -11,6 +11,10 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "each is one call, with memory of its own")]
 #![allow(unsafe_op_in_unsafe_fn, reason = "as above")]
 
+#[path = "script/bytes.rs"]
+mod bytes;
+
+use bytes::bytes;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::ptr::null_mut;
@@ -50,16 +54,6 @@ fn result(value: i64) -> String {
 
 fn name(text: &str) -> CString {
     CString::new(text).expect("no zero in names")
-}
-
-/// Bytes that are the same in every run.
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -124,6 +118,7 @@ impl Machine {
             }
             "fopen" | "fdopen" | "fwrite" | "fprintf" | "fflush" | "fread" | "fseek" | "ftell"
             | "fclose" | "fileno" => self.call_stream(words, &number),
+            "linkfd" => link_descriptor(self.descriptors[number(1) as usize], words[2]),
             _ => call_path(words, &number),
         }
     }
@@ -368,6 +363,13 @@ impl Machine {
     }
 }
 
+/// Gives a file that is open a name, as one of `O_TMPFILE` gets it.
+unsafe fn link_descriptor(descriptor: c_int, path: &str) -> String {
+    let (from, to) = (name(&format!("/proc/self/fd/{descriptor}")), name(path));
+    let (here, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    result(libc::linkat(here, from.as_ptr(), here, to.as_ptr(), flags).into())
+}
+
 unsafe fn splice_in(to: c_int, seed: u64, len: usize) -> i64 {
     let mut ends = [0; 2];
     assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
@@ -504,6 +506,19 @@ unsafe fn call_path(words: &[&str], number: &dyn Fn(usize) -> i64) -> String {
             result(made)
         }
         "list" => list(words[1]),
+        // So that others get further.
+        "pause" => {
+            let milliseconds = words[1].parse().expect("a number");
+            std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+            "over".to_owned()
+        }
+        // Until another process has made it.
+        "await" => {
+            while libc::access(first, libc::F_OK) != 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            "there".to_owned()
+        }
         "dump" => dump(words[1]),
         other => panic!("no call is named {other}"),
     }

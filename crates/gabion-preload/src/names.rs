@@ -5,7 +5,7 @@ use crate::direct;
 use crate::raw::{self, Answer, word};
 use crate::split;
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
-use gabion_mirror::wire::{Operation, PATH_MAX, Request, kind, moved};
+use gabion_mirror::wire::{HAS_NAMES, Operation, PATH_MAX, Request, kind, moved};
 use libc::c_int;
 
 /// An absolute path.
@@ -124,12 +124,16 @@ fn mirror_of(
     };
     let (device, inode) = (status.st_dev, status.st_ino);
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    // By a symbolic link: whoever writes to a file that gets split has to be seen.
-    let leads = || writes && ready.shared.has_journal() && split::may_match(ready, descriptor);
+    let may_split = || writes && ready.shared.has_journal();
+    let has_names = status.st_nlink > 1 && may_split();
+    // By a symbolic link, or by another name: whoever writes to a file that gets split has to be
+    // seen.
+    let leads = || has_names || may_split() && split::may_match(ready, descriptor);
     if !matches && ready.shared.find(device, inode).is_none() && !leads() {
         return Ok(None);
     }
-    let asked = ask_of(ready, descriptor, flags, &status, 0)?;
+    let value = if has_names { HAS_NAMES } else { 0 };
+    let asked = ask_of(ready, descriptor, flags, &status, value)?;
     Ok((asked.reply.kind != kind::PLAIN).then_some(asked))
 }
 
@@ -348,14 +352,7 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
         return call();
     }
     let Some((slot, generation)) = from.as_ref().and_then(|from| from.mirrored(ready)) else {
-        let answer = call();
-        let status = from.and_then(|from| from.status).filter(|_| answer == 0 && matches(&ready));
-        // Its bytes stay in the file system, though this name of it matches.
-        return status.map_or(answer, |status| {
-            let (device, inode) = (status.st_dev, status.st_ino);
-            let request = Request { device, inode, ..Request::new(Operation::Linked) };
-            ask(ready, request, [&[], &[]]).map_or_else(raw::refuse, |_| answer)
-        });
+        return link_plain(ready, from, ends[1], matches(&ready), &call);
     };
     let linked = || {
         let to = Named::new(ends[1].0, ends[1].1, libc::AT_SYMLINK_NOFOLLOW).ok_or(libc::EFAULT)?;
@@ -370,6 +367,35 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
         Ok(answer)
     };
     linked().unwrap_or_else(raw::refuse)
+}
+
+/// A link of a file whose bytes stay in the file system, though its new name may match. Nobody has
+/// it split by that name before the owner knows.
+fn link_plain(
+    ready: &Ready,
+    from: Option<Named<'_>>,
+    to: (c_int, usize),
+    matches: bool,
+    call: &dyn Fn() -> Answer,
+) -> Answer {
+    let to = Named::new(to.0, to.1, libc::AT_SYMLINK_NOFOLLOW);
+    let (Some(status), Some(to), true) = (from.and_then(|from| from.status), to, matches) else {
+        return call();
+    };
+    let linked = || {
+        let answer = call();
+        if answer == 0 {
+            let (device, inode) = (status.st_dev, status.st_ino);
+            let request = Request { device, inode, ..Request::new(Operation::Linked) };
+            ask(ready, request, [&[], &[]])?;
+        }
+        Ok(answer)
+    };
+    let answer = match ready.shared.has_journal() {
+        true => parted(ready, [&to, &to], false, &linked),
+        false => linked(),
+    };
+    answer.unwrap_or_else(raw::refuse)
 }
 
 pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {

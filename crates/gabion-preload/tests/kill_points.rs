@@ -13,6 +13,8 @@ mod common;
 mod direct;
 #[path = "kill_points/losses.rs"]
 mod losses;
+#[path = "common/owner_calls.rs"]
+mod owner_calls;
 #[path = "../../gabion-ncl-driver/tests/support/peers.rs"]
 mod peers;
 #[path = "kill_points/postgresql.rs"]

@@ -3,82 +3,17 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of a shell")]
 
 mod common;
+#[path = "common/split_house.rs"]
+mod split_house;
 
-use common::{Hindered, Run, directory, script, script_command};
-use gabion_mirror::files::LogFiles;
-use gabion_mirror::local::LocalFiles;
+use common::{Hindered, Run, script_command};
 use gabion_mirror::owner::{Settings, Splits};
 use gabion_mirror::split::PREFIX;
+use split_house::{House, JOURNAL_LEN};
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-
-const BELOW: u64 = 1_000;
-const JOURNAL_LEN: u64 = 1 << 20;
-
-struct House {
-    home: PathBuf,
-    root: PathBuf,
-}
-
-impl House {
-    fn new(name: &str) -> Self {
-        let home = directory(name);
-        let root = home.join("root");
-        std::fs::create_dir_all(&root).unwrap();
-        Self { home, root }
-    }
-
-    fn store(&self) -> LocalFiles {
-        LocalFiles::open(&self.home.join("store")).unwrap()
-    }
-
-    fn try_start(&self) -> io::Result<Run> {
-        self.start_with(Box::new(self.store()))
-    }
-
-    fn start_with(&self, store: Box<dyn LogFiles>) -> io::Result<Run> {
-        let splits = Splits { globs: vec![("*.db".to_owned(), BELOW)], journal_len: JOURNAL_LEN };
-        let settings = Run::settings(&self.home, &self.root, "*.log");
-        Run::start_with(store, Settings { splits: Some(splits), ..settings })
-    }
-
-    fn start(&self) -> Run {
-        self.try_start().unwrap()
-    }
-
-    /// Runs a script, and gives the result of each line.
-    fn script(&self, run: &Run, text: &str) -> Vec<String> {
-        let path = self.home.join("script");
-        std::fs::write(&path, text).unwrap();
-        let said = script(Some(run), &self.root, &path);
-        said.lines().map(|line| line.rsplit(": ").next().unwrap().to_owned()).collect()
-    }
-
-    fn bytes(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.root.join(name)).unwrap()
-    }
-
-    fn put(&self, name: &str, bytes: &[u8]) {
-        std::fs::write(self.root.join(name), bytes).unwrap();
-    }
-
-    /// Names of the store.
-    fn stored(&self) -> Vec<String> {
-        let names = self.store().recover().unwrap().into_iter().flat_map(|file| file.names);
-        names.map(|name| String::from_utf8(name).unwrap()).collect()
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            std::fs::remove_dir_all(&self.home).unwrap();
-        }
-    }
-}
 
 /// docs/faults.md: N13
 #[test]
@@ -110,7 +45,7 @@ fn small_writes_come_back_from_the_journal_over_what_the_disk_had() {
     house.put("a.db", &synced);
     let store = house.home.join("store");
     let before = house.home.join("before");
-    copy(&store, &before);
+    split_house::copy(&store, &before);
     house.start().abandon();
     assert_eq!(house.bytes("a.db"), a);
     std::fs::remove_dir_all(&store).unwrap();
@@ -118,14 +53,6 @@ fn small_writes_come_back_from_the_journal_over_what_the_disk_had() {
     house.put("a.db", &synced);
     house.start().stop();
     assert_eq!(house.bytes("a.db"), a);
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
 }
 
 #[test]

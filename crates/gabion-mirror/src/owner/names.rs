@@ -321,6 +321,7 @@ impl State {
             if let (Some(from), Some(to)) = (&name_from, &name_to) {
                 changes = self.moved_directory(from, to);
             }
+            self.came_below(name_from.as_deref(), name_to.as_deref());
         } else if request.value & moved::EXCHANGED != 0 {
             changes.extend(set(name_from.as_ref(), file_to));
             changes.extend(set(name_to.as_ref(), file_from));

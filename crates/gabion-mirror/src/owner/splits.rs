@@ -5,6 +5,7 @@
 //! its frames have and the file's own name; so the store's order of names and records is theirs.
 
 mod apply;
+mod unseen;
 
 use super::mirrors::Mirror;
 use super::{Core, Errno, State, errno};
@@ -154,14 +155,7 @@ impl State {
         self.split.leaving.iter().any(|leaving| leaving.inodes.contains(&inode))
     }
 
-    /// Forgets changes of names whose processes died amid them.
-    fn forget_dead(&mut self) {
-        let lives = |process: i32| Path::new("/proc").join(process.to_string()).exists();
-        self.split.leaving.retain(|leaving| lives(leaving.process));
-    }
-
-    fn is_name_leaving(&mut self, name: &[u8]) -> bool {
-        self.forget_dead();
+    fn is_name_leaving(&self, name: &[u8]) -> bool {
         self.split.leaving.iter().any(|leaving| leaving.names.has(name))
     }
 
@@ -232,6 +226,7 @@ impl State {
 
     /// A file that is not mirrored was opened: whether it is to be split.
     fn is_to_be_split(&mut self, request: &Request, path: &Path) -> ToSplit {
+        self.forget_dead();
         let inode = (request.device, request.inode);
         let is_known = self.shared.find(inode.0, inode.1).is_some() || self.plain.contains(&inode);
         let Some(name) = self.name(path).filter(|name| !is_known && !self.matches(name)) else {
@@ -240,7 +235,9 @@ impl State {
         let Some(below) = self.split_below(&name) else {
             return ToSplit::Nothing;
         };
-        if self.is_name_leaving(&name) {
+        // Its name has changed since the process read it; it asks again at its next call.
+        let is_stale = request.value != WAS_SPLIT && !is_at(path, inode);
+        if is_stale || self.is_name_leaving(&name) {
             return ToSplit::NotNow;
         }
         let has_room = self.split.files.len() < FILES_MAX;
@@ -280,13 +277,6 @@ impl State {
         self.count_slot(number);
         self.split.files.insert(number, SplitFile { generation, name, file: Arc::new(file) });
         Ok(Reply { kind: kind::SPLIT, slot: number, generation, ..Reply::default() })
-    }
-
-    /// A file that was split and is not, whose writer goes on unseen, must not be split for others.
-    pub(super) fn note_plain(&mut self, request: &Request, reply: &Reply) {
-        if request.value == WAS_SPLIT && reply.kind == kind::PLAIN {
-            self.plain.insert((request.device, request.inode));
-        }
     }
 
     fn begin_leaving(&mut self, request: &Request, paths: [&Path; 2], process: i32) -> u32 {
@@ -351,7 +341,7 @@ impl State {
 enum ToSplit {
     /// It is not to be split, or it is already.
     Nothing,
-    /// Its name is being changed.
+    /// Its name is being changed, or was.
     NotNow,
     File {
         name: Vec<u8>,
@@ -369,6 +359,10 @@ fn sync_directories(path: &Path, root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_at(path: &Path, inode: (u64, u64)) -> bool {
+    path.symlink_metadata().is_ok_and(|status| (status.dev(), status.ino()) == inode)
 }
 
 /// The file at a path, if it is that one, to be synced.
@@ -441,9 +435,9 @@ impl Core {
             }
             ToSplit::File { name, below, file } => (name, below, file),
         };
-        file.sync_all().map_err(|error| errno(&error))?;
-        if sync_directories(path, &self.settings.root).is_err() {
-            // Its name is as durable as this file system has it, and so are its bytes.
+        let synced = file.sync_all().and_then(|()| sync_directories(path, &self.settings.root));
+        if synced.is_err() {
+            // It is as durable as this file system has it, and its own syncs tell of that.
             self.state().plain.insert(inode);
             return Ok(None);
         }
@@ -492,17 +486,14 @@ impl Core {
         if self.state().split.journal.is_none() || self.shared.check().is_err() {
             return Ok(());
         }
-        self.empty_journal()?;
-        let mut guard = self.shared.lock();
-        guard.close_journal();
-        let mut state = self.state();
-        let state = &mut *state;
-        let names =
-            state.split.files.iter().map(|(slot, file)| {
+        self.empty_journal_and(&mut |state, guard| {
+            guard.close_journal();
+            let names = state.split.files.iter().map(|(slot, file)| {
                 name_in_store(journal::file(*slot, file.generation), &file.name)
             });
-        let names: Vec<_> = names.chain([format!("{PREFIX}journal").into_bytes()]).collect();
-        let done = state.remove_names(names.into_iter());
-        state.stored(done)
+            let names: Vec<_> = names.chain([format!("{PREFIX}journal").into_bytes()]).collect();
+            let done = state.remove_names(names.into_iter());
+            state.stored(done)
+        })
     }
 }

@@ -1,51 +1,15 @@
 //! Programs whose files are split, on disks that lose whatever was not synced: SQLite with all of
 //! its files, RocksDB with its WAL, of which some writes are frames and some are not.
 
-use crate::common::{self, disk};
+use crate::common;
+use crate::owner_calls;
 use crate::rocksdb::{RocksDb, shadow, survive};
 use crate::{House, Kind, Program, Sqlite3, every_point};
 use gabion_mirror::owner::Splits;
-use libc::{c_int, c_long};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-
-/// Shadows and roots of the owners, which sync files too: one of each test.
-static PLACES: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
-
-fn sync(number: c_long, descriptor: c_int) -> c_int {
-    // SAFETY: the caller's own call, of this process's own number.
-    let answer = unsafe { libc::syscall(number, descriptor) } as c_int;
-    let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
-    let Some(place) = std::fs::read_link(&path).ok().filter(|_| answer == 0) else {
-        return answer;
-    };
-    let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((shadow, _)) = places.iter().find(|(_, root)| place.starts_with(root)) {
-        let noted = if place.is_dir() { disk::directory_synced } else { disk::file_synced };
-        noted(shadow, &path).expect("a sync is noted");
-    }
-    answer
-}
-
-/// As the C library's.
-// SAFETY: the type is that of the C library's function.
-#[unsafe(no_mangle)]
-extern "C" fn fsync(descriptor: c_int) -> c_int {
-    sync(libc::SYS_fsync, descriptor)
-}
-
-/// As the C library's.
-// SAFETY: as above.
-#[unsafe(no_mangle)]
-extern "C" fn fdatasync(descriptor: c_int) -> c_int {
-    sync(libc::SYS_fdatasync, descriptor)
-}
+use std::path::Path;
 
 fn note_owner(house: &House) {
-    std::fs::create_dir_all(shadow(house)).unwrap();
-    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    places.insert(shadow(house), house.root.clone());
+    owner_calls::note(&shadow(house), &house.root);
 }
 
 fn splits(globs: &[(&str, u64)]) -> Option<Splits> {

@@ -37,10 +37,19 @@ impl State {
                 place.insert(self.open_to_apply(frame.file, name)?);
             }
         }
+        let failed = |number: &u64, error: io::Error| {
+            let name = names.get(number).map(|name| String::from_utf8_lossy(name));
+            let name = name.unwrap_or_default();
+            let text = format!("{name}, which gets what the journal has of it: {error}");
+            io::Error::new(error.kind(), text)
+        };
         for (frame, own) in &frames {
-            files[&frame.file].write_all_at(&bytes[own.clone()], frame.offset)?;
+            let written = files[&frame.file].write_all_at(&bytes[own.clone()], frame.offset);
+            written.map_err(|error| failed(&frame.file, error))?;
         }
-        files.values().try_for_each(File::sync_all)?;
+        for (number, file) in &files {
+            file.sync_all().map_err(|error| failed(number, error))?;
+        }
         // Empty before its first name goes, and there until its last one has.
         if let Some((at, head)) = journal::next_head(&bytes, salt()?) {
             if let Some(memory) = self.store.memory(listed.file)? {
