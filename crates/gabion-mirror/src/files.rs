@@ -64,6 +64,7 @@ pub enum NameChange {
 /// [`sync`](Self::sync) returns. After a crash the bytes are
 /// those of some moment between the last sync and the last call, changes in order. An error of any
 /// call but `read` ends the store: the owner calls it no more, and every sync of the program fails.
+/// Of kind `InvalidInput` it does not: the store has refused names, and changed nothing.
 pub trait LogFiles: Send {
     /// Everything that the store has: first call of a new owner. An owner of before can change
     /// nothing any more when this returns.
@@ -133,6 +134,16 @@ pub trait LogFiles: Send {
     /// The memory of this number, which goes with a grant.
     fn window(&self, _number: u64) -> Option<Arc<Window>> {
         None
+    }
+
+    /// Whether [`edit_names`](Self::edit_names) would take these changes: a store may refuse names
+    /// that are too long, and changes that are too many at once. A change of names in the file
+    /// system cannot be taken back, so that is asked before.
+    ///
+    /// # Errors
+    /// `InvalidInput`, if it would refuse them.
+    fn check_names(&self, _changes: &[NameChange]) -> io::Result<()> {
+        Ok(())
     }
 
     /// Changes names, all or none. A file that has no name afterwards is removed with its bytes.

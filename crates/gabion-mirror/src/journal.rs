@@ -13,10 +13,10 @@
 //! The journal is a log file like any other, so its bytes are stored in the order in which they
 //! were written. It is emptied by a head of the next epoch, which takes the place of the older of
 //! the two heads: a head that was written in part leaves the former one. Frames count that have the
-//! salt of the newest head, from the first on, up to one that does not fit its checksum: no frame of
-//! that head was ever stored behind that one. Bytes of older frames were, and they are what clients
-//! of a program chose; so a salt is a number by chance, which nobody but the application's processes
-//! knows, and no client's bytes can pass for a frame.
+//! salt of the newest head, from the first on, up to one that does not fit its checksum: no frame
+//! of that head was ever stored behind that one. Bytes of older frames were, and they are what
+//! clients of a program chose; so a salt is a number by chance, which nobody but the application's
+//! processes knows, and no client's bytes can pass for a frame.
 //!
 //! Invariants: a frame's bytes are within [`FRAME_MAX`]; epochs only grow; a salt is never used
 //! twice; a frame of the newest head never lies behind one that does not count.

@@ -19,6 +19,7 @@
 //! - [`pattern`]: the names of files that are mirrored.
 //! - [`files`]: the trait of stores, [`LogFiles`](files::LogFiles); [`local`]: one in a directory.
 //! - [`owner`]: mirrors, names, and the thread that hands records to the store.
+//! - [`image`]: whether the calls of a program can be seen, by its file.
 //! - [`program`]: which programs can be interposed; [`start`]: how one is started.
 //!
 //! `docs/ncl/interposer.md` is the page of this.
@@ -30,6 +31,9 @@
 pub mod direct;
 #[cfg(feature = "owner")]
 pub mod files;
+#[cfg(feature = "owner")]
+mod handle;
+pub mod image;
 pub mod journal;
 #[cfg(feature = "owner")]
 pub mod local;
@@ -44,4 +48,5 @@ pub mod split;
 #[cfg(feature = "owner")]
 pub mod start;
 pub mod times;
+mod told;
 pub mod wire;

@@ -12,6 +12,7 @@
 
 mod mirrors;
 mod names;
+mod plain;
 mod splits;
 
 use crate::direct::DESCRIPTORS_MAX;
@@ -23,7 +24,7 @@ use mirrors::Mirror;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 pub use splits::Splits;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -105,12 +106,14 @@ struct State {
     mirrors: Vec<Option<Mirror>>,
     /// Names by path below the root.
     names: BTreeMap<Vec<u8>, u32>,
-    /// Files (device, inode) that got matching names by renaming and whose bytes are not here.
-    plain: BTreeSet<(u64, u64)>,
+    /// Files that match and stay in the file system, by device and inode.
+    plain: BTreeMap<(u64, u64), plain::Plain>,
     /// Split files.
     split: splits::Split,
     /// Somebody was told that a file which matches is not mirrored.
     is_plain_told: bool,
+    /// The same of a file that matches and is not split.
+    is_unsplit_told: bool,
     /// The bytes of the current record.
     bytes: Vec<u8>,
     /// Records that processes had written when a grant was last thought of.
@@ -159,9 +162,10 @@ impl Owner {
             reader: Reader::new(shared),
             mirrors: (0..SLOTS).map(|_| None).collect(),
             names: BTreeMap::new(),
-            plain: BTreeSet::new(),
+            plain: BTreeMap::new(),
             split: splits::Split::default(),
             is_plain_told: false,
+            is_unsplit_told: false,
             bytes: Vec::new(),
             granted_at: 0,
             grants_skipped: 0,
@@ -370,7 +374,7 @@ impl Core {
             Operation::Journal => Ok((Reply::default(), Vec::new(), Some(state.journal_memory()?))),
             Operation::Open => {
                 let (reply, descriptor) = state.open(request, first, guard)?;
-                state.note_plain(request, &reply);
+                state.note_plain(request, first, &reply);
                 Ok((reply, Vec::new(), descriptor))
             }
             Operation::Renamed => done(state.renamed(request, first, second)?),
@@ -470,8 +474,12 @@ impl State {
         Ok(())
     }
 
-    /// The result of a call of the store, once its change is stored.
+    /// The result of a call of the store, once its change is stored. What it refuses is the
+    /// caller's business alone: nothing has changed, here or there.
     fn stored<T>(&mut self, done: io::Result<T>) -> Result<T, Errno> {
+        if let Some(errno) = done.as_ref().err().and_then(plain::refusal) {
+            return Err(errno);
+        }
         let stored = done.and_then(|done| self.settle().map(|()| done));
         stored.map_err(|error| self.failed(&error))
     }

@@ -1,17 +1,16 @@
 //! Programs that can be interposed: those that the C library's loader starts, with the rights of
 //! whoever starts them, and that call the kernel through the C library.
 
+use crate::image::{self, HEAD};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of headers that are looked at.
-const HEADERS_MAX: usize = 1 << 16;
 /// Scripts that name scripts as their interpreters.
 const SCRIPTS_MAX: usize = 4;
-const PT_INTERP: u32 = 3;
-const PT_NOTE: u32 = 4;
 
 /// Finds a program as a shell does, and says whether its calls can be seen.
 ///
@@ -44,94 +43,23 @@ fn check(path: &Path, scripts: usize) -> io::Result<()> {
     if file.metadata()?.mode() & 0o6000 != 0 {
         return refuse("it runs as another user (setuid or setgid), and takes no interposer");
     }
-    let mut bytes = Vec::new();
-    (&file).take(HEADERS_MAX as u64).read_to_end(&mut bytes)?;
-    if let Some(line) = bytes.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let text = String::from_utf8_lossy(line);
-        let interpreter = text.split_whitespace().next().unwrap_or_default();
-        return match scripts {
-            0 => refuse("scripts name scripts as their interpreters too many times"),
-            _ => check(Path::new(interpreter), scripts - 1),
-        };
+    let read = |into: &mut [u8], at: u64| file.read_exact_at(into, at).map_or(0, |()| into.len());
+    let mut head = Vec::new();
+    (&file).take(HEAD as u64).read_to_end(&mut head)?;
+    match (image::interpreter(&head), scripts) {
+        (Some(_), 0) => refuse("scripts name scripts as their interpreters too many times"),
+        (Some(interpreter), _) => check(Path::new(OsStr::from_bytes(interpreter)), scripts - 1),
+        (None, _) => image::look(&head, &read).or_else(|unseen| refuse(unseen.why())),
     }
-    match Elf::parse(&bytes, &file) {
-        Err(why) => refuse(why),
-        Ok(elf) if elf.is_go => refuse("it is a Go program, and calls the kernel itself"),
-        Ok(Elf { interpreter: None, .. }) => refuse("it is linked statically"),
-        Ok(Elf { interpreter: Some(interpreter), .. }) => {
-            // The interposer is of the same C library as this program.
-            let last = interpreter.rsplit('/').next().unwrap_or_default();
-            if last.starts_with("ld-linux") {
-                return Ok(());
-            }
-            refuse(&format!("its loader is {interpreter}, not that of the GNU C library"))
-        }
-    }
-}
-
-struct Elf {
-    interpreter: Option<String>,
-    is_go: bool,
-}
-
-impl Elf {
-    /// Only as far as it must be read. Bounds are checked: the file may be anything.
-    fn parse(bytes: &[u8], file: &File) -> Result<Self, &'static str> {
-        let ours = [0x7f, b'E', b'L', b'F', 2, 1];
-        if !bytes.starts_with(&ours) {
-            return Err("it is no 64-bit program of this machine");
-        }
-        let machine = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-        if half(bytes, 18) != Some(machine) {
-            return Err("it is a program of another machine");
-        }
-        let damaged = "its headers are damaged";
-        let table = long(bytes, 32).ok_or(damaged)? as usize;
-        let size = usize::from(half(bytes, 54).ok_or(damaged)?);
-        let count = usize::from(half(bytes, 56).ok_or(damaged)?);
-        let mut elf = Self { interpreter: None, is_go: false };
-        for at in (0..count).map(|number| table.saturating_add(number * size)) {
-            let kind = word(bytes, at).ok_or(damaged)?;
-            let offset = long(bytes, at + 8).ok_or(damaged)?;
-            let len = long(bytes, at + 32).ok_or(damaged)?.min(HEADERS_MAX as u64) as usize;
-            if kind != PT_INTERP && kind != PT_NOTE {
-                continue;
-            }
-            let mut text = vec![0; len];
-            file.read_exact_at(&mut text, offset).map_err(|_| damaged)?;
-            if kind == PT_INTERP {
-                let end = text.iter().position(|byte| *byte == 0).unwrap_or(len);
-                elf.interpreter = Some(String::from_utf8_lossy(&text[..end]).into_owned());
-            } else {
-                // The name of the note that Go's linker writes, with its zero and padding.
-                elf.is_go |= text.windows(8).any(|name| name == b"\x04\0\0\0Go\0\0");
-            }
-        }
-        Ok(elf)
-    }
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    array(bytes, at).map(u16::from_le_bytes)
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    array(bytes, at).map(u32::from_le_bytes)
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    array(bytes, at).map(u64::from_le_bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::Permissions;
+
+    const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
 
     fn refused(name: &str, bytes: &[u8], mode: u32) -> String {
         let id = std::process::id();
@@ -171,7 +99,7 @@ mod tests {
         for (name, bytes, mode, why) in [
             ("static", program(&[]), 0o755, "linked statically"),
             ("go", program(&[(PT_INTERP, loader), (PT_NOTE, go)]), 0o755, "Go program"),
-            ("musl", program(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")]), 0o755, "ld-musl"),
+            ("musl", program(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")]), 0o755, "not ld-linux"),
             ("setuid", usual.clone(), 0o4755, "setuid"),
             ("setgid", usual.clone(), 0o2755, "setgid"),
             ("cut", usual[..70].to_vec(), 0o755, "damaged"),

@@ -30,6 +30,7 @@ use crate::direct::Direct;
 use crate::looks::Looks;
 use crate::split::Journal;
 use crate::times::Times;
+use crate::told::Told;
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::size_of;
@@ -49,7 +50,7 @@ const SLOTS_AT: usize = 4096;
 const RING_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 /// Bytes of the whole.
 pub const LEN: usize = RING_AT + RING as usize;
-const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x04");
 
 const _: () = assert!(size_of::<Header>() <= DIRECT_AT);
 const _: () = assert!(DIRECT_AT + size_of::<Direct>() <= SLOTS_AT);
@@ -181,6 +182,7 @@ struct Header {
     /// How long processes waited until their changes were stored.
     waited: Times,
     journal: Journal,
+    told: Told,
 }
 
 /// A mapping of the memory.
@@ -305,6 +307,14 @@ impl Shared {
             let same = is_it(slot);
             (slot.state.load(Acquire) == state::LIVE && same).then_some((number, generation))
         })
+    }
+
+    /// Whether nobody was told of something of that name before. From now on somebody was.
+    #[must_use]
+    pub fn is_told_first(&self, name: &[u8]) -> bool {
+        let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        let number = name.iter().fold(0xcbf2_9ce4_8422_2325, step);
+        self.header().told.is_first(number.max(1))
     }
 
     /// True if any file has been mirrored since the start.

@@ -44,7 +44,8 @@ pub(crate) struct Journal {
     generation: AtomicU32,
     /// Not 0: frames may be written.
     open: AtomicU32,
-    unused: AtomicU32,
+    /// Files that matched and were left alone.
+    left_alone: AtomicU32,
     len: AtomicU64,
     epoch: AtomicU64,
     /// Of the head of that epoch.
@@ -102,6 +103,21 @@ impl Shared {
             [&journal.frames, &journal.bytes, &journal.large, &journal.epoch]
                 .map(|count| count.load(Relaxed));
         Counts { frames, bytes, large, emptied: epoch.saturating_sub(1) }
+    }
+
+    /// Files that are split, and how many matched and were left alone since the owner began.
+    #[must_use]
+    pub fn split_files(&self) -> (usize, u32) {
+        let slots = (0..self.used_slots()).filter_map(|number| self.slot(number));
+        let live = slots.filter(|slot| slot.state.load(Acquire) == state::LIVE);
+        let left_alone = self.journal().left_alone.load(Relaxed);
+        (live.filter(|slot| slot.is_split()).count(), left_alone)
+    }
+
+    /// One more file matches and is left alone.
+    #[cfg(feature = "owner")]
+    pub(crate) fn count_left_alone(&self) {
+        self.journal().left_alone.fetch_add(1, Relaxed);
     }
 
     /// There is a journal from now on, which is empty and closed.

@@ -50,7 +50,8 @@ pub enum Operation {
     TimesFromPlaceholder = 9,
     /// Mode and ownership of the mirror changed: so do the placeholder's.
     FromMirror = 10,
-    /// May a mirrored file get this name? `EXDEV` if it is not below the root.
+    /// May a mirrored file, or a directory with such below it, get this name? `EXDEV` if it is not
+    /// below the root, or has too many of them; `ENAMETOOLONG` if the store takes none so long.
     MayName = 11,
     /// The memory of log peers (`value`: the window): descriptors; the description.
     Window = 12,

@@ -32,7 +32,8 @@ impl PeerFiles {
 fn io_error(error: Error) -> io::Error {
     let kind = match error.kind() {
         ErrorKind::NotFound => io::ErrorKind::NotFound,
-        ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
+        // Names that are too long, or too many at once; nothing was changed.
+        ErrorKind::LimitExceeded => io::ErrorKind::InvalidInput,
         ErrorKind::Unavailable => io::ErrorKind::TimedOut,
         _ => io::ErrorKind::Other,
     };
@@ -58,6 +59,16 @@ pub fn escape(name: &[u8]) -> String {
 fn unescape(text: &str) -> Result<Vec<u8>> {
     let bad = || Error::corruption(format!("'{}' is no name", text.escape_debug()));
     gabion_mirror::local::unescape(text).ok_or_else(bad)
+}
+
+fn edits(changes: &[NameChange]) -> Vec<NameEdit> {
+    let edit = |change: &NameChange| match change {
+        NameChange::Set(name, file) => {
+            NameEdit::Set { path: escape(name), file: FileNumber(file.0) }
+        }
+        NameChange::Remove(name) => NameEdit::Remove { path: escape(name) },
+    };
+    changes.iter().map(edit).collect()
 }
 
 fn to_core(metadata: Metadata) -> gabion_ncl::Metadata {
@@ -129,14 +140,12 @@ impl LogFiles for PeerFiles {
         self.logs.window(number)
     }
 
+    fn check_names(&self, changes: &[NameChange]) -> io::Result<()> {
+        self.logs.check_names(&edits(changes)).map_err(io_error)
+    }
+
     fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
-        let edit = |change: &NameChange| match change {
-            NameChange::Set(name, file) => {
-                NameEdit::Set { path: escape(name), file: FileNumber(file.0) }
-            }
-            NameChange::Remove(name) => NameEdit::Remove { path: escape(name) },
-        };
-        let edits: Vec<NameEdit> = changes.iter().map(edit).collect();
+        let edits = edits(changes);
         self.logs.change(|core| core.edit_names(&edits)).map(|_| ()).map_err(io_error)
     }
 

@@ -291,6 +291,15 @@ impl Logs {
         self.wait_for(number)
     }
 
+    /// Whether the files would take several changes of names.
+    ///
+    /// # Errors
+    /// Limit exceeded if they are too many at once, or a name too long; not found for a file that
+    /// does not exist.
+    pub(crate) fn check_names(&self, edits: &[NameEdit]) -> Result<()> {
+        self.shared.lock()?.core.check_names(edits)
+    }
+
     /// Several changes of names, all or none, acknowledged when this returns.
     ///
     /// # Errors

@@ -381,6 +381,37 @@ fn the_interposers_store_has_names_of_any_bytes_and_exchanges_two() {
     assert_eq!(next.recover().unwrap().len(), 1);
 }
 
+#[test]
+fn names_that_are_too_long_are_refused_and_nothing_ends() {
+    use gabion_mirror::files::{LogFiles, Metadata, NameChange};
+    let rig = Rig::new(Way::SharedMemory, 3);
+    let mut files = PeerFiles::new(Arc::new(rig.open(rig.options())));
+    files.recover().unwrap();
+    let metadata = Metadata { mode: 0o640, user: 3, group: 4 };
+    let file = files.create(&[b'%'; 1_365], metadata).unwrap();
+    // Three bytes each.
+    let long = [b'%'; 1_366];
+    let changes = [NameChange::Set(long.to_vec(), file)];
+    let refused = [
+        files.create(&long, metadata).map(|_| ()),
+        files.check_names(&changes),
+        files.edit_names(&changes),
+        // 33 of the longest names fill a record.
+        files.check_names(
+            &(0..33)
+                .map(|number| NameChange::Set([&[b'a'; 4_093], &[number][..]].concat(), file))
+                .collect::<Vec<_>>(),
+        ),
+    ];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+    let changes = [NameChange::Set(b"short".to_vec(), file)];
+    files.check_names(&changes).unwrap();
+    files.edit_names(&changes).unwrap();
+    files.sync().unwrap();
+}
+
 /// A program changes the memory itself and the store is told afterwards: that memory is the mirror.
 #[test]
 fn memory_that_a_program_changes_is_what_the_next_instance_has() {

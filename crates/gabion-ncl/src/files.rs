@@ -134,6 +134,10 @@ pub trait Images {
 /// Data of a record at most, whatever the sizes of an application are.
 pub const RECORD_LEN_MAX: u64 = 128 << 10;
 
+/// The longest file. Whoever changes a mirror itself refuses more before. It fits the parts that a
+/// file may have.
+pub const FILE_LEN_MAX: u64 = 255 << 30;
+
 /// Bytes of the records that fill a range which was cut off.
 static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
@@ -159,7 +163,7 @@ impl Default for Sizes {
             part_min: (1 << 20) - RING_LEN,
             part_max: 64 << 20,
             record_max: 128 << 10,
-            file_max: 1 << 40,
+            file_max: FILE_LEN_MAX,
             names_max: 256 << 10,
         }
     }
@@ -434,8 +438,8 @@ impl<S: Images> Files<S> {
         Ok(log.issued())
     }
 
-    /// Changes of names, all or none: they are one record.
-    pub(crate) fn edit(&mut self, log: &mut Log, edits: &[NameEdit]) -> Result<Number> {
+    /// The table after changes of names, their frames, and the files that had such names.
+    fn edited(&self, edits: &[NameEdit]) -> Result<(Names, Vec<u8>, BTreeSet<FileNumber>)> {
         let (mut table, mut frames) = (self.names.clone(), Vec::new());
         let mut touched = BTreeSet::new();
         for edit in edits {
@@ -460,6 +464,17 @@ impl<S: Images> Files<S> {
             let len = frames.len();
             return Err(Error::limit(format!("changes of names: {len} bytes, limit {limit}")));
         }
+        Ok((table, frames, touched))
+    }
+
+    /// Whether [`Self::edit`] would make these changes.
+    pub(crate) fn check_edit(&self, edits: &[NameEdit]) -> Result<()> {
+        self.edited(edits).map(|_| ())
+    }
+
+    /// Changes of names, all or none: they are one record.
+    pub(crate) fn edit(&mut self, log: &mut Log, edits: &[NameEdit]) -> Result<Number> {
+        let (table, frames, touched) = self.edited(edits)?;
         if !frames.is_empty() {
             self.names = table;
             self.note(log, &frames, Effect::None)?;
@@ -642,6 +657,7 @@ mod tests {
     use super::*;
     use crate::layout::OwnerCrc;
     use crate::names::Metadata;
+    use crate::names::PARTS_MAX;
     use alloc::string::ToString;
     use gabion_base::Term;
 
@@ -653,6 +669,12 @@ mod tests {
         fn create(&mut self, _: FileNumber) -> Result<Vec<u8>> {
             Ok(Vec::new())
         }
+    }
+
+    #[test]
+    fn the_longest_file_has_no_more_parts_than_one_may_have() {
+        let parts = Sizes::default().regions(FILE_LEN_MAX).len() - FileNumber::NAMES.len();
+        assert!(parts <= PARTS_MAX, "{parts} parts of {PARTS_MAX}");
     }
 
     #[test]

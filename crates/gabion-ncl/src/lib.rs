@@ -41,7 +41,7 @@ mod turn;
 pub use application::{Application, OnLoss, Options, Status};
 pub use command::{Asker, ChainPart, Command, Label, Output, StoreOperation, StoreReply};
 pub use direct::Grant;
-pub use files::{Image, Images, Progress, RECORD_LEN_MAX, Recalled, Sizes, Stat};
+pub use files::{FILE_LEN_MAX, Image, Images, Progress, RECORD_LEN_MAX, Recalled, Sizes, Stat};
 pub use names::{Metadata, NameEdit};
 pub use number::{FileNumber, Number};
 #[cfg(feature = "planted")]

@@ -288,6 +288,14 @@ impl<S: Images> Application<S> {
         self.change(|files, log| files.rename(log, &NameChange::Unlink { path }))
     }
 
+    /// Whether [`edit_names`](Self::edit_names) would take these changes.
+    ///
+    /// # Errors
+    /// Not found and limit exceeded, as there; unavailable during recovery.
+    pub fn check_names(&self, edits: &[NameEdit]) -> Result<()> {
+        self.state()?.files.check_edit(edits)
+    }
+
     /// Several changes of names in one step: all of them survive, or none.
     ///
     /// # Errors

@@ -13,6 +13,8 @@
 
 #[path = "script/bytes.rs"]
 mod bytes;
+#[path = "script/rare.rs"]
+mod rare;
 
 use bytes::bytes;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -106,11 +108,10 @@ impl Machine {
     unsafe fn call(&mut self, words: &[&str]) -> String {
         let number = |at: usize| words[at].parse::<i64>().expect("a number");
         match words[0] {
-            "open" | "close" | "dup" | "dup2" | "getfl" | "setfl" | "flock" | "lock" | "lowest" => {
-                self.call_descriptor(words, &number)
-            }
+            "open" | "handle" | "close" | "dup" | "dup2" | "getfl" | "setfl" | "flock" | "lock"
+            | "lowest" => self.call_descriptor(words, &number),
             "write" | "pwrite" | "writev" | "pwritev" | "ftruncate" | "fallocate" | "fsync"
-            | "fdatasync" | "sendfile" | "copy" | "pallocate" | "splice" | "append2" => {
+            | "fdatasync" | "lio" | "sendfile" | "copy" | "pallocate" | "splice" | "append2" => {
                 self.call_change(words, &number)
             }
             "read" | "pread" | "seek" | "fstat" | "blocks" | "map" | "mapshared" | "fstatx" => {
@@ -118,6 +119,7 @@ impl Machine {
             }
             "fopen" | "fdopen" | "fwrite" | "fprintf" | "fflush" | "fread" | "fseek" | "ftell"
             | "fclose" | "fileno" => self.call_stream(words, &number),
+            "exec" => rare::exec(words[1], words[2]),
             "linkfd" => link_descriptor(self.descriptors[number(1) as usize], words[2]),
             _ => call_path(words, &number),
         }
@@ -127,10 +129,15 @@ impl Machine {
         let at = number(1) as usize;
         let descriptor = self.descriptors[at];
         match words[0] {
-            "open" => {
-                let path = name(words[2]);
-                let mode = u32::from_str_radix(words[4], 8).expect("a mode");
-                let opened = libc::open(path.as_ptr(), number(3) as c_int, mode);
+            "open" | "handle" => {
+                let (path, flags) = (name(words[2]), number(3) as c_int);
+                let opened = match words.get(4) {
+                    Some(mode) => {
+                        let mode = u32::from_str_radix(mode, 8).expect("a mode");
+                        libc::open(path.as_ptr(), flags, mode)
+                    }
+                    None => rare::open_by_handle(words[2], flags),
+                };
                 if self.descriptors[at] >= 0 && opened >= 0 {
                     libc::close(self.descriptors[at]);
                 }
@@ -189,6 +196,7 @@ impl Machine {
         }
         let descriptor = self.descriptors[number(1) as usize];
         let value = match words[0] {
+            "lio" => return rare::write_list(descriptor, number(2) as u64, number(3) as usize),
             "write" => {
                 let bytes = bytes(number(2) as u64, number(3) as usize);
                 libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) as i64

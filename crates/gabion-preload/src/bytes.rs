@@ -8,6 +8,7 @@ use crate::split;
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
 use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
 use gabion_mirror::wire::{Operation, Request};
+use gabion_ncl::FILE_LEN_MAX;
 use libc::c_int;
 
 /// The place of a write.
@@ -78,6 +79,9 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
             Place::At(offset) => offset,
             Place::Current => raw::position(write.descriptor) as u64,
         };
+        if is_too_long(place, write.source) {
+            return Err(libc::EFBIG);
+        }
         let written = (write.call)();
         if written <= 0 {
             return Ok(written);
@@ -93,6 +97,17 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
         Ok(written)
     };
     locked(write.descriptor, file, write.synced, &change, write.call)
+}
+
+/// Whether a write reaches beyond what the store takes of a file. Those far within it are not asked
+/// for their length, as parts have to be read for it.
+fn is_too_long(place: u64, source: Source) -> bool {
+    /// Of one call, by the kernel.
+    const WRITE_MAX: u64 = 0x7fff_f000;
+    // Negative offsets are the kernel's to refuse.
+    let is_near = (FILE_LEN_MAX - WRITE_MAX..=i64::MAX as u64).contains(&place);
+    let ends_beyond = |len: u64| len > 0 && place + len.min(WRITE_MAX) > FILE_LEN_MAX;
+    is_near && source.len().is_some_and(ends_beyond)
 }
 
 /// The lock, and the file that is changed under it.
@@ -201,6 +216,9 @@ pub(crate) fn ftruncate(descriptor: c_int, len: i64) -> Answer {
         return split::change(descriptor, file, len as u64, &call);
     }
     let change = |locked: &mut Locked<'_>| {
+        if len > FILE_LEN_MAX as i64 {
+            return Err(libc::EFBIG);
+        }
         let answer = call();
         if answer == 0 {
             locked.put(Kind::Truncate, 0, len as u64, &[])?;
@@ -251,6 +269,9 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
     let change = |locked: &mut Locked<'_>| {
         if mode == libc::FALLOC_FL_KEEP_SIZE {
             return reserve(descriptor, offset, len);
+        }
+        if offset.saturating_add(len) > FILE_LEN_MAX as i64 && mode == 0 && offset >= 0 {
+            return Err(libc::EFBIG);
         }
         let answer = call();
         if answer == 0 && mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {

@@ -9,7 +9,7 @@
 use crate::bytes::{self, End, Place, Source, Write, write as write_bytes};
 use crate::raw::{self, Answer, forward, word};
 use crate::state::mirrored;
-use crate::{attributes, descriptors, names, streams};
+use crate::{attributes, descriptors, exec, names, streams};
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, c_void, iovec, mode_t, off64_t, size_t, ssize_t};
 
 /// Defines functions of the C library. All that they do is safe: pointers go on as addresses, which
@@ -56,6 +56,9 @@ functions! {
     creat, creat64 => (path: Path, mode: mode_t) -> c_int {
         let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
         int(names::open(HERE, path as usize, flags, mode))
+    }
+    open_by_handle_at => (mount: c_int, handle: *const c_void, flags: c_int) -> c_int {
+        int(names::open_by_handle(mount, handle as usize, flags))
     }
     mkstemp => (path: *mut c_char) -> c_int { streams::temporary(path, 0, 0, c"mkstemp") }
     mkstemp64 => (path: *mut c_char) -> c_int { streams::temporary(path, 0, 0, c"mkstemp64") }
@@ -244,6 +247,22 @@ functions! {
     aio_fsync64 => (kind: c_int, control: *const c_int) -> c_int {
         streams::aio(control, c"aio_fsync64", Some(kind))
     }
+    lio_listio => (
+        mode: c_int,
+        list: *const *const c_void,
+        count: c_int,
+        event: *const c_void
+    ) -> c_int {
+        streams::aio_list(mode, list, count, event, c"lio_listio")
+    }
+    lio_listio64 => (
+        mode: c_int,
+        list: *const *const c_void,
+        count: c_int,
+        event: *const c_void
+    ) -> c_int {
+        streams::aio_list(mode, list, count, event, c"lio_listio64")
+    }
     ioctl => (descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
         // Clones of ranges would be changes that nobody sees; programs copy instead.
         let clones = [libc::FICLONE, libc::FICLONERANGE].contains(&request);
@@ -388,5 +407,67 @@ functions! {
         let rest = [word(flags), word(descriptor), offset as usize];
         let [flags, descriptor, offset] = rest;
         descriptors::mmap([address, len, protection, flags, descriptor, offset]) as *mut c_void
+    }
+}
+
+type Strings = *const *const c_char;
+
+functions! {
+    execve => (path: Path, arguments: Strings, variables: usize) -> c_int {
+        int(exec::execve(path, arguments, variables))
+    }
+    execv => (path: Path, arguments: Strings) -> c_int {
+        int(exec::execve(path, arguments, exec::environment()))
+    }
+    execvp => (name: Path, arguments: Strings) -> c_int {
+        exec::search(name, arguments, exec::environment())
+    }
+    execvpe => (name: Path, arguments: Strings, variables: usize) -> c_int {
+        exec::search(name, arguments, variables)
+    }
+    fexecve => (descriptor: c_int, arguments: Strings, variables: usize) -> c_int {
+        exec::look_at_open(descriptor);
+        let path = c"".as_ptr() as usize;
+        let flags = word(libc::AT_EMPTY_PATH);
+        let all = [word(descriptor), path, arguments as usize, variables, flags];
+        int(forward(libc::SYS_execveat, &all))
+    }
+    execveat => (
+        at: c_int,
+        path: Path,
+        arguments: Strings,
+        variables: usize,
+        flags: c_int
+    ) -> c_int {
+        match flags & libc::AT_EMPTY_PATH {
+            0 => exec::look(at, path as usize),
+            _ => exec::look_at_open(at),
+        }
+        let all = [word(at), path as usize, arguments as usize, variables, word(flags)];
+        int(forward(libc::SYS_execveat, &all))
+    }
+    posix_spawn => (
+        process: *mut c_int,
+        path: Path,
+        actions: usize,
+        attributes: usize,
+        arguments: Strings,
+        variables: usize
+    ) -> c_int {
+        exec::look(HERE, path as usize);
+        let actions = [actions, attributes];
+        exec::spawn(c"posix_spawn", process, path, actions, arguments, variables)
+    }
+    posix_spawnp => (
+        process: *mut c_int,
+        name: Path,
+        actions: usize,
+        attributes: usize,
+        arguments: Strings,
+        variables: usize
+    ) -> c_int {
+        exec::look_for(name);
+        let actions = [actions, attributes];
+        exec::spawn(c"posix_spawnp", process, name, actions, arguments, variables)
     }
 }

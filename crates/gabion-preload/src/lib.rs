@@ -14,6 +14,7 @@
 //! - `ask`: one request to the owner. `raw`: system calls by number.
 //! - `direct`: records that this process writes to the log peers itself.
 //! - `split`: files that stay in the file system, whose small writes are frames of the journal.
+//! - `exec`: programs that are started.
 //! - `bytes`, `names`, `attributes`, `descriptors`, `streams`: what the calls do.
 //!
 //! Rules of all of it, as it runs inside of any function of any program, signal handlers and the
@@ -28,8 +29,8 @@
 //! - Without [`ENVIRONMENT`](gabion_mirror::wire::ENVIRONMENT) the library does nothing. With it,
 //!   and without an owner, it ends the program: never is it half there.
 //!
-//! `unsafe` is in `raw`, `state`, `direct`, `streams`, `entries`, and `planted`, which only tests
-//! have.
+//! `unsafe` is in `raw`, `state`, `direct`, `streams`, `exec`, `entries`, and `planted`, which only
+//! tests have.
 #![allow(clippy::disallowed_methods, reason = "a shell: it stands between programs and the kernel")]
 
 mod ask;
@@ -38,6 +39,7 @@ mod bytes;
 mod descriptors;
 mod direct;
 mod entries;
+mod exec;
 mod names;
 #[cfg(feature = "planted")]
 mod planted;

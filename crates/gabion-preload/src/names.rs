@@ -72,6 +72,22 @@ pub(crate) fn open(directory: c_int, path: usize, flags: c_int, mode: u32) -> An
     adopt(ready, descriptor, flags, matches).map_or_else(raw::refuse, |number| number as Answer)
 }
 
+/// `open_by_handle_at`: the program gives no path, but the kernel knows one of what it opened.
+pub(crate) fn open_by_handle(mount: c_int, handle: usize, flags: c_int) -> Answer {
+    let call =
+        |flags| raw::forward(libc::SYS_open_by_handle_at, &[word(mount), handle, word(flags)]);
+    let nothing = flags & (libc::O_PATH | libc::O_DIRECTORY) != 0;
+    let Some(ready) = ready().filter(|_| !nothing) else {
+        return call(flags);
+    };
+    let descriptor = call(flags & !libc::O_TRUNC) as c_int;
+    if descriptor < 0 {
+        return -1;
+    }
+    let matches = split::may_match(ready, descriptor);
+    adopt(ready, descriptor, flags, matches).map_or_else(raw::refuse, |number| number as Answer)
+}
+
 /// A descriptor that the kernel opened is exchanged for that of a mirror, if its file has one; else
 /// it stays, as it does not if anything fails. `O_TRUNC` is in the flags and has not been done yet.
 fn adopt(ready: &Ready, descriptor: c_int, flags: c_int, matches: bool) -> Result<c_int, c_int> {
@@ -358,11 +374,11 @@ pub(crate) fn link(ends: [(c_int, usize); 2], flags: c_int) -> Answer {
         let to = Named::new(ends[1].0, ends[1].1, libc::AT_SYMLINK_NOFOLLOW).ok_or(libc::EFAULT)?;
         let new = to.absolute()?;
         let paths = [&[][..], new.bytes()];
-        ask(ready, Request::new(Operation::MayName), paths)?;
+        let file = |operation| Request { slot, generation, ..Request::new(operation) };
+        ask(ready, file(Operation::MayName), paths)?;
         let answer = call();
         if answer == 0 {
-            let request = Request::new(Operation::Linked);
-            ask(ready, Request { slot, generation, ..request }, paths)?;
+            ask(ready, file(Operation::Linked), paths)?;
         }
         Ok(answer)
     };
@@ -387,7 +403,9 @@ fn link_plain(
         if answer == 0 {
             let (device, inode) = (status.st_dev, status.st_ino);
             let request = Request { device, inode, ..Request::new(Operation::Linked) };
-            ask(ready, request, [&[], &[]])?;
+            let path = to.absolute().ok();
+            let path = path.as_ref().map_or(&[][..], Absolute::bytes);
+            ask(ready, request, [&[], path])?;
         }
         Ok(answer)
     };

@@ -151,6 +151,7 @@ static CONSTRUCTOR: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     ready();
+    crate::exec::prepare();
 }
 
 fn start() {

@@ -78,7 +78,7 @@ unsafe extern "C" fn close_stream(cookie: *mut c_void) -> c_int {
 }
 
 /// The C library's own function of a name that ends with a zero.
-fn original(name: &CStr) -> *mut c_void {
+pub(crate) fn original(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with a zero; looking it up calls nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
@@ -245,8 +245,7 @@ pub(crate) fn aio(control: *const c_int, name: &CStr, kind: Option<c_int>) -> c_
     type Sync = unsafe extern "C" fn(c_int, *const c_int) -> c_int;
     let descriptor = *raw::filled::<c_int>(control as usize);
     if mirrored(descriptor).is_some() {
-        raw::tell(&[name.to_bytes(), b" of a near-compute log is refused (ENOSYS)"]);
-        return raw::refuse(libc::ENOSYS) as c_int;
+        return refuse_aio(name);
     }
     let original = original(name);
     // SAFETY: the C library's function of that type, with the program's arguments.
@@ -256,4 +255,33 @@ pub(crate) fn aio(control: *const c_int, name: &CStr, kind: Option<c_int>) -> c_
             None => std::mem::transmute::<*mut c_void, Write>(original)(control),
         }
     }
+}
+
+/// `lio_listio`: several of such calls. Control blocks begin with the descriptor and the kind of
+/// call; null pointers among them mean nothing.
+pub(crate) fn aio_list(
+    mode: c_int,
+    list: *const *const c_void,
+    count: c_int,
+    event: *const c_void,
+    name: &CStr,
+) -> c_int {
+    type List = unsafe extern "C" fn(c_int, *const *const c_void, c_int, *const c_void) -> c_int;
+    let writes = |number: usize| {
+        let control = *raw::filled::<usize>(list as usize + number * size_of::<usize>());
+        let block = (control != 0).then(|| *raw::filled::<[c_int; 2]>(control));
+        block.is_some_and(|[descriptor, kind]| {
+            kind == libc::LIO_WRITE && mirrored(descriptor).is_some()
+        })
+    };
+    if (0..usize::try_from(count).unwrap_or(0)).any(writes) {
+        return refuse_aio(name);
+    }
+    // SAFETY: the C library's function of that type, with the program's arguments.
+    unsafe { std::mem::transmute::<*mut c_void, List>(original(name))(mode, list, count, event) }
+}
+
+fn refuse_aio(name: &CStr) -> c_int {
+    raw::tell(&[name.to_bytes(), b" of a near-compute log is refused (ENOSYS)"]);
+    raw::refuse(libc::ENOSYS) as c_int
 }

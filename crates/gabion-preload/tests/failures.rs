@@ -6,6 +6,7 @@ mod common;
 
 use common::{Hindered, Run, script};
 use gabion_mirror::local::LocalFiles;
+use gabion_mirror::owner::{Settings, Splits};
 use gabion_mirror::start;
 use std::io;
 use std::path::Path;
@@ -90,6 +91,49 @@ fn a_shared_mapping_that_may_write_is_refused_with_a_sentence() {
         "open 0 a.log 66 600\nopen 1 b.txt 66 600\nmapshared 0 1\nmapshared 1 1\nmapshared 0 3",
     );
     assert_eq!(said, ["3", "4", "E19", "0", "E19"]);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// docs/faults.md: N11
+#[test]
+fn asynchronous_writes_in_a_list_are_refused_and_those_of_other_files_are_made() {
+    let home = common::directory("lio");
+    let splits = Splits { globs: vec![("*.db".to_owned(), 100)], journal_len: 1 << 20 };
+    let settings = Settings { splits: Some(splits), ..Run::settings(&home, &home, "*.log") };
+    let store = LocalFiles::open(&home.join("store")).unwrap();
+    let run = Run::start_with(Box::new(store), settings).unwrap();
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nlio 0 1 10\nfsync 0\nopen 1 b.txt 66 600\nlio 1 1 10\n\
+         open 2 c.db 66 600\nlio 2 1 10\nfsync 2",
+    );
+    assert_eq!(said, ["3", "E38", "0", "4", "0", "5", "E38", "0"]);
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), 0)]);
+    assert_eq!(std::fs::metadata(home.join("b.txt")).unwrap().len(), 10);
+    run.stop();
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// docs/faults.md: N11
+#[test]
+fn a_file_that_is_opened_by_its_handle_is_the_mirror() {
+    let home = common::directory("handle");
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "open 0 a.log 66 600\nwrite 0 1 10\nhandle 1 a.log 1\nwrite 1 2 30\nfsync 1",
+    );
+    // Root alone may, and not in each container.
+    let may = run_script(None, &home, "open 0 b.txt 66 600\nhandle 1 b.txt 1")[1] == "4";
+    let (expected, len) = match may {
+        true => (["3", "10", "4", "30", "0"], 30),
+        false => (["3", "10", "E1", "E9", "E9"], 10),
+    };
+    assert_eq!(said, expected);
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), len)]);
     run.stop();
     std::fs::remove_dir_all(home).unwrap();
 }

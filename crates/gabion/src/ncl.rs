@@ -27,11 +27,11 @@ mod waiting;
 
 use crate::machines::trust;
 use crate::units::exact_size;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use gabion_base::{Error, Result};
 use gabion_bench::parse_bytes;
 use gabion_fabric::remote::LinkAddress;
-use gabion_mirror::journal::FRAME_MAX;
+use gabion_mirror::journal::{FRAME_MAX, LEN as JOURNAL_LEN};
 use gabion_ncl_driver::address::SOCKET;
 use gabion_ncl_driver::store::RemoteStore;
 use gabion_tls::{MutualTls, Role};
@@ -56,7 +56,7 @@ pub(crate) enum NclCommand {
     Peer(PeerOptions),
     /// Say what a peer holds and has done, or what a controller knows of peers and programs
     Status(StatusOptions),
-    /// Run a program; files whose names match are mirrored, all others are as ever
+    /// Run a program; files whose names match are mirrored or split, all others are as ever
     Run(RunOptions),
     /// List an application's files. Of one that runs: as it reported them within the last seconds
     Ls(files::LsOptions),
@@ -90,8 +90,8 @@ pub(crate) struct ControllerOptions {
     /// Unix socket for this machine [default: DIR/socket]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is let
-    /// in reaches the logs of all applications
+    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is
+    /// let in reaches the logs of all applications
     #[arg(long, value_name = "MODE", value_parser = sockets::parse_mode, default_value = "600")]
     pub(crate) socket_mode: SocketMode,
     /// A file with what peers and programs have to show: 1 to 1,024 bytes, a last line feed aside
@@ -123,14 +123,14 @@ pub(crate) struct PeerOptions {
     #[arg(long, value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// TCP address for programs of other machines [default: none]. Other than loopback it takes
-    /// --token-file
+    /// --identity or --token-file
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
     /// Unix socket, by which programs of this machine map the memory [default: DIR/socket]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is let
-    /// in reaches the logs of all applications
+    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is
+    /// let in reaches the logs of all applications
     #[arg(long, value_name = "MODE", value_parser = sockets::parse_mode, default_value = "600")]
     pub(crate) socket_mode: SocketMode,
     /// The machine or rack that it fails together with. Told to whoever spreads copies
@@ -178,6 +178,7 @@ pub(crate) struct StatusOptions {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("files").required(true).multiple(true).args(["globs", "splits"]))]
 pub(crate) struct RunOptions {
     /// The process that it ends with, as at SIGTERM
     #[arg(long, hide = true, value_name = "PID")]
@@ -187,7 +188,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "NAME")]
     pub(crate) app: Option<String>,
     /// Names of files that are mirrored, as '*-wal,*-journal': with a '/' the path below the root
-    #[arg(long = "match", value_name = "GLOB,...", required_unless_present = "splits")]
+    #[arg(long = "match", value_name = "GLOB,...")]
     pub(crate) globs: Option<String>,
     /// Names of files of which only writes below SIZE go to the store (16KiB, at most 64KiB), as
     /// '*.db,*.wal=4KiB'; the files stay in the file system, and --match counts first
@@ -196,7 +197,7 @@ pub(crate) struct RunOptions {
     pub(crate) splits: Vec<(String, u64)>,
     /// Room for writes of split files at the store, 1MiB to 1GiB: once it is full, a sync has these
     /// files synced by the file system
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "16MiB",
+    #[arg(long, value_name = "SIZE", value_parser = parse_journal, default_value = "16MiB",
         requires = "splits")]
     pub(crate) journal: u64,
     /// Only files below this directory, and named by their paths from here [default: the working
@@ -287,6 +288,16 @@ fn parse_split(text: &str) -> std::result::Result<(String, u64), String> {
         return Err(format!("'{glob}' below {below} bytes: a glob, and 1 to {size}"));
     }
     Ok((glob.to_owned(), below))
+}
+
+/// The length of the journal of split files.
+fn parse_journal(text: &str) -> std::result::Result<u64, String> {
+    let len = parse_bytes(text)?;
+    let (least, most) = (exact_size(*JOURNAL_LEN.start()), exact_size(*JOURNAL_LEN.end()));
+    match JOURNAL_LEN.contains(&len) {
+        true => Ok(len),
+        false => Err(format!("{len} bytes, of {least} to {most}")),
+    }
 }
 
 /// Proofs that a process shows to others: a token, or certificates, or both.

@@ -4,6 +4,7 @@ use super::{Errno, State, errno};
 use crate::files::{FileId, LogFiles, Metadata, memory_file};
 use crate::shared::{Guard, Kind, RECORD_MAX, Record, SLOTS, Slot, state};
 use crate::wire::{ATTRIBUTES, Reply, Request};
+use gabion_ncl::FILE_LEN_MAX;
 use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
 use std::fs::{File, Metadata as Status, Permissions};
 use std::io;
@@ -201,6 +202,9 @@ impl State {
         guard: Option<&mut Guard>,
     ) -> Result<Reply, Errno> {
         self.mirror(request)?;
+        if request.value > FILE_LEN_MAX {
+            return Err(libc::EFBIG);
+        }
         self.cut(request.slot, request.value, guard)?;
         Ok(Reply::default())
     }
@@ -214,7 +218,9 @@ impl State {
         let told = cut.as_ref().map_or(Ok(()), |()| self.store.truncate(mirror.file, len));
         guard.end();
         cut.map_err(|error| errno(&error))?;
-        self.stored(told)
+        // The mirror has changed, so the store may refuse nothing.
+        let stored = told.and_then(|()| self.settle());
+        stored.map_err(|error| self.failed(&error))
     }
 
     pub(super) fn attributes(&self, request: &Request) -> Result<Reply, Errno> {

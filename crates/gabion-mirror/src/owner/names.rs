@@ -8,6 +8,7 @@
 //! between, the change has not happened, and nobody was told of it.
 
 use super::mirrors::{Mirror, metadata_of};
+use super::plain::{refusal, why};
 use super::{Errno, State, errno, splits};
 use crate::files::{FileId, Listed, NameChange};
 use crate::pattern;
@@ -184,8 +185,8 @@ impl State {
         if !status.is_file() {
             return plain;
         }
-        if self.plain.contains(&inode) {
-            self.tell_of_plain(path, request.flags);
+        if let Some(why) = self.why_plain(inode, path) {
+            self.tell_of_plain(path, request.flags, why);
             return plain;
         }
         if is_placeholder(path, None) {
@@ -197,24 +198,11 @@ impl State {
         }
         // Bytes that are there already stay where they are.
         if status.len() > 0 {
-            self.tell_of_plain(path, request.flags);
+            self.tell_of_plain(path, request.flags, why::HAD_BYTES);
             return plain;
         }
         let slot = self.create(name, path, &status)?;
         self.opened(slot, request.flags & !(libc::O_TRUNC as u32), guard)
-    }
-
-    /// The user of the globs is told of the first file that they match and that is written where
-    /// it is. Others are alike: PostgreSQL's segments, which it uses again and again.
-    fn tell_of_plain(&mut self, path: &Path, flags: u32) {
-        let is_written = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        if is_written && !std::mem::replace(&mut self.is_plain_told, true) {
-            eprintln!(
-                "gabion ncl: {} had bytes before it was mirrored, so it stays in the file system, \
-                 as any such file does, and is as durable as that; `gabion ncl import` takes files",
-                path.display()
-            );
-        }
     }
 
     fn create(&mut self, name: Vec<u8>, path: &Path, status: &Status) -> Result<u32, Errno> {
@@ -328,8 +316,9 @@ impl State {
             for (path, file) in [(from, file_to), (to, file_from)] {
                 let status = std::fs::symlink_metadata(path).ok().filter(|_| file.is_none());
                 let inode = status.map(|status| (status.dev(), status.ino()));
-                let inode = inode.filter(|inode| !self.is_leaving(*inode));
-                self.plain.extend(inode);
+                if let Some(inode) = inode.filter(|inode| !self.is_leaving(*inode)) {
+                    self.keep_plain(inode, path, why::RENAMED);
+                }
             }
         } else if file_from.is_some() && file_from == file_to {
             // Two names of one file: nothing happened.
@@ -360,7 +349,7 @@ impl State {
         let inode = (request.device, request.inode);
         let splits = |name| self.splits(name) && !self.is_leaving(inode);
         if name.is_some_and(|name| self.matches(name) || splits(name)) {
-            self.plain.insert(inode);
+            self.keep_plain(inode, to, why::RENAMED);
         }
         if replaced.is_some() {
             let directory = to.parent().unwrap_or(Path::new("/"));
@@ -384,7 +373,7 @@ impl State {
     pub(super) fn linked(&mut self, request: &Request, path: &Path) -> Result<Reply, Errno> {
         // Not mirrored, and linked to a name that matches.
         if request.inode != 0 {
-            self.plain.insert((request.device, request.inode));
+            self.keep_plain((request.device, request.inode), path, why::RENAMED);
             return Ok(Reply::default());
         }
         let file = self.mirror(request)?.file;
@@ -407,17 +396,32 @@ impl State {
         from: &Path,
         to: &Path,
     ) -> Result<Reply, Errno> {
-        let resolves = to.parent().is_some_and(|parent| parent.canonicalize().is_ok());
-        let directory = request.value & moved::DIRECTORY != 0;
-        let nothing_below = || {
-            let from = self.name(from);
-            from.is_none_or(|from| self.moved_directory(&from, &from).is_empty())
-        };
         // The kernel has its own reason against a directory that is none.
-        if !resolves || self.name(to).is_some() || directory && nothing_below() {
+        if to.parent().is_none_or(|parent| parent.canonicalize().is_err()) {
             return Ok(Reply::default());
         }
-        Err(libc::EXDEV)
+        let (name_from, name_to) = (self.name(from), self.name(to));
+        if request.value & moved::DIRECTORY != 0 {
+            let from = name_from.unwrap_or_default();
+            let changes = self.moved_directory(&from, name_to.as_ref().unwrap_or(&from));
+            // Programs move the files of such a directory one by one.
+            return match changes.is_empty() || name_to.is_some() && !self.is_refused(&changes) {
+                true => Ok(Reply::default()),
+                false => Err(libc::EXDEV),
+            };
+        }
+        let to = name_to.ok_or(libc::EXDEV)?;
+        let linked = || self.mirror(request).ok().map(|mirror| mirror.file);
+        let file = name_from.and_then(|from| self.file_of(&from)).or_else(linked);
+        match file.is_some_and(|file| self.is_refused(&[NameChange::Set(to, file)])) {
+            true => Err(libc::ENAMETOOLONG),
+            false => Ok(Reply::default()),
+        }
+    }
+
+    /// Whether the store would refuse the changes. If it fails, they will tell.
+    fn is_refused(&self, changes: &[NameChange]) -> bool {
+        self.store.check_names(changes).as_ref().err().and_then(refusal).is_some()
     }
 }
 

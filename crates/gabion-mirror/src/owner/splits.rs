@@ -8,6 +8,7 @@ mod apply;
 mod unseen;
 
 use super::mirrors::Mirror;
+use super::plain::why;
 use super::{Core, Errno, State, errno};
 use crate::files::{Listed, Metadata, NameChange, memory_file};
 use crate::journal::{self, FRAMES_AT};
@@ -228,24 +229,31 @@ impl State {
     fn is_to_be_split(&mut self, request: &Request, path: &Path) -> ToSplit {
         self.forget_dead();
         let inode = (request.device, request.inode);
-        let is_known = self.shared.find(inode.0, inode.1).is_some() || self.plain.contains(&inode);
+        let is_known = self.shared.find(inode.0, inode.1).is_some();
         let Some(name) = self.name(path).filter(|name| !is_known && !self.matches(name)) else {
             return ToSplit::Nothing;
         };
         let Some(below) = self.split_below(&name) else {
             return ToSplit::Nothing;
         };
+        if let Some(why) = self.why_plain(inode, path) {
+            self.tell_of_unsplit(path, request.flags, why);
+            return ToSplit::Nothing;
+        }
         // Its name has changed since the process read it; it asks again at its next call.
         let is_stale = request.value != WAS_SPLIT && !is_at(path, inode);
         if is_stale || self.is_name_leaving(&name) {
             return ToSplit::NotNow;
         }
-        let has_room = self.split.files.len() < FILES_MAX;
-        match open_to_sync(path, inode).filter(|_| has_room) {
-            Some(file) => ToSplit::File { name, below, file },
-            None => {
+        let found = match self.split.files.len() < FILES_MAX {
+            true => open_to_sync(path, inode),
+            false => Err(why::TOO_MANY),
+        };
+        match found {
+            Ok(file) => ToSplit::File { name, below, file },
+            Err(why) => {
                 // As it is not seen here, it must not be split later either.
-                self.plain.insert(inode);
+                self.leave_unsplit((inode, path), request.flags, why);
                 ToSplit::Nothing
             }
         }
@@ -366,14 +374,17 @@ fn is_at(path: &Path, inode: (u64, u64)) -> bool {
 }
 
 /// The file at a path, if it is that one, to be synced.
-fn open_to_sync(path: &Path, inode: (u64, u64)) -> Option<File> {
+fn open_to_sync(path: &Path, inode: (u64, u64)) -> Result<File, &'static str> {
     let open = |options: &mut std::fs::OpenOptions| options.custom_flags(FLAGS).open(path);
-    let file =
-        open(File::options().read(true)).or_else(|_| open(File::options().write(true))).ok()?;
-    let status = file.metadata().ok()?;
+    let file = open(File::options().read(true)).or_else(|_| open(File::options().write(true)));
+    let opened = file.and_then(|file| file.metadata().map(|status| (file, status)));
+    let (file, status) = opened.map_err(|_| why::UNOPENED)?;
     // By another name it may be open already, unseen.
-    let is_it = (status.dev(), status.ino()) == inode && status.nlink() == 1;
-    (status.is_file() && is_it).then_some(file)
+    if status.nlink() > 1 {
+        return Err(why::SEVERAL_NAMES);
+    }
+    let is_it = (status.dev(), status.ino()) == inode && status.is_file();
+    if is_it { Ok(file) } else { Err(why::UNOPENED) }
 }
 
 impl Core {
@@ -438,14 +449,20 @@ impl Core {
         let synced = file.sync_all().and_then(|()| sync_directories(path, &self.settings.root));
         if synced.is_err() {
             // It is as durable as this file system has it, and its own syncs tell of that.
-            self.state().plain.insert(inode);
+            self.state().leave_unsplit((inode, path), request.flags, why::UNSYNCED);
             return Ok(None);
         }
         // A writer without a slot is over by then, and the next one finds this.
         let _guard = self.shared.lock();
         let mut state = self.state();
         state.drain();
-        state.add_split(inode, (name, below, file)).map(Some)
+        match state.add_split(inode, (name, below, file)) {
+            Err(libc::ENAMETOOLONG) => {
+                state.leave_unsplit((inode, path), request.flags, why::TOO_LONG);
+                Ok(None)
+            }
+            added => added.map(Some),
+        }
     }
 
     /// Names are about to change: split files of these names are split no more.

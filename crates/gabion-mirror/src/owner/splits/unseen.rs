@@ -4,6 +4,7 @@
 
 use super::Leaving;
 use crate::owner::State;
+use crate::owner::plain::why;
 use crate::wire::{HAS_NAMES, Reply, Request, WAS_SPLIT, kind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -21,11 +22,17 @@ impl State {
         }
     }
 
-    /// A file that was split and is not, or has several names, and whose writer goes on unseen, must
-    /// not be split for others.
-    pub(in crate::owner) fn note_plain(&mut self, request: &Request, reply: &Reply) {
-        if matches!(request.value, WAS_SPLIT | HAS_NAMES) && reply.kind == kind::PLAIN {
-            self.plain.insert((request.device, request.inode));
+    /// A file that was split and is not, or has several names, and whose writer goes on unseen,
+    /// must not be split for others.
+    pub(in crate::owner) fn note_plain(&mut self, request: &Request, path: &Path, reply: &Reply) {
+        let inode = (request.device, request.inode);
+        let why = match request.value {
+            WAS_SPLIT => why::RENAMED,
+            HAS_NAMES => why::SEVERAL_NAMES,
+            _ => return,
+        };
+        if reply.kind == kind::PLAIN && self.why_plain(inode, path).is_none() {
+            self.keep_plain(inode, path, why);
         }
     }
 
@@ -61,7 +68,7 @@ impl State {
         let inode = (status.dev(), status.ino());
         let matches = self.matches(name) || self.splits(name);
         if status.is_file() && matches && !were_split.contains(&inode) {
-            self.plain.insert(inode);
+            self.keep_plain(inode, path, why::RENAMED);
         }
     }
 }

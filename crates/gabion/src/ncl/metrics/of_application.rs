@@ -58,6 +58,11 @@ fn write_ring(page: &mut Page, shared: Shared) {
 /// Split files: all 0 where there are none.
 fn write_splits(page: &mut Page, shared: Shared) {
     let counts = shared.split_counts();
+    let (split, left_alone) = shared.split_files();
+    page.gauge("gabion_ncl_app_split_files", "Files that are split.", split);
+    let help = "Files that matched --split and were left alone: they had several names, or got \
+                theirs by a rename, were beyond 512, could not be synced, or had too long a name.";
+    page.counter("gabion_ncl_app_split_left_alone_total", help, left_alone);
     let help = "Writes of split files: small ones, which are in the journal, and large ones, which \
                 are in the file system alone, as is whatever is written until the next sync.";
     let mut family = page.family("gabion_ncl_app_split_writes_total", COUNTER, help);
@@ -123,8 +128,12 @@ fn write_files(page: &mut Page, mut files: Vec<FileReport>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gabion_mirror::journal::{FRAMES_AT, frame_len};
+    use gabion_mirror::shared::{LEN, state};
     use gabion_mirror::times::Times;
     use gabion_server::metrics::bounds;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
     #[test]
@@ -138,6 +147,51 @@ mod tests {
             assert_eq!((counts[bucket], counts[bucket + 1]), (1, 1), "{end} s: {counts:?}");
             assert_eq!(sum_ns, 2 * ns + 1);
         }
+    }
+
+    #[test]
+    fn split_files_and_their_journal_are_counted() {
+        let memory = gabion_mirror::files::memory_file().unwrap();
+        memory.set_len(LEN as u64).unwrap();
+        let shared = Shared::create(memory.as_raw_fd(), false).unwrap();
+        let page = || {
+            let mut page = Page::new(&[("app", "test")]);
+            write_splits(&mut page, shared);
+            page.finish()
+        };
+        let shows = |text: &str, name: &str, value: u64| {
+            let line = name.replace('{', "{app=\"test\",").replace(":", "{app=\"test\"}");
+            assert!(text.contains(&format!("gabion_ncl_app_{line} {value}\n")), "{name}\n{text}");
+        };
+        let none = page();
+        let (files, writes) = ("split_files:", "split_writes_total{kind=\"small\"}");
+        for name in [files, writes, "journal_bytes:", "journal_used_bytes:"] {
+            shows(&none, name, 0);
+        }
+        shared.set_journal(0, 1, 1 << 20);
+        shared.set_used(2);
+        let slot = shared.slot(1).unwrap();
+        slot.set_split(1_000, 1);
+        slot.state.store(state::LIVE, Relaxed);
+        let mut guard = shared.lock();
+        guard.open_journal(1, 7);
+        guard.changed(slot);
+        slot.note_synced(slot.unsynced().unwrap());
+        let room = guard.room(slot, 300).unwrap();
+        guard.framed(slot, room, 0, 300);
+        guard.open_journal(3, 7);
+        let room = guard.room(slot, 200).unwrap();
+        guard.framed(slot, room, 0, 200);
+        drop(guard);
+        let text = page();
+        shows(&text, files, 1);
+        shows(&text, "split_left_alone_total:", 0);
+        shows(&text, writes, 2);
+        shows(&text, "split_writes_total{kind=\"large\"}", 1);
+        shows(&text, "split_small_bytes_total:", 500);
+        shows(&text, "journal_emptied_total:", 2);
+        shows(&text, "journal_bytes:", 1 << 20);
+        shows(&text, "journal_used_bytes:", FRAMES_AT + frame_len(200));
     }
 
     #[test]
