@@ -72,7 +72,9 @@ const LINES: [Line; 11] = [
     (
         NCL,
         "ncl-split",
-        "ncl --only programs --split --clients 1,16 --slow-sync 2 --seconds 1 --rounds 2",
+        // PostgreSQL's log is none to split.
+        "ncl --only programs --programs redis,sqlite,rocksdb --split --clients 1,16 --slow-sync 2 \
+         --seconds 1 --rounds 2",
     ),
 ];
 

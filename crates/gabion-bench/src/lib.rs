@@ -65,7 +65,7 @@ pub use failover::{FailoverArgs, Fault, Role, UpProgram, failover};
 pub use gabion_workload::parse_bytes;
 pub use launch::{ClusterSpec, Launcher, RunningCluster};
 pub use ncl::programs::ProgramChoice;
-pub use ncl::{NclArgs, Part, ncl};
+pub use ncl::{CallsArgs, NclArgs, Part, calls, ncl};
 pub use page::{ReportArgs, report};
 pub use placement::{MixChoice, PlacementArgs, Side, placement};
 pub use replication::memory::{BLOCK_CACHE_LEN, indexes_len};

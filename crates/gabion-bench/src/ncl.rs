@@ -5,12 +5,14 @@
 //!   options ─► parts, in turn ─► House: a controller and log peers, processes of this program
 //!                │                 ▲ mapped memory, or TCP
 //!                ├─ library ───────┤                      file unsynced, file with fdatasync
-//!                └─ programs ── gabion ncl run ── redis-server, sqlite3, RocksDB   the same two
+//!                └─ programs ── gabion ncl run ── redis-server, sqlite3, RocksDB,  the same two
+//!                     │                            PostgreSQL
 //!                     └─► rows ─► --json, tables with the paper's numbers, drawings
 //! ```
 //!
 //! - [`library`]: Figure 8, threads. [`programs`]: Table 1, Figures 9 and 10.
 //! - [`replacement`]: Table 3. [`recovery`]: Figure 11. [`failures`]: Figure 12. [`memory`].
+//!   [`unmatched`]: calls on files that are not at peers.
 //! - [`house`]: processes. [`slow`]: a file system with slow syncs. [`paper`]: its numbers, and
 //!   what is aimed at. [`tables`], [`draw`].
 
@@ -26,9 +28,11 @@ mod replacement;
 mod rows;
 mod slow;
 mod tables;
+mod unmatched;
+
+pub use unmatched::{CallsArgs, calls};
 
 use crate::args::in_range;
-use crate::launch::ScratchDir;
 use crate::provenance::provenance;
 use crate::run::stop_on_signals;
 use crate::sink::{Sink, print};
@@ -60,8 +64,10 @@ pub enum Part {
     Replacement,
     /// Figure 12: writes while peers are killed.
     Failures,
-    /// Memory of a peer beyond what it lends, and of a program beyond its log.
+    /// Memory of a peer beyond what it lends, and of programs beyond their logs.
     Memory,
+    /// Calls on files that are not at peers, under `gabion ncl run` and without it.
+    Unmatched,
 }
 
 impl Part {
@@ -74,6 +80,7 @@ impl Part {
             Self::Replacement => "replacement",
             Self::Failures => "failures",
             Self::Memory => "memory",
+            Self::Unmatched => "unmatched",
         }
     }
 }
@@ -92,17 +99,19 @@ pub struct NclArgs {
     /// Seconds of each measurement of a speed, 0.05 to 600
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
-    /// How often programs, replacements and recoveries are measured. The figures are medians
+    /// How often programs, their memory, replacements, recoveries and calls on unmatched files are
+    /// measured. The figures are medians
     #[arg(long, default_value_t = 3)]
     pub rounds: u64,
-    /// Clients of a program that serves many, for writes alone. YCSB has 20 of them
+    /// Clients of a program that serves many, for writes alone. YCSB has 20 of them; PostgreSQL
+    /// has 16 at most
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     pub clients: Vec<u64>,
     /// Records that a program has loaded before it is measured; SQLite, with its one client, at
-    /// most 20,000
+    /// most 20,000. PostgreSQL has 100,000 accounts for each of its clients
     #[arg(long, default_value_t = 100_000)]
     pub records: u64,
-    /// Bytes of the log that is recovered, that a lost peer had, and that a program has whose
+    /// Bytes of the log that is recovered, that a lost peer had, and that a program writes whose
     /// memory is measured
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "60MiB")]
     pub log_size: u64,
@@ -220,11 +229,11 @@ pub fn ncl(args: &NclArgs, program: &Path, data_dir: &Path) -> Result<()> {
     let parts = args.parts();
     let peer_dir = args.peer_dir.as_deref();
     let is_needed = parts.contains(&Part::Programs);
-    let programs = programs::choose(&args.programs, peer_dir, is_needed)?;
     let stop = stop_on_signals()?;
     house::reap()?;
     let parent = args.dir.clone().unwrap_or_else(|| data_dir.to_path_buf());
-    let scratch = ScratchDir::new(&parent)?;
+    let scratch = house::scratch(&parent)?;
+    let programs = programs::choose(&args.programs, peer_dir, scratch.path(), is_needed)?;
     let slow = args.slow_sync.map(|ms| SlowDisk::mount(scratch.path(), ms, args)).transpose()?;
     let mut disks = vec![(Disk::Local, house::directory(scratch.path(), "local")?)];
     disks.extend(slow.as_ref().map(|slow| (Disk::Slow, slow.path.clone())));
@@ -263,6 +272,7 @@ fn measure(part: Part, programs: &[ProgramChoice], bench: &mut Bench<'_>) -> Res
         Part::Replacement => replacement::measure(bench),
         Part::Failures => failures::measure(bench),
         Part::Memory => memory::measure(programs, bench),
+        Part::Unmatched => unmatched::measure(bench),
     }
 }
 

@@ -48,6 +48,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<u8> {
             gabion_bench::report(args, &mut std::io::stdout().lock()).map(|()| 0)
         }
         BenchCommand::EngineRun(args) => engine::run(args),
+        BenchCommand::Calls(args) => {
+            gabion_bench::calls(args, &mut std::io::stdout().lock()).map(|()| 0)
+        }
     }
 }
 

@@ -905,6 +905,9 @@ pub(crate) enum BenchCommand {
     /// One run of one workload on this engine: what `engine` starts
     #[command(hide = true)]
     EngineRun(gabion_workload::RunArgs),
+    /// Calls on a file, which `ncl` has under the interposer and without it
+    #[command(hide = true)]
+    Calls(gabion_bench::CallsArgs),
 }
 
 #[derive(Args, Debug)]

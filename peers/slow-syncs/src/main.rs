@@ -61,7 +61,9 @@ fn start(backing: PathBuf, mount: &Path, takes: Duration) -> Result<BackgroundSe
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    config.acl = SessionACL::Owner;
+    // Files have owners as elsewhere, and some programs refuse to be root's.
+    let is_root = rustix::process::geteuid().is_root();
+    config.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
     let system = SlowSyncs::new(backing, takes);
     fuser::spawn_mount(system, mount, &config).map_err(|e| format!("{}: {e}", mount.display()))
 }

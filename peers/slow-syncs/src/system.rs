@@ -59,12 +59,24 @@ impl SlowSyncs {
         Ok(self.opened.add(file))
     }
 
-    fn create_file(&self, parent: u64, name: &OsStr, mode: u32) -> io::Result<(FileAttr, u64)> {
+    /// The kind of a new path, which belongs to whoever made it.
+    fn made(&self, path: PathBuf, request: &Request) -> io::Result<FileAttr> {
+        std::os::unix::fs::lchown(&path, Some(request.uid()), Some(request.gid()))?;
+        self.found(path)
+    }
+
+    fn create_file(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+    ) -> io::Result<(FileAttr, u64)> {
         let path = self.paths.child(parent, name)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(mode);
         let file = options.open(&path)?;
-        Ok((self.found(path)?, self.opened.add(file)))
+        Ok((self.made(path, request)?, self.opened.add(file)))
     }
 
     fn change(&self, inode: u64, change: &Change, file: Option<FileHandle>) -> io::Result<()> {
@@ -222,7 +234,7 @@ impl Filesystem for SlowSyncs {
 
     fn mkdir(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -231,7 +243,7 @@ impl Filesystem for SlowSyncs {
     ) {
         let made = self.paths.child(parent.0, name).and_then(|path| {
             DirBuilder::new().mode(mode).create(&path)?;
-            self.found(path)
+            self.made(path, request)
         });
         entry(made, reply);
     }
@@ -244,10 +256,17 @@ impl Filesystem for SlowSyncs {
         done(self.paths.child(parent.0, name).and_then(std::fs::remove_dir), reply);
     }
 
-    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: &Path,
+        reply: ReplyEntry,
+    ) {
         let made = self.paths.child(parent.0, name).and_then(|path| {
             std::os::unix::fs::symlink(to, &path)?;
-            self.found(path)
+            self.made(path, request)
         });
         entry(made, reply);
     }
@@ -391,7 +410,7 @@ impl Filesystem for SlowSyncs {
 
     fn create(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -399,7 +418,7 @@ impl Filesystem for SlowSyncs {
         _: i32,
         reply: ReplyCreate,
     ) {
-        match self.create_file(parent.0, name, mode) {
+        match self.create_file(request, parent.0, name, mode) {
             Ok((attr, number)) => {
                 let handle = FileHandle(number);
                 reply.created(&KNOWN_FOR, &attr, Generation(0), handle, FopenFlags::empty());

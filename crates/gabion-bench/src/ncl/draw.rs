@@ -2,7 +2,7 @@
 
 use super::house::failed;
 use super::library::SIZES;
-use super::programs::{Load, ProgramChoice};
+use super::programs::ProgramChoice;
 use super::replacement::STEPS;
 use super::rows::{Disk, Key, Row, Rows, Side};
 use super::tables::{READERS, WAYS, cells, latency_key, of_sides, read_key};
@@ -32,12 +32,21 @@ fn pictures(rows: &Rows) -> Vec<(String, String)> {
     all.extend(latency(rows).map(|plot| ("figure-8".to_owned(), plot.svg())));
     for program in ProgramChoice::value_variants() {
         for disk in [Disk::Local, Disk::Slow] {
-            let name = |figure: u32| {
+            let name = |figure: &str| {
                 let disk = disk.as_str().replace(' ', "-");
-                format!("figure-{figure}-{}-{disk}", program.as_str())
+                format!("{figure}-{}-{disk}", program.as_str())
             };
-            all.extend(writes(rows, *program, disk).map(|plot| (name(9), plot.svg())));
-            all.extend(ycsb(rows, *program, disk).map(|bars| (name(10), bars.svg())));
+            for load in program.writes() {
+                let name = match program {
+                    ProgramChoice::Postgresql => {
+                        format!("{}-{}", name("pgbench"), load.name)
+                    }
+                    _ => name("figure-9"),
+                };
+                let plot = writes(rows, *program, disk, load.name);
+                all.extend(plot.map(|plot| (name, plot.svg())));
+            }
+            all.extend(ycsb(rows, *program, disk).map(|bars| (name("figure-10"), bars.svg())));
         }
     }
     all.extend(reads(rows).map(|plot| ("figure-11-reads".to_owned(), plot.svg())));
@@ -85,9 +94,9 @@ fn latency(rows: &Rows) -> Option<Plot> {
 }
 
 /// Figure 9: a point for each number of clients.
-fn writes(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Plot> {
+fn writes(rows: &Rows, program: ProgramChoice, disk: Disk, load: &str) -> Option<Plot> {
     let all = cells(rows, program, disk);
-    let cells: Vec<_> = all.into_iter().filter(|cell| cell.0 == Load::WRITES.name).collect();
+    let cells: Vec<_> = all.into_iter().filter(|cell| cell.0 == load).collect();
     let of = |name| -> Vec<[Option<f64>; 4]> {
         cells.iter().map(|cell| of_sides(rows, (program, disk), *cell, name)).collect()
     };
@@ -98,8 +107,13 @@ fn writes(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Plot> {
     });
     let lines: Vec<PlotLine> = lines.collect();
     let counts: Vec<String> = cells.iter().map(|cell| cell.1.to_string()).collect();
+    let (name, disk) = (program.as_str(), disk.as_str());
+    let title = match program {
+        ProgramChoice::Postgresql => format!("{name}: pgbench, {load}, disk: {disk}"),
+        _ => format!("Figure 9: {name}, writes only, disk: {disk}"),
+    };
     (!lines.is_empty()).then(|| Plot {
-        title: format!("Figure 9: {}, writes only, disk: {}", program.as_str(), disk.as_str()),
+        title,
         note: format!("Clients: {}. {}", counts.join(", "), paper::writes(program)),
         x: Ruler::Linear("requests/s".to_owned()),
         y: Ruler::Powers("mean latency, µs".to_owned()),
@@ -110,7 +124,7 @@ fn writes(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Plot> {
 
 fn ycsb(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Bars> {
     let all = cells(rows, program, disk);
-    let cells: Vec<_> = all.into_iter().filter(|cell| cell.0 != Load::WRITES.name).collect();
+    let cells: Vec<_> = all.into_iter().filter(|cell| !program.is_write(cell.0)).collect();
     let figures: Vec<_> =
         cells.iter().map(|cell| of_sides(rows, (program, disk), *cell, "per_second")).collect();
     let series = Side::ALL.iter().enumerate().map(|(side, name)| {

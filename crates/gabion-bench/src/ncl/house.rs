@@ -12,9 +12,10 @@ use gabion_ncl_driver::{Logs, LogsOptions};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// f = 1.
@@ -38,11 +39,43 @@ pub(super) fn reap() -> Result<()> {
         .map_err(|e| Error::with_source(ErrorKind::Io, "this process's children", e))
 }
 
-/// A new directory.
+/// A new directory, which programs of other users may enter.
 pub(super) fn directory(parent: &Path, name: &str) -> Result<PathBuf> {
     let path = parent.join(name);
     std::fs::create_dir(&path).map_err(failed(&path))?;
+    open(&path)?;
     Ok(path)
+}
+
+/// Lets other users enter a directory, and not see what is in it.
+fn open(path: &Path) -> Result<()> {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o711)).map_err(failed(path))
+}
+
+/// The same of a new directory that goes with this value.
+pub(super) fn scratch(parent: &Path) -> Result<ScratchDir> {
+    let dir = ScratchDir::new(parent)?;
+    open(dir.path())?;
+    Ok(dir)
+}
+
+/// What a command says that ends by itself.
+pub(super) fn said(command: &mut Command) -> Result<String> {
+    let name = PathBuf::from(command.get_program());
+    // A signal to this process's group is not for it.
+    let output = command.stdin(Stdio::null()).process_group(0).output().map_err(failed(&name))?;
+    words(&name, &output)
+}
+
+/// The output of a command that did what it was to do. An error has all that it said.
+pub(super) fn words(name: &Path, output: &Output) -> Result<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        return Ok(text.into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let (name, status) = (name.display(), output.status);
+    Err(Error::unavailable(format!("{name}: {status}: {}{}", text, errors.trim_end())))
 }
 
 /// A process and all that it starts; they are killed with this value.
@@ -99,7 +132,12 @@ impl Process {
 
     /// SIGTERM, and SIGKILL for whatever is left then.
     pub(super) fn stop(&mut self) {
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        self.stop_by(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// The same by a signal to a process of it, with whose end it ends.
+    pub(super) fn stop_by(&mut self, process: Pid, signal: Signal) {
+        let _ = rustix::process::kill_process(process, signal);
         let begun = Instant::now();
         while begun.elapsed() < STOP_MAX && !self.has_ended() {
             std::thread::sleep(TICK);
@@ -173,7 +211,7 @@ impl House {
         peers: usize,
         memory: u64,
     ) -> Result<Self> {
-        let (dir, program) = (ScratchDir::new(bench.scratch)?, bench.program.to_owned());
+        let (dir, program) = (scratch(bench.scratch)?, bench.program.to_owned());
         let mut command = gabion(&program, "controller");
         command.arg("--directory").arg(dir.path().join("control")).stdout(Stdio::piped());
         let mut controller = Process::start(&mut command, dir.path().join("controller.log"))?;
@@ -216,6 +254,22 @@ impl House {
             std::fs::remove_file(&socket).map_err(failed(&socket))?;
         }
         self.peers.push(Peer { id, link, process });
+        Ok(())
+    }
+
+    /// Lets programs of this user and group in, if this process is root's.
+    pub(super) fn admit(&self, (user, group): (u32, u32)) -> Result<()> {
+        let own = |path: &Path| chown(path, Some(user), Some(group)).map_err(failed(path));
+        // Its runs keep what they have there.
+        own(self.dir.path())?;
+        for entry in std::fs::read_dir(self.dir.path()).map_err(failed(self.dir.path()))? {
+            let directory = entry.map_err(failed(self.dir.path()))?.path();
+            let socket = directory.join("socket");
+            if socket.exists() {
+                own(&directory)?;
+                own(&socket)?;
+            }
+        }
         Ok(())
     }
 

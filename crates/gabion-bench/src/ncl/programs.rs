@@ -3,6 +3,8 @@
 //! All sides of a program run beside each other, and are measured in turn, so that a machine that
 //! is slower for a while is so for all of them. An idle one costs nothing.
 
+mod pgbench;
+mod postgresql;
 mod redis;
 mod rocksdb;
 mod served;
@@ -17,6 +19,7 @@ use crate::workload::Supply;
 use clap::ValueEnum;
 use gabion_base::{Error, ErrorKind, Result};
 use gabion_workload::{Chooser, Distribution, Latencies};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,9 +44,11 @@ pub enum ProgramChoice {
     Sqlite,
     /// RocksDB with its write-ahead log, as a server: `replica-rocksdb` of `peers/`.
     Rocksdb,
+    /// PostgreSQL with its write-ahead log, and pgbench.
+    Postgresql,
 }
 
-/// Requests of clients.
+/// Requests of clients. pgbench has scripts of its own, by their names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) name: &'static str,
@@ -52,6 +57,11 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) const WRITES: Self = Self { name: "write-only", workload: WorkloadChoice::G };
+    /// Both write in each transaction.
+    const SCRIPTS: [Self; 2] = [
+        Self { name: "tpcb-like", workload: WorkloadChoice::G },
+        Self { name: "simple-update", workload: WorkloadChoice::G },
+    ];
     const YCSB: [Self; 5] = [
         Self { name: "YCSB A", workload: WorkloadChoice::A },
         Self { name: "YCSB B", workload: WorkloadChoice::B },
@@ -119,6 +129,8 @@ pub(super) struct Stage {
     dir: Removed,
     name: String,
     records: u64,
+    /// The most that come at a time.
+    clients: u64,
     peer_dir: Option<PathBuf>,
 }
 
@@ -131,12 +143,18 @@ impl Stage {
     fn on(bench: &Bench<'_>, disk: &Path, name: &str) -> Result<Self> {
         let dir = Removed(directory(disk, name)?);
         let (records, peer_dir) = (bench.args.records, bench.args.peer_dir.clone());
-        Ok(Self { dir, name: name.to_owned(), records, peer_dir })
+        let clients = bench.args.clients.iter().copied().max().unwrap_or(1);
+        Ok(Self { dir, name: name.to_owned(), records, clients, peer_dir })
     }
 
     /// The same with so many records.
     pub(super) fn of_records(self, records: u64) -> Self {
         Self { records, ..self }
+    }
+
+    /// The same for so many clients at most.
+    pub(super) fn of_clients(self, clients: u64) -> Self {
+        Self { clients, ..self }
     }
 
     pub(super) fn place(&self, side: Side) -> PathBuf {
@@ -166,6 +184,7 @@ impl ProgramChoice {
             Self::Redis => "redis",
             Self::Sqlite => "sqlite",
             Self::Rocksdb => "rocksdb",
+            Self::Postgresql => "postgresql",
         }
     }
 
@@ -174,6 +193,7 @@ impl ProgramChoice {
             Self::Redis => "redis-server",
             Self::Sqlite => "sqlite3",
             Self::Rocksdb => rocksdb::PROGRAM,
+            Self::Postgresql => "postgres",
         }
     }
 
@@ -186,7 +206,44 @@ impl ProgramChoice {
             (Self::Redis, _) => &["--match", "*.incr.aof,*.manifest"],
             (Self::Sqlite, _) => &["--match", "*-wal,*-journal"],
             (Self::Rocksdb, _) => &["--match", "*.log"],
+            (Self::Postgresql, _) => &["--match", postgresql::GLOBS],
         }
+    }
+
+    /// The ways in which it is measured. docs/ncl/split.md: segments of PostgreSQL's log are no
+    /// files to split.
+    pub(super) fn sides(self, is_split: bool) -> impl Iterator<Item = Side> {
+        let split = (is_split && self != Self::Postgresql).then_some(Side::Split);
+        Side::ALL.into_iter().chain(split)
+    }
+
+    /// Bytes of a value, where all have the same.
+    pub(super) const fn value_len(self) -> u64 {
+        match self {
+            Self::Redis | Self::Sqlite | Self::Rocksdb => VALUE as u64,
+            Self::Postgresql => 0,
+        }
+    }
+
+    /// Whether its records are written by requests like all that follow.
+    pub(super) const fn is_loaded_by_requests(self) -> bool {
+        match self {
+            Self::Redis | Self::Rocksdb => true,
+            Self::Sqlite | Self::Postgresql => false,
+        }
+    }
+
+    /// Loads that only write.
+    pub(super) const fn writes(self) -> &'static [Load] {
+        match self {
+            Self::Redis | Self::Sqlite | Self::Rocksdb => &[Load::WRITES],
+            Self::Postgresql => &Load::SCRIPTS,
+        }
+    }
+
+    /// Whether a load of this name only writes.
+    pub(super) fn is_write(self, load: &str) -> bool {
+        self.writes().iter().any(|write| write.name == load)
     }
 
     /// Its program, if it is there: in `peer_dir` or where cargo puts it, if it is one of ours.
@@ -195,9 +252,22 @@ impl ProgramChoice {
             let found = locate(self.binary(), peer_dir)?;
             return found.canonicalize().map_err(failed(&found));
         }
+        if self == Self::Postgresql {
+            let directory = postgresql::programs().ok_or_else(|| not_installed(self))?;
+            return Ok(directory.join(self.binary()));
+        }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).map(|dir| dir.join(self.binary()));
         found.into_iter().find(|path| path.is_file()).ok_or_else(|| not_installed(self))
+    }
+
+    /// Whether it is there, and can have its files in a directory.
+    fn check(self, peer_dir: Option<&Path>, place: &Path) -> Result<()> {
+        self.path(peer_dir)?;
+        match self {
+            Self::Redis | Self::Sqlite | Self::Rocksdb => Ok(()),
+            Self::Postgresql => postgresql::check(place),
+        }
     }
 
     /// Starts it in its place; `house` has the peers of a side that has some. Anything from before
@@ -214,57 +284,88 @@ impl ProgramChoice {
         }
         let log = stage.dir.0.join(format!("{}.log", side as u8));
         let program = self.path(stage.peer_dir.as_deref())?;
-        let mut command = match house {
-            Some(house) => {
-                // Both kinds of one program run beside each other.
-                let application = match side {
-                    Side::Split => format!("{}-split", stage.name),
-                    _ => stage.name.clone(),
-                };
-                let mut command = house.run(&application, self.files(side));
-                command.arg(program);
-                command
-            }
-            None => Command::new(program),
+        // Both kinds of one program run beside each other.
+        let application = match side {
+            Side::Split => format!("{}-split", stage.name),
+            _ => stage.name.clone(),
         };
-        command.current_dir(&place);
-        let records = match self {
-            Self::Redis | Self::Rocksdb => stage.records,
-            Self::Sqlite => stage.records.min(sqlite::RECORDS_MAX),
+        let house = house.as_deref();
+        let command = |program: &Path| {
+            let mut command = match house {
+                Some(house) => {
+                    let mut command = house.run(&application, self.files(side));
+                    command.arg(program);
+                    command
+                }
+                None => Command::new(program),
+            };
+            command.current_dir(&place);
+            command
         };
-        let is_synced = side != Side::Unsynced;
+        let (is_synced, records) = (side != Side::Unsynced, stage.records);
         match self {
-            Self::Redis => redis::start(command, log, is_synced, records),
-            Self::Sqlite => sqlite::start(command, log, is_synced, records),
-            Self::Rocksdb => rocksdb::start(command, log, is_synced, records),
+            Self::Redis => redis::start(command(&program), log, is_synced, records),
+            Self::Sqlite => {
+                let records = records.min(sqlite::RECORDS_MAX);
+                sqlite::start(command(&program), log, is_synced, records)
+            }
+            Self::Rocksdb => rocksdb::start(command(&program), log, is_synced, records),
+            Self::Postgresql => {
+                let user = postgresql::user()?;
+                house.zip(user).map_or(Ok(()), |(house, user)| house.admit(user))?;
+                let clients = stage.clients.min(postgresql::CLIENTS_MAX);
+                let site = postgresql::Site { program: &program, place: &place, user, log };
+                postgresql::start(&site, command, is_synced, clients)
+            }
         }
     }
 
     /// Loads with their clients.
-    fn cells(self, clients: &[u64]) -> Vec<(Load, u64)> {
-        let (clients, ycsb) = match self {
-            Self::Redis | Self::Rocksdb => (clients, YCSB_CLIENTS),
-            Self::Sqlite => (&[1][..], 1),
+    pub(super) fn cells(self, clients: &[u64]) -> Vec<(Load, u64)> {
+        let clients = match self {
+            Self::Redis | Self::Rocksdb => clients.to_vec(),
+            Self::Sqlite => vec![1],
+            Self::Postgresql => {
+                let most = |clients: &u64| (*clients).min(postgresql::CLIENTS_MAX);
+                let mut counts: Vec<u64> = clients.iter().map(most).collect();
+                counts.sort_unstable();
+                counts.dedup();
+                counts
+            }
         };
-        let writes = clients.iter().map(|clients| (Load::WRITES, *clients));
-        writes.chain(Load::YCSB.map(|load| (load, ycsb))).collect()
+        let ycsb = match self {
+            Self::Redis | Self::Rocksdb => Load::YCSB.map(|load| (load, YCSB_CLIENTS)).to_vec(),
+            Self::Sqlite => Load::YCSB.map(|load| (load, 1)).to_vec(),
+            Self::Postgresql => Vec::new(),
+        };
+        let each = |load: &Load| clients.iter().map(|clients| (*load, *clients)).collect();
+        let writes = self.writes().iter().flat_map(|load| -> Vec<_> { each(load) });
+        writes.chain(ycsb).collect()
     }
 }
 
-/// The programs to measure. A named one must be there.
+/// An address of this machine that is free for a program.
+fn free_address(program: &str) -> Result<SocketAddr> {
+    let failed = |e| Error::with_source(ErrorKind::Io, format!("a free port for {program}"), e);
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    free.local_addr().map_err(failed)
+}
+
+/// The programs to measure, whose files will be below `place`. A named one must be there.
 pub(super) fn choose(
     named: &[ProgramChoice],
     peer_dir: Option<&Path>,
+    place: &Path,
     is_needed: bool,
 ) -> Result<Vec<ProgramChoice>> {
     if !named.is_empty() {
-        let all = named.iter().map(|one| one.path(peer_dir).map(|_| *one));
+        let all = named.iter().map(|one| one.check(peer_dir, place).map(|()| *one));
         return all.collect();
     }
     let mut found = Vec::new();
     for program in ProgramChoice::value_variants() {
-        match program.path(peer_dir) {
-            Ok(_) => found.push(*program),
+        match program.check(peer_dir, place) {
+            Ok(()) => found.push(*program),
             Err(error) if is_needed => {
                 let why = error.message().lines().next().unwrap_or_default();
                 eprintln!("without {}: {why}", program.as_str());
@@ -309,8 +410,7 @@ fn measure_one(
     let mut shared = House::start(bench, Side::Shared, COPIES)?;
     let mut tcp = House::start(bench, Side::Tcp, COPIES)?;
     let mut servers = Vec::new();
-    let split = bench.args.split.then_some(Side::Split);
-    for side in Side::ALL.into_iter().chain(split) {
+    for side in program.sides(bench.args.split) {
         let house = match side {
             Side::Shared | Side::Split => Some(&mut shared),
             Side::Tcp => Some(&mut tcp),
@@ -332,7 +432,7 @@ fn measure_one(
                 side: *side,
                 disk: Some(disk),
                 clients,
-                bytes: VALUE as u64,
+                bytes: program.value_len(),
             };
             bench.keep(Row::new(key, round, figures(drove, clients)))?;
         }

@@ -23,9 +23,7 @@ pub(super) fn tables(rows: &Rows, style: Style) -> String {
     part(threads(rows), "Each record waits until two of three peers have it.");
     for program in ProgramChoice::value_variants() {
         for disk in [Disk::Local, Disk::Slow] {
-            let (writes, ycsb) = (paper::writes(*program), paper::ycsb(*program));
-            let note = format!("Writes. {writes} YCSB. {ycsb} {}", paper::ROCKSDB);
-            part(of_program(rows, *program, disk), &note);
+            part(of_program(rows, *program, disk), &paper::of_program(*program));
             part(split(rows, *program, disk), "Both by shared memory. Mirrored: as above.");
         }
     }
@@ -34,6 +32,7 @@ pub(super) fn tables(rows: &Rows, style: Style) -> String {
     part(replacement(rows), &in_one_line());
     part(failures(rows), paper::FAILURES);
     part(memory(rows), "Regions that are mapped count for their peers.");
+    part(unmatched(rows), "By one thread, on a local file. Medians.");
     part(
         aims::table(rows),
         "Peers and clients had this machine's processors together with all else.",
@@ -167,7 +166,11 @@ fn of_program(rows: &Rows, program: ProgramChoice, disk: Disk) -> Table {
         "TCP",
         "synced",
     ];
-    let title = format!("Figures 9 and 10: {}, disk: {}", program.as_str(), disk.as_str());
+    let what = match program {
+        ProgramChoice::Postgresql => "pgbench",
+        _ => "Figures 9 and 10",
+    };
+    let title = format!("{what}: {}, disk: {}", program.as_str(), disk.as_str());
     let mut table = Table::new(title, &header);
     for cell in cells(rows, program, disk) {
         let rates = of_sides(rows, (program, disk), cell, "per_second");
@@ -296,8 +299,19 @@ fn memory(rows: &Rows) -> Table {
         let names = ["owner_bytes", "mirror_bytes", "program_bytes", "above_log_bytes"];
         let whole = |value: Option<f64>| value.map_or_else(String::new, signed);
         let ratio = figure("ratio").map_or_else(String::new, |ratio| format!("{ratio:.4}"));
-        let first = vec![name, grouped(key.bytes), whole(figure("used_bytes")), ratio];
+        let bytes = figure("log_bytes").unwrap_or(key.bytes as f64);
+        let first = vec![name, signed(bytes), whole(figure("used_bytes")), ratio];
         table.row(first.into_iter().chain(names.map(|name| whole(figure(name)))).collect());
+    }
+    table
+}
+
+fn unmatched(rows: &Rows) -> Table {
+    let header = ["a call, ns", "without gabion ncl run", "with it", "more"];
+    let mut table = Table::new("Files that are not matched", &header);
+    for key in rows.each(Part::Unmatched, Key::clone) {
+        let cells = ["without_ns", "with_ns", "more_ns"].map(|name| shown(rows.figure(&key, name)));
+        table.row(std::iter::once(key.load.to_owned()).chain(cells).collect());
     }
     table
 }

@@ -46,6 +46,12 @@ fn the_benchmark_of_the_library_has_each_side_and_leaves_nothing() {
     let expected: Vec<_> =
         sides[..2].iter().map(|side| ("replacement", "library", *side)).collect();
     check(&replaced, "total_ms", &expected);
+    let calls = rows(&mut bench(&place, &["--only", "unmatched"]));
+    check(&calls, "with_ns", &[("unmatched", "calls", sides[0])]);
+    check(&calls, "without_ns", &[("unmatched", "calls", sides[0])]);
+    let loads: BTreeSet<_> = calls.iter().map(|row| row["load"].as_str().unwrap()).collect();
+    let expected = ["open and close", "read of 128 bytes", "stat", "write of 128 bytes"];
+    assert_eq!(loads, expected.into());
 }
 
 #[test]
@@ -60,19 +66,36 @@ fn the_benchmark_of_programs_has_each_side_and_leaves_nothing() {
         .flat_map(|program| sides.map(|side| ("programs", program, side)))
         .collect();
     check(&rows(&mut bench(&place, &words)), "per_second", &expected);
-    let words = ["--only", "recovery,failures,memory", "--programs", "redis"];
+    let words = ["--only", "recovery,failures,memory", "--programs", "redis,sqlite"];
     let mut command = bench(&place, &words);
     let pictures = place.0.join("pictures");
     let output = command.arg("--draw").arg(&pictures).output().unwrap();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
-    for title in ["Figure 11: recovery", "Figure 12: peers", "Memory", "Aims"] {
+    let memory = ["Memory", "redis with a log at peers", "sqlite with a log at peers"];
+    for title in ["Figure 11: recovery", "Figure 12: peers", "Aims"].iter().chain(&memory) {
         assert!(said.contains(title), "{title}: {said}");
     }
     for name in ["figure-11-reads", "figure-11-recovery", "figure-12-shared", "figure-12-tcp"] {
         std::fs::remove_file(pictures.join(format!("{name}.svg"))).unwrap();
     }
     std::fs::remove_dir(&pictures).unwrap();
+}
+
+#[test]
+#[ignore = "needs postgresql: cargo xtask ncl"]
+fn the_benchmark_of_postgresql_has_each_side_of_both_scripts_and_leaves_nothing() {
+    let place = Emptied::new("bench-postgresql");
+    // The server's user goes through it.
+    std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o711))
+        .unwrap();
+    let words = ["--only", "programs", "--programs", "postgresql", "--clients", "2"];
+    let rows = rows(&mut bench(&place, &words));
+    let sides = ["peers, shared memory", "peers, TCP", "unsynced", "synced"];
+    check(&rows, "per_second", &sides.map(|side| ("programs", "postgresql", side)));
+    check(&rows, "p50_us", &sides.map(|side| ("programs", "postgresql", side)));
+    let of = |script| rows.iter().filter(|row| row["load"] == script).count();
+    assert_eq!((of("tpcb-like"), of("simple-update"), rows.len()), (4, 4, 8));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! redis-server.
 
 use super::super::house::Process;
-use super::{Server, served};
-use gabion_base::{Error, ErrorKind, Result};
+use super::{Server, free_address, served};
+use gabion_base::Result;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -20,10 +20,7 @@ pub(super) fn start(
     is_synced: bool,
     records: u64,
 ) -> Result<Box<dyn Server>> {
-    let failed = |e| Error::with_source(ErrorKind::Io, "a free port for redis-server", e);
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-    let address = free.local_addr().map_err(failed)?;
-    drop(free);
+    let address = free_address("redis-server")?;
     let fsync = if is_synced { "always" } else { "no" };
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
     command.args(["--appendonly", "yes", "--appendfsync", fsync, "--save", ""]);

@@ -1,7 +1,7 @@
 //! The aims, and whether each is met.
 
 use super::super::library::SIZES;
-use super::super::programs::{Load, ProgramChoice};
+use super::super::programs::ProgramChoice;
 use super::super::rows::{Disk, Key, Rows, Side};
 use super::super::{Part, paper};
 use super::{cells, latency_key, of_sides, percent_below, ratio, shown, threads_key};
@@ -42,11 +42,12 @@ pub(super) fn table(rows: &Rows) -> Table {
     for program in ProgramChoice::value_variants() {
         for disk in [Disk::Local, Disk::Slow] {
             aims.extend(loss(rows, *program, disk));
-            aims.extend(gain(rows, *program, disk));
+            aims.extend(gains(rows, *program, disk));
         }
     }
     aims.extend(recovered(rows));
     aims.extend(memory(rows));
+    aims.extend(unmatched(rows));
     for Aim { what, bar, found, is_met } in aims {
         let met = if is_met { "met" } else { "MISSED" };
         table.row(vec![what, bar, found, met.to_owned()]);
@@ -69,6 +70,7 @@ fn library(rows: &Rows) -> Vec<Aim> {
 
 /// The load that loses most against unsynced.
 fn loss(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Aim> {
+    let bar = paper::loss_max(program)?;
     let losses = cells(rows, program, disk).into_iter().filter_map(|cell| {
         let [unsynced, shared, ..] = of_sides(rows, (program, disk), cell, "per_second");
         Some((percent_below(shared, unsynced)?, cell))
@@ -76,20 +78,24 @@ fn loss(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Aim> {
     let (worst, (load, clients, _)) = losses.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     let (name, disk) = (program.as_str(), disk.as_str());
     let what = format!("{name}, {disk}: worst loss ({load}, {clients})");
-    Some(Aim::at_most(what, paper::loss_max(program), worst, " %"))
+    Some(Aim::at_most(what, bar, worst, " %"))
 }
 
 /// One writer, where a sync is slow.
-fn gain(rows: &Rows, program: ProgramChoice, disk: Disk) -> Option<Aim> {
-    let is_one = |cell: &(&str, u64, u64)| cell.0 == Load::WRITES.name && cell.1 == 1;
-    let cell = cells(rows, program, disk).into_iter().find(is_one)?;
-    let [.., synced_us] = of_sides(rows, (program, disk), cell, "mean_us");
-    if synced_us? < paper::SLOW_SYNC_US {
-        return None;
-    }
-    let [_, shared, _, synced] = of_sides(rows, (program, disk), cell, "per_second");
-    let what = format!("{}, {}: one writer ÷ synced", program.as_str(), disk.as_str());
-    Some(Aim::at_least(what, paper::GAIN_MIN, ratio(shared, synced)?, "×"))
+fn gains(rows: &Rows, program: ProgramChoice, disk: Disk) -> Vec<Aim> {
+    let is_one = |cell: &(&'static str, u64, u64)| program.is_write(cell.0) && cell.1 == 1;
+    let cells = cells(rows, program, disk).into_iter().filter(is_one);
+    let gain = |cell: (&'static str, u64, u64)| {
+        let [unsynced_us, .., synced_us] = of_sides(rows, (program, disk), cell, "mean_us");
+        if synced_us? - unsynced_us? < paper::SLOW_SYNC_US {
+            return None;
+        }
+        let [_, shared, _, synced] = of_sides(rows, (program, disk), cell, "per_second");
+        let (name, disk) = (program.as_str(), disk.as_str());
+        let what = format!("{name}, {disk}: one writer ÷ synced ({})", cell.0);
+        Some(Aim::at_least(what, paper::GAIN_MIN, ratio(shared, synced)?, "×"))
+    };
+    cells.filter_map(gain).collect()
 }
 
 fn recovered(rows: &Rows) -> Vec<Aim> {
@@ -125,4 +131,13 @@ fn memory(rows: &Rows) -> Vec<Aim> {
         Some(Aim::at_most(what, mib(paper::ABOVE_LOG_BYTES_MAX), mib(above), " MiB"))
     };
     rows.each(Part::Memory, Key::clone).into_iter().filter_map(aim).collect()
+}
+
+/// The call that costs most.
+fn unmatched(rows: &Rows) -> Option<Aim> {
+    let keys = rows.each(Part::Unmatched, Key::clone);
+    let costs = keys.iter().filter_map(|key| Some((rows.figure(key, "more_ns")?, key.load)));
+    let (most, load) = costs.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let what = format!("a file that is not matched: {load}");
+    Some(Aim::at_most(what, paper::UNMATCHED_NS_MAX, most, " ns"))
 }
