@@ -109,6 +109,26 @@ pub trait LogFiles: Send {
     /// If it will not be stored.
     fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()>;
 
+    /// Makes sure of memory for a file of `end` bytes, before its mirror has them. Returns the
+    /// length up to which it need not be asked again. None: nobody knows before the store was told
+    /// of all changes so far.
+    ///
+    /// # Errors
+    /// `StorageFull` if there is none, `FileTooLarge` if a file cannot be so long; these end
+    /// nothing.
+    fn reserve(&mut self, _file: FileId, _end: u64) -> io::Result<Option<u64>> {
+        Ok(Some(u64::MAX))
+    }
+
+    /// Has files of these lengths give up the memory that they do not need. What was reserved for
+    /// them before holds no more. False if there was none.
+    ///
+    /// # Errors
+    /// If it has not been stored.
+    fn trim(&mut self, _lens: &[(FileId, u64)]) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Waits until all that was changed so far is stored.
     ///
     /// # Errors

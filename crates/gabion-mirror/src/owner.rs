@@ -13,6 +13,7 @@
 mod mirrors;
 mod names;
 mod plain;
+mod room;
 mod splits;
 
 use crate::direct::DESCRIPTORS_MAX;
@@ -116,6 +117,9 @@ struct State {
     is_unsplit_told: bool,
     /// The bytes of the current record.
     bytes: Vec<u8>,
+    /// Why the last request had no room, and whether that was told since there was.
+    refusal: Option<io::Error>,
+    is_full_told: bool,
     /// Records that processes had written when a grant was last thought of.
     granted_at: u64,
     /// Grants that were left out, and how many are to be.
@@ -138,7 +142,12 @@ type Errno = i32;
 
 /// The number of an error; `EIO` for those that are not the kernel's.
 fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().unwrap_or(libc::EIO)
+    let of_kind = match error.kind() {
+        io::ErrorKind::StorageFull => libc::ENOSPC,
+        io::ErrorKind::FileTooLarge => libc::EFBIG,
+        _ => libc::EIO,
+    };
+    error.raw_os_error().unwrap_or(of_kind)
 }
 
 impl Owner {
@@ -167,6 +176,8 @@ impl Owner {
             is_plain_told: false,
             is_unsplit_told: false,
             bytes: Vec::new(),
+            refusal: None,
+            is_full_told: false,
             granted_at: 0,
             grants_skipped: 0,
             grants_to_skip: 0,
@@ -307,7 +318,8 @@ impl Core {
             return self.answer_window(stream, request.value);
         }
         let process = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
-        let (reply, text, descriptor) = match self.handle(&request, paths, process) {
+        let handled = self.with_room(|| self.handle(&request, paths, process));
+        let (reply, text, descriptor) = match handled {
             Ok(done) => done,
             Err(errno) => (Reply { errno: errno as u32, ..Reply::default() }, Vec::new(), None),
         };
@@ -351,6 +363,8 @@ impl Core {
                 return done(self.empty_journal().map(|()| Reply::default())?);
             }
             Operation::Leave => return done(self.leave(request, [first, second], process)?),
+            Operation::Reserve => return done(self.state().reserve(request)?),
+            Operation::Truncate => drop(self.state().reserve(request)?),
             Operation::Open => {
                 if let Some(reply) = self.open_split(request, first)? {
                     return done(reply);
@@ -367,9 +381,11 @@ impl Core {
         state.drain();
         self.shared.check()?;
         match request.operation {
-            Operation::Hello | Operation::Window | Operation::EmptyJournal | Operation::Leave => {
-                unreachable!("answered above")
-            }
+            Operation::Hello
+            | Operation::Window
+            | Operation::EmptyJournal
+            | Operation::Leave
+            | Operation::Reserve => unreachable!("answered above"),
             Operation::Arrive => done(state.arrive(request.slot)),
             Operation::Journal => Ok((Reply::default(), Vec::new(), Some(state.journal_memory()?))),
             Operation::Open => {
@@ -480,6 +496,11 @@ impl State {
         if let Some(errno) = done.as_ref().err().and_then(plain::refusal) {
             return Err(errno);
         }
+        let done = match done {
+            // Nothing was changed.
+            Err(error) if room::is_refusal(&error) => return Err(self.refused(error)),
+            done => done,
+        };
         let stored = done.and_then(|done| self.settle().map(|()| done));
         stored.map_err(|error| self.failed(&error))
     }

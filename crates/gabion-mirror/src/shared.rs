@@ -50,11 +50,11 @@ const SLOTS_AT: usize = 4096;
 const RING_AT: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 /// Bytes of the whole.
 pub const LEN: usize = RING_AT + RING as usize;
-const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"gabncl\x00\x05");
 
 const _: () = assert!(size_of::<Header>() <= DIRECT_AT);
 const _: () = assert!(DIRECT_AT + size_of::<Direct>() <= SLOTS_AT);
-const _: () = assert!(size_of::<Slot>() == 88);
+const _: () = assert!(size_of::<Slot>() == 96);
 const _: () = assert!(RING.is_power_of_two() && RECORD_MAX * 4 <= RING);
 
 /// The change that a record makes to its file.
@@ -151,6 +151,9 @@ pub struct Slot {
     pub(crate) low: AtomicU64,
     /// See `low`.
     pub(crate) high: AtomicU64,
+    /// The length that a mirror may have: the store has memory for so many bytes. More is asked
+    /// for before the mirror has it. Behind the lock, once the file is live.
+    pub capacity: AtomicU64,
 }
 
 #[repr(C)]

@@ -64,6 +64,8 @@ pub enum Operation {
     Leave = 15,
     /// The change of the `Leave` of this number was made, or failed.
     Arrive = 16,
+    /// A file is to have `value` bytes: `ENOSPC` if the store has no memory for them.
+    Reserve = 17,
 }
 
 /// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
@@ -96,7 +98,7 @@ pub mod kind {
 }
 
 impl Operation {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Hello,
         Self::Open,
         Self::Renamed,
@@ -113,6 +115,7 @@ impl Operation {
         Self::EmptyJournal,
         Self::Leave,
         Self::Arrive,
+        Self::Reserve,
     ];
 }
 

@@ -35,6 +35,7 @@ fn io_error(error: Error) -> io::Error {
         // Names that are too long, or too many at once; nothing was changed.
         ErrorKind::LimitExceeded => io::ErrorKind::InvalidInput,
         ErrorKind::Unavailable => io::ErrorKind::TimedOut,
+        ErrorKind::NoSpace => io::ErrorKind::StorageFull,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
@@ -122,6 +123,18 @@ impl LogFiles for PeerFiles {
 
     fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
         self.logs.truncate(FileNumber(file.0), len).map(|_| ()).map_err(io_error)
+    }
+
+    fn reserve(&mut self, file: FileId, end: u64) -> io::Result<Option<u64>> {
+        self.logs.reserve(FileNumber(file.0), end).map_err(|error| match error.kind() {
+            ErrorKind::LimitExceeded => io::Error::new(io::ErrorKind::FileTooLarge, error),
+            _ => io_error(error),
+        })
+    }
+
+    fn trim(&mut self, lens: &[(FileId, u64)]) -> io::Result<bool> {
+        let lens = lens.iter().map(|(file, len)| (FileNumber(file.0), *len)).collect();
+        self.logs.change(|core| core.trim(&lens)).map(|(trimmed, _)| trimmed).map_err(io_error)
     }
 
     fn sync(&mut self) -> io::Result<()> {

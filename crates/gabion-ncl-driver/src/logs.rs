@@ -169,11 +169,7 @@ impl Logs {
     /// Fenced once a newer instance runs; unavailable by the options' `on_loss`.
     pub fn wait_until_ready(&self) -> Result<()> {
         let is_ready = |state: &mut State| Ok(state.core.is_ready()?.then_some(()));
-        let ready = self.shared.wait(Number::ZERO, is_ready);
-        ready.map_err(|error| {
-            let Ok(state) = self.shared.lock() else { return error };
-            Error::new(error.kind(), format!("{error}; {}", reasons(&state)))
-        })
+        self.shared.wait(Number::ZERO, is_ready)
     }
 
     /// In words, the lack for which [`Self::wait_until_ready`] waits; none once files can be used,
@@ -185,7 +181,7 @@ impl Logs {
         waits.then(|| format!("{}; {}", state.core.shortage(), reasons(&state)))
     }
 
-    /// Makes a change once there is room for its records.
+    /// Makes a change once there is room for its records, and peers have lent what it needs.
     pub(crate) fn change<T>(
         &self,
         change: impl Fn(&mut Application<Mirrors>) -> Result<T>,
@@ -195,10 +191,36 @@ impl Logs {
             if !state.core.is_ready()? || !state.core.has_room() {
                 return Ok(None);
             }
-            let changed = change(&mut state.core)?;
+            let changed = change(&mut state.core);
             let number = state.core.issued();
             state.drive();
-            Ok(Some((changed, number)))
+            match changed {
+                Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+                changed => changed.map(|changed| Some((changed, number))),
+            }
+        })
+    }
+
+    /// Has peers lend what a file of `end` bytes needs. Returns the length up to which it need not
+    /// be asked for again; or nothing, as a new copy waits for records of changes that a program's
+    /// mirrors have already.
+    ///
+    /// # Errors
+    /// No space where f+1 copies cannot have it; limit exceeded; not found; as [`Self::wait_for`].
+    pub(crate) fn reserve(&self, file: FileNumber, end: u64) -> Result<Option<u64>> {
+        self.shared.wait(Number::ZERO, |state| {
+            state.handle_time();
+            if !state.core.is_ready()? || !state.core.has_room() {
+                return Ok(state.core.wants_changes().then_some(None));
+            }
+            let reserved = state.core.reserve(file, end);
+            state.drive();
+            match reserved {
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    Ok(state.core.wants_changes().then_some(None))
+                }
+                reserved => reserved.map(|capacity| Some(Some(capacity))),
+            }
         })
     }
 
@@ -499,6 +521,7 @@ impl Shared {
     ) -> Result<T> {
         let mut state = self.lock()?;
         if let Some(found) = ask(&mut state).transpose() {
+            let found = found.map_err(|error| explained(&state, error));
             self.leave(state);
             return found;
         }
@@ -549,6 +572,7 @@ impl Shared {
                 }
             }
             if let Some(found) = ask(&mut state).transpose() {
+                let found = found.map_err(|error| explained(&state, error));
                 self.leave(state);
                 return found;
             }
@@ -708,6 +732,14 @@ impl Reports {
         self.told = Some((report, Instant::now()));
         Some(bytes)
     }
+}
+
+/// An error of an instance that lacks copies, with the reasons.
+fn explained(state: &State, error: Error) -> Error {
+    if error.kind() != ErrorKind::Unavailable || state.is_closed {
+        return error;
+    }
+    Error::new(error.kind(), format!("{}; {}", error.message(), reasons(state)))
 }
 
 /// The controller's failure or the registered peers, and why known peers cannot be used.

@@ -235,6 +235,7 @@ fn with_too_few_peers_calls_wait_and_then_say_how_many_there_are() {
     let lost = logs.append(file, b"!").and_then(|number| logs.wait_for(number)).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::Unavailable, "{lost}");
     assert!(lost.to_string().contains("of 3 copies are within reach"), "{lost}");
+    assert!(lost.to_string().contains("peers are registered; "), "it says why: {lost}");
     drop(logs);
     // The one that is left has all, but nobody can know that: nothing empty or shorter is shown.
     let logs = Logs::start(options, Box::new(rig.store.clone())).unwrap();

@@ -29,6 +29,7 @@ use crate::lease::Lease;
 use crate::link::{Link, Stage};
 use crate::log::Log;
 use crate::map::{ApMap, MEMBERS_MAX, PeerRecord};
+use crate::memory::Wants;
 use crate::number::Number;
 use crate::planted::{Mutant, Planted};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -170,6 +171,8 @@ pub struct Status {
     pub replaced: u64,
     /// Peers that the registry has.
     pub registered: usize,
+    /// Regions that peers had no room for, since it runs.
+    pub refused: u64,
 }
 
 /// Files and records, once there are some.
@@ -210,6 +213,10 @@ pub struct Application<S: Images> {
     /// Since when copies are made that the program waits for.
     pub(crate) filling_since_ms: Option<u64>,
     pub(crate) loading: Option<PeerId>,
+    /// Parts that peers are asked for.
+    pub(crate) wants: Wants,
+    /// Regions that peers had no room for.
+    pub(crate) refused: u64,
     // Files. One of these is there.
     pub(crate) state: Option<State<S>>,
     pub(crate) images: Option<S>,
@@ -256,6 +263,8 @@ impl<S: Images> Application<S> {
             known_since_ms: None,
             filling_since_ms: None,
             loading: None,
+            wants: Wants::default(),
+            refused: 0,
             state: None,
             images: Some(images),
             acknowledged: Number::ZERO,
@@ -282,7 +291,7 @@ impl<S: Images> Application<S> {
             self.images = Some(state.files.into_images());
         }
         (self.loading, self.known_since_ms) = (None, None);
-        self.phase = Phase::Leasing;
+        (self.wants, self.phase) = (Wants::default(), Phase::Leasing);
     }
 
     /// The map has a later term than the lease.

@@ -42,6 +42,7 @@ impl<S: Images> Application<S> {
             Phase::Filling | Phase::Running => {
                 self.find_peers();
                 self.fill();
+                self.settle_spare();
                 self.propose();
             }
         }
@@ -50,13 +51,18 @@ impl<S: Images> Application<S> {
     // The registry.
 
     fn poll_registry(&mut self) {
-        let wanted = 2 * self.options.f + 1;
-        let is_wanted = self.registry.is_none() || self.links.len() < wanted;
+        let is_wanted = self.registry.is_none() || self.wants_peers();
         if is_wanted && !self.registry_is_asked && self.now_ms >= self.registry_next_ms {
             self.registry_is_asked = true;
             self.registry_next_ms = self.now_ms + self.options.patience_ms / 4;
             self.ask_store(Asker::Registry, StoreOperation::List(PEERS_PREFIX.into()));
         }
+    }
+
+    /// Whether a copy is missing, or a peer has no room for what it should have.
+    fn wants_peers(&self) -> bool {
+        let is_other = |link: &Link| link.stage < Stage::Filling || link.no_room().is_some();
+        self.links.len() < 2 * self.options.f + 1 || self.links.values().any(is_other)
     }
 
     pub(crate) fn handle_registry(&mut self, reply: Result<StoreReply>) -> Result<()> {
@@ -80,21 +86,33 @@ impl<S: Images> Application<S> {
         }
         let (domain, address) = (record.domain.clone(), record.address.clone());
         self.send_connect(peer, address);
-        self.links.insert(peer, Link::new(peer, domain, self.now_ms));
+        let link = Link::new(peer, domain, self.now_ms, self.options.cooling_ms);
+        self.links.insert(peer, link);
     }
 
-    /// Peers for the copies that are missing: in other domains than those that are there, if it can
-    /// be, and of equal ones those with most memory.
+    /// Copies that are there or being made, and those that are wanted: one more if a peer has no
+    /// room for what it should have.
+    fn present_and_wanted(&self) -> (usize, usize) {
+        let is_present = |link: &&Link| !self.waits_for_room(link);
+        let present = self.links.values().filter(is_present).count();
+        let is_full = self.phase == Phase::Running && self.counted().any(|it| self.is_full(it));
+        (present, 2 * self.options.f + 1 + usize::from(is_full))
+    }
+
+    /// Peers for the copies that are missing, with room for one: in other domains than those that
+    /// are there, if it can be, and of equal ones those with most memory.
     fn find_peers(&mut self) {
-        let wanted = 2 * self.options.f + 1;
-        while self.links.len() < wanted
+        while self.wants_peers()
+            && let (present, wanted) = self.present_and_wanted()
+            && present < wanted
             && let Some(registry) = &self.registry
         {
             let in_domain =
                 |domain: &str| self.links.values().filter(|link| link.domain == domain).count();
             let is_new =
                 |peer: &PeerId| !self.links.contains_key(peer) && !self.cooling.contains_key(peer);
-            let candidates = registry.iter().filter(|(peer, _)| is_new(peer));
+            let may_hold = |peer: &PeerId| is_new(peer) && self.has_room_for_copy(*peer);
+            let candidates = registry.iter().filter(|(peer, _)| may_hold(peer));
             let best = candidates.min_by_key(|(peer, record)| {
                 (in_domain(&record.domain), Reverse(record.free_bytes), **peer)
             });
@@ -161,7 +179,8 @@ impl<S: Images> Application<S> {
             return self.lose(peer, error);
         }
         self.loading = Some(peer);
-        self.prepare(copy.names.without_nameless(), generation, copy.position.number);
+        let names = copy.names.without_nameless().fitted(&copy.lens);
+        self.prepare(names, generation, copy.position.number);
         if self.state.is_some() {
             self.phase = Phase::Loading;
         }
@@ -228,24 +247,29 @@ impl<S: Images> Application<S> {
 
     fn fill(&mut self) {
         let needed = self.needed();
-        if self.links.values().any(|link| matches!(link.stage, Stage::Ready | Stage::Known)) {
+        let is_next = |link: &&Link| {
+            matches!(link.stage, Stage::Ready | Stage::Known) && !self.waits_for_room(link)
+        };
+        let next: Vec<PeerId> = self.links.values().filter(is_next).map(|it| it.peer).collect();
+        if !next.is_empty() {
             self.recall();
         }
         let Some(state) = &self.state else { return };
         let window = crate::link::Window { requests: usize::MAX, bytes: usize::MAX };
         let (files, log, planted) = (&state.files, &state.log, self.planted);
         let context = crate::link::Context { files, log, planted, window };
-        for link in self.links.values_mut() {
-            if matches!(link.stage, Stage::Ready | Stage::Known) {
+        for peer in next {
+            if let Some(link) = self.links.get_mut(&peer) {
                 self.epochs += 1;
                 link.start_fill(&context, self.epochs);
             }
         }
         // Former copies stay until there are new ones enough.
-        let copied = self.links.values().filter(|link| link.stage >= Stage::Copied).count();
+        let is_copied = |link: &&Link| link.stage >= Stage::Copied && !link.is_given_up();
+        let copied = self.links.values().filter(is_copied).count();
         if self.phase == Phase::Running || copied >= needed {
             let copied = self.links.values_mut().filter(|link| link.stage == Stage::Copied);
-            copied.for_each(Link::publish);
+            copied.filter(|link| !link.is_given_up()).for_each(Link::publish);
         }
     }
 
@@ -273,6 +297,26 @@ impl<S: Images> Application<S> {
     /// Copies that a recovered state needs before it is shown.
     fn needed(&self) -> usize {
         if self.planted.has(Mutant::LaggingNotCaughtUp) { 1 } else { self.options.f + 1 }
+    }
+
+    /// A peer without room leaves once another one has a whole copy; or that one does, if all have
+    /// room again. The copies that count are f+1 without it.
+    fn settle_spare(&mut self) {
+        let wanted = 2 * self.options.f + 1;
+        if self.links.len() <= wanted || self.counted().count() != wanted {
+            return;
+        }
+        let is_spare = |link: &&Link| {
+            let is_whole = link.stage == Stage::Full && link.done >= self.acknowledged;
+            is_whole && self.map.member(link.peer).is_none()
+        };
+        let Some(spare) = self.links.values().find(is_spare).map(|link| link.peer) else { return };
+        let full = self.counted().find(|link| self.is_full(link)).map(|link| link.peer);
+        let text = match full {
+            Some(_) => "it has no memory for more, and another peer takes its place",
+            None => "the application has all the copies that it wants",
+        };
+        self.lose(full.unwrap_or(spare), Error::no_space(text));
     }
 
     // The ap-map.
@@ -394,7 +438,8 @@ impl<S: Images> Application<S> {
         }
         let wanted = 2 * self.options.f + 1;
         // This is asked at each record.
-        let is_complete = self.links.len() == wanted && self.counted().count() == wanted;
+        let filled = self.links.values().filter(|link| link.stage >= Stage::Filling).count();
+        let is_complete = filled == wanted && self.counted().count() == wanted;
         if is_complete && !self.map_differs && self.map.epoch >= self.epochs {
             return;
         }

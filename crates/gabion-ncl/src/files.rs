@@ -9,7 +9,7 @@
 //! records are issued that it may have the changes of ([`Images::mark`]).
 
 use crate::command::Label;
-use crate::layout::{Cell, Kind, Piece, RING_LEN, pieces, room};
+use crate::layout::{Cell, Kind, Piece, RING_LEN, parts_of, pieces, room};
 use crate::log::{Effect, Log, Need, Record};
 use crate::names::{Change, FileEntry, NameEdit, Names};
 use crate::number::{FileNumber, Number};
@@ -19,6 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, Result, crc};
+use gabion_media::remote::peer::PAGE_LEN;
 
 /// The state of a file that its records change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,6 +205,11 @@ impl<I: Image> File<I> {
         Self { image, len, parts, ordinal: 0, dirty: len, is_claimed: false, opens: 0 }
     }
 
+    /// The offset up to which it has parts.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.parts.iter().sum()
+    }
+
     /// Length of the region of a part.
     pub(crate) fn region_bytes(&self, part: u32) -> u64 {
         region_bytes(part, self.parts[part as usize])
@@ -376,7 +382,7 @@ impl<S: Images> Files<S> {
         if is_named || is_open {
             return Ok(());
         }
-        self.change(log, &Change::Forget { file }, Effect::Frees(file))?;
+        self.change(log, &Change::Forget { file }, Effect::Frees(vec![(file, 0)]))?;
         self.files.remove(&file);
         Ok(())
     }
@@ -390,22 +396,62 @@ impl<S: Images> Files<S> {
     /// Frames of changes that were made go into the table's file, as one record if it can hold
     /// them.
     fn note(&mut self, log: &mut Log, frames: &[u8], effect: Effect) -> Result<Number> {
-        let mut file = self.active();
-        let len = self.files.get(&file).map_or(0, |found| found.len);
-        // The least cost of a table is known once it is encoded, so that is asked rarely.
-        if len > self.sizes.names_max && len > 4 * self.names.encode(0).len() as u64 {
-            self.generation += 1;
-            file = self.active();
-            let table = self.names.encode(self.generation);
-            self.issue_truncate(log, file, 0)?;
-            self.write_all(log, file, 0, table.into(), effect)
-        } else {
-            self.write_all(log, file, len, Bytes::copy_from_slice(frames), effect)
+        if self.wants_other_table(frames.len() as u64) {
+            return self.write_table(log, effect);
         }
+        let file = self.active();
+        let len = self.files.get(&file).map_or(0, |found| found.len);
+        self.write_all(log, file, len, Bytes::copy_from_slice(frames), effect)
+    }
+
+    /// The whole table goes into the other one of its files.
+    fn write_table(&mut self, log: &mut Log, effect: Effect) -> Result<Number> {
+        self.generation += 1;
+        let file = self.active();
+        let table = self.names.encode(self.generation);
+        self.issue_truncate(log, file, 0)?;
+        self.write_all(log, file, 0, table.into(), effect)
+    }
+
+    /// Whether the table is to be written anew before it takes so many bytes more: it has grown
+    /// long, or has no room for them, and the other file has.
+    fn wants_other_table(&self, more: u64) -> bool {
+        let [len, capacity] = self.table_place(self.active());
+        let is_full = len + more > capacity;
+        // The least cost of a table is known once it is encoded, so that is asked rarely.
+        if len <= self.sizes.names_max && !is_full {
+            return false;
+        }
+        let table = self.names.encode(0).len() as u64;
+        let [_, other] = self.table_place(self.inactive());
+        (len > 4 * table || is_full) && table + more <= other
+    }
+
+    /// Length and room of a file of the table.
+    fn table_place(&self, file: FileNumber) -> [u64; 2] {
+        self.files.get(&file).map_or([0, 0], |found| [found.len, found.capacity()])
+    }
+
+    /// The region that the table needs before it takes so many bytes more.
+    pub(crate) fn table_need(&self, more: u64) -> Option<Need> {
+        let [len, capacity] = self.table_place(self.active());
+        if len + more <= capacity || self.wants_other_table(more) {
+            return None;
+        }
+        // A table that has grown long gets room in the other file, and goes there.
+        let is_long = len > 2 * (self.names.encode(0).len() as u64 + more);
+        let file = if is_long { self.inactive() } else { self.active() };
+        let parts = &self.files.get(&file)?.parts;
+        let label = Label { file, part: parts.len() as u32 };
+        Some(Need { label, bytes: next_part(&self.sizes, parts) })
     }
 
     const fn active(&self) -> FileNumber {
         FileNumber::NAMES[(self.generation % 2) as usize]
+    }
+
+    const fn inactive(&self) -> FileNumber {
+        FileNumber::NAMES[((self.generation + 1) % 2) as usize]
     }
 
     /// A new file.
@@ -415,7 +461,7 @@ impl<S: Images> Files<S> {
         };
         self.names.check(change)?;
         let image = self.images.create(file)?;
-        let need = Need { label: Label { file, part: 0 }, bytes: region_bytes(0, bytes) };
+        let need = first_need(file, bytes);
         self.files.insert(file, File::new(image, 0, vec![bytes]));
         self.change(log, change, Effect::Needs(need))
     }
@@ -491,26 +537,19 @@ impl<S: Images> Files<S> {
         offset: u64,
         data: &[u8],
     ) -> Result<Number> {
-        let end = offset.checked_add(data.len() as u64);
-        let end = end.filter(|end| *end <= self.sizes.file_max).ok_or_else(|| {
-            let limit = self.sizes.file_max;
-            Error::limit(format!("{file}: {} bytes at {offset}, limit {limit}", data.len()))
-        })?;
+        let end = self.end_of(file, offset, data.len())?;
         if data.is_empty() {
             return Ok(log.issued());
         }
-        self.reserve(log, file, end)?;
+        self.check_capacity(file, end)?;
         self.zero_to(log, file, offset)?;
         self.write_all(log, file, offset, Bytes::copy_from_slice(data), Effect::None)
     }
 
     /// Another length.
     pub(crate) fn truncate(&mut self, log: &mut Log, file: FileNumber, len: u64) -> Result<Number> {
-        if len > self.sizes.file_max {
-            let limit = self.sizes.file_max;
-            return Err(Error::limit(format!("{file}: length {len}, limit {limit}")));
-        }
-        self.reserve(log, file, len)?;
+        self.end_of(file, len, 0)?;
+        self.check_capacity(file, len)?;
         self.zero_to(log, file, len)?;
         let found = self.files.get(&file).ok_or_else(|| missing(file))?;
         if found.len != len || found.is_claimed {
@@ -519,27 +558,91 @@ impl<S: Images> Files<S> {
         Ok(log.issued())
     }
 
-    /// Parts up to `end`, and one more ahead of need.
-    fn reserve(&mut self, log: &mut Log, number: FileNumber, end: u64) -> Result<()> {
-        loop {
-            let file = self.files.get(&number).ok_or_else(|| missing(number))?;
-            let (capacity, near) = room(&file.parts);
-            let is_near = end.max(file.len) > near;
-            if end <= capacity && !(is_near && end > file.len) {
-                return Ok(());
-            }
-            let bytes = next_part(&self.sizes, &file.parts);
-            let label = Label { file: number, part: file.parts.len() as u32 };
-            let need = Need { label, bytes: region_bytes(label.part, bytes) };
-            let grown = Change::Grow { file: number, bytes };
-            match self.change(log, &grown, Effect::Needs(need)) {
-                Ok(_) => {}
-                // There is room without it.
-                Err(_) if end <= capacity => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            self.files.get_mut(&number).expect("it was found").parts.push(bytes);
+    /// The end of bytes at an offset.
+    pub(crate) fn end_of(&self, file: FileNumber, offset: u64, len: usize) -> Result<u64> {
+        let (end, limit) = (offset.checked_add(len as u64), self.sizes.file_max);
+        end.filter(|end| *end <= limit)
+            .ok_or_else(|| Error::limit(format!("{file}: {len} bytes at {offset}, limit {limit}")))
+    }
+
+    /// The caller had the parts made: [`Self::part_need`].
+    fn check_capacity(&self, file: FileNumber, end: u64) -> Result<()> {
+        let capacity = self.files.get(&file).ok_or_else(|| missing(file))?.capacity();
+        if end <= capacity {
+            return Ok(());
         }
+        Err(Error::no_space(format!("{file}: {end} bytes, it has parts for {capacity}")))
+    }
+
+    /// The region of the next part, if a file of `end` bytes needs one, and the fewest bytes that
+    /// do. A part has as many as a record at least.
+    pub(crate) fn part_need(&self, number: FileNumber, end: u64) -> Result<Option<(Need, u64)>> {
+        let file = self.files.get(&number).ok_or_else(|| missing(number))?;
+        let Some(lacking) = end.checked_sub(file.capacity()).filter(|lacking| *lacking > 0) else {
+            return Ok(None);
+        };
+        let (least, most) = (self.sizes.part_min, self.sizes.part_max.max(self.sizes.part_min));
+        let least = lacking.next_multiple_of(PAGE_LEN).clamp(least, most);
+        let bytes = next_part(&self.sizes, &file.parts).max(least.next_power_of_two().min(most));
+        self.names.check(&Change::Grow { file: number, bytes })?;
+        let label = Label { file: number, part: file.parts.len() as u32 };
+        Ok(Some((Need { label, bytes }, least)))
+    }
+
+    /// The region of the next part, if a file that grows to `end` will need one soon.
+    pub(crate) fn part_need_ahead(&self, number: FileNumber, end: u64) -> Option<Need> {
+        let file = self.files.get(&number)?;
+        let (_, near) = room(&file.parts);
+        let bytes = next_part(&self.sizes, &file.parts);
+        let may_grow = self.names.check(&Change::Grow { file: number, bytes }).is_ok();
+        let label = Label { file: number, part: file.parts.len() as u32 };
+        (end > near && end > file.len && may_grow).then_some(Need { label, bytes })
+    }
+
+    /// One more part, whose region peers have lent.
+    pub(crate) fn grow(&mut self, log: &mut Log, number: FileNumber, bytes: u64) -> Result<()> {
+        let file = self.files.get(&number).ok_or_else(|| missing(number))?;
+        let label = Label { file: number, part: file.parts.len() as u32 };
+        let need = Need { label, bytes };
+        self.change(log, &Change::Grow { file: number, bytes }, Effect::Needs(need))?;
+        self.files.get_mut(&number).expect("it was found").parts.push(bytes);
+        Ok(())
+    }
+
+    /// Files give up the parts that have no byte of them: one whose image is ahead is as long as
+    /// `lens` say, or is left alone. False if there is no such part, or the table has no room to
+    /// say so.
+    pub(crate) fn trim(
+        &mut self,
+        log: &mut Log,
+        lens: &BTreeMap<FileNumber, u64>,
+        except: Option<FileNumber>,
+    ) -> Result<bool> {
+        let mut table = self.names.clone();
+        let mut freed = Vec::new();
+        for (&number, file) in self.files.iter().filter(|(number, _)| !number.is_names()) {
+            let len = lens.get(&number).map(|len| file.len.max(*len));
+            let len = if file.image.is_ahead() { len } else { Some(file.len) };
+            let Some(len) = len.filter(|_| Some(number) != except) else { continue };
+            let kept = parts_of(&file.parts, len);
+            if kept < file.parts.len() {
+                table.keep_parts(number, kept);
+                freed.push((number, kept as u32));
+            }
+        }
+        let [_, room] = self.table_place(self.inactive());
+        if freed.is_empty() || table.encode(0).len() as u64 > room {
+            return Ok(false);
+        }
+        self.names = table;
+        for (number, kept) in &freed {
+            let file = self.files.get_mut(number).expect("it was found");
+            file.parts.truncate(*kept as usize);
+            // A part that comes again is zeros.
+            file.dirty = file.dirty.min(file.capacity());
+        }
+        self.write_table(log, Effect::Frees(freed))?;
+        Ok(true)
     }
 
     /// Peers have zeros between the length and `offset`. However many records that takes, they
@@ -608,6 +711,11 @@ impl<S: Images> Files<S> {
         }
         Ok(())
     }
+}
+
+/// The region of the first part of a new file.
+pub(crate) const fn first_need(file: FileNumber, bytes: u64) -> Need {
+    Need { label: Label { file, part: 0 }, bytes: region_bytes(0, bytes) }
 }
 
 fn next_part(sizes: &Sizes, parts: &[u64]) -> u64 {
@@ -686,6 +794,9 @@ mod tests {
         let (metadata, path) = (Metadata::default(), "a.log".to_string());
         let create = Change::Create { file, metadata, bytes, path };
         files.create(&mut log, &create).unwrap();
+        while let Some((need, _)) = files.part_need(file, len as u64).unwrap() {
+            files.grow(&mut log, file, need.bytes).unwrap();
+        }
         files.write(&mut log, file, 0, &vec![7; len]).unwrap();
         files.truncate(&mut log, file, 100).unwrap();
         let cut = log.issued();

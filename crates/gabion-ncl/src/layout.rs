@@ -205,6 +205,15 @@ pub fn room(parts: &[u64]) -> (u64, u64) {
     (capacity, capacity - last / 4)
 }
 
+/// The first parts that have `len` bytes: one at least.
+pub(crate) fn parts_of(parts: &[u64], len: u64) -> usize {
+    let ends = parts.iter().scan(0u64, |end, part| {
+        *end += part;
+        Some(*end)
+    });
+    (ends.take_while(|end| *end < len).count() + 1).min(parts.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

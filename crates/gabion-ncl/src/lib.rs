@@ -11,6 +11,8 @@
 //!
 //! - [`Application`]: the machine; its text is the protocol. `turn`: what happened, and what
 //!   follows. `control`: map and peers. `program`: what programs do. `files`: mirrors, records.
+//! - `memory`: what peers lend before a record needs it. `room`: which of them have room.
+//!   `places`: the regions of one. `health`: whether files can be used, and why not.
 //! - `link`: one peer, from its greeting to a copy that counts. `recover`: what a former copy has.
 //! - `direct`: records that the program writes to the peers itself.
 //! - `lease`: one instance at a time. [`map`]: what the store holds.
@@ -26,16 +28,20 @@ mod command;
 mod control;
 mod direct;
 mod files;
+mod health;
 pub mod layout;
 mod lease;
 mod link;
 mod log;
 pub mod map;
+mod memory;
 pub mod names;
 mod number;
+mod places;
 mod planted;
 mod program;
 mod recover;
+mod room;
 mod turn;
 
 pub use application::{Application, OnLoss, Options, Status};

@@ -10,15 +10,20 @@
 //! overtakes in the copy it writes again, and what the program itself has changed by then. Once all
 //! has arrived the regions are published together and those of former copies go. A refusal, or any
 //! reply but the expected one, ends the link: the peer is lost, and may come back as a new one.
+//!
+//! A peer that has no room for a region is not lost. One that has a whole copy keeps it, and is
+//! given up only by a record that cannot do without the region. One that is being filled gives all
+//! back, rests, and begins again; its former copy stays.
 
 use crate::command::{ChainPart, Command, Label};
 use crate::files::{Files, Image, Images};
 use crate::layout::{CELL_LEN, Cell, Kind, OwnerCrc, pieces};
 use crate::log::{Effect, Log, Need, Record};
 use crate::number::{FileNumber, Number};
+use crate::places::{Lent, NoRoom, Place, Places, is_no_room};
 use crate::planted::{Mutant, Planted};
 use crate::recover::{Copy, Loaded, Reading};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -26,8 +31,9 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cmp::Reverse;
 use gabion_base::{Error, Result, Term, crc};
+use gabion_media::remote::peer::PAGE_LEN;
 use gabion_media::remote::{
-    Incarnation, Key, Notice, PeerId, RefusalReason, RegionEntry, RegionId, Reply,
+    Incarnation, Notice, PeerId, Refusal, RefusalReason, RegionEntry, RegionId, Reply,
 };
 
 /// The stage of a link's work.
@@ -49,19 +55,16 @@ pub(crate) enum Stage {
 enum Pending {
     Hello,
     Fence,
-    Lend(Label),
-    Record(Number, Option<FileNumber>),
+    /// The request's number, and how often regions had been given back before it.
+    Lend(Need, u64, u64),
+    /// And what is free once it is there.
+    Record(Number, Vec<(FileNumber, u32)>),
     Copy,
-    Publish { is_all: bool },
+    Publish {
+        is_all: bool,
+    },
     Read(usize),
     Free,
-}
-
-/// A region of the new copy.
-#[derive(Clone, Copy, Debug)]
-struct Lent {
-    region: RegionId,
-    key: Key,
 }
 
 /// How far the filling is.
@@ -98,6 +101,8 @@ pub(crate) enum Event {
     None,
     /// The owner has a later term at the peer.
     NewerTerm(Term),
+    /// The peer has no room for a region.
+    NoRoom,
     /// Bytes of a file of the copy that is loaded.
     Loaded(Loaded),
 }
@@ -123,14 +128,22 @@ pub(crate) struct Link {
     bytes: usize,
     /// When it last replied, or was asked after nothing was outstanding.
     heard_ms: u64,
-    regions: BTreeMap<Label, Option<Lent>>,
-    to_lend: VecDeque<Need>,
+    places: Places,
+    to_lend: VecDeque<(Need, u64)>,
+    /// Records that freed regions, and whose regions were given back.
+    frees: u64,
     fill: Fill,
+    /// The peer has no room for the copy that is being made: it ends once all is answered.
+    is_given_up: bool,
+    /// Why the last attempt to fill it ended, if the peer had no room.
+    lacked: Option<NoRoom>,
+    /// A peer without room is not asked again for so long.
+    pause_ms: u64,
     out: VecDeque<Command>,
 }
 
 impl Link {
-    pub(crate) fn new(peer: PeerId, domain: String, now_ms: u64) -> Self {
+    pub(crate) fn new(peer: PeerId, domain: String, now_ms: u64, pause_ms: u64) -> Self {
         let mut link = Self {
             peer,
             domain,
@@ -145,9 +158,13 @@ impl Link {
             pending: VecDeque::new(),
             bytes: 0,
             heard_ms: now_ms,
-            regions: BTreeMap::new(),
+            places: Places::default(),
             to_lend: VecDeque::new(),
+            frees: 0,
             fill: Fill::default(),
+            is_given_up: false,
+            lacked: None,
+            pause_ms,
             out: VecDeque::new(),
         };
         link.ask(Pending::Hello, Command::Hello, 0);
@@ -166,7 +183,7 @@ impl Link {
 
     /// The region of a part, if it is lent.
     pub(crate) fn region(&self, label: Label) -> Option<RegionId> {
-        self.regions.get(&label).copied().flatten().map(|lent| lent.region)
+        self.places.lent(label).map(|lent| lent.region)
     }
 
     /// Whether it owes a reply, or is about to be asked something.
@@ -187,7 +204,7 @@ impl Link {
     /// Whether the notice concerns this link.
     pub(crate) fn handle_notice(&self, notice: &Notice) -> Result<()> {
         let is_ours = |region: &RegionId| {
-            let lent = self.regions.values().flatten().any(|lent| lent.region == *region);
+            let lent = self.places.regions().any(|lent| lent == *region);
             lent || self.old.iter().any(|old| old.region == *region)
         };
         match notice {
@@ -218,6 +235,12 @@ impl Link {
             (Pending::Record(..), Reply::Refused(_)) if planted.has(Mutant::ErrorCounts) => {
                 Reply::Written
             }
+            (Pending::Lend(need, request, frees), Reply::Refused(refusal))
+                if is_no_room(refusal.reason) =>
+            {
+                self.refused_for_now(*need, *request, *frees, refusal);
+                return Ok(Event::NoRoom);
+            }
             (_, Reply::Refused(refusal)) => return Err(refusal.error()),
             (_, reply) => reply,
         };
@@ -228,13 +251,14 @@ impl Link {
                 self.ask(Pending::Fence, Command::Fence, 0);
             }
             (Pending::Fence, Reply::Regions { regions, more, .. }) => self.listed(regions, more),
-            (Pending::Lend(label), Reply::Lent { region, key, .. }) => {
-                self.lent(label, Lent { region, key });
+            (Pending::Lend(need, request, _), Reply::Lent { region, key, .. }) => {
+                self.lent(need.label, request, Lent { region, key });
             }
             (Pending::Record(number, freed), Reply::Written) => {
                 assert!(number > self.done, "records complete in their order");
                 self.done = number;
-                freed.into_iter().for_each(|file| self.free(file));
+                self.frees += u64::from(!freed.is_empty());
+                freed.into_iter().for_each(|(file, from)| self.free(file, from));
             }
             (Pending::Copy, Reply::Written) => {
                 self.fill.outstanding -= 1;
@@ -242,7 +266,7 @@ impl Link {
             }
             (Pending::Publish { is_all }, Reply::Published) => {
                 if is_all {
-                    self.stage = Stage::Full;
+                    (self.stage, self.lacked) = (Stage::Full, None);
                     self.old.clear();
                 }
             }
@@ -267,24 +291,33 @@ impl Link {
         }
     }
 
-    fn lent(&mut self, label: Label, lent: Lent) {
-        // A file that was forgotten meanwhile has no region any more.
-        let Some(place) = self.regions.get_mut(&label) else {
-            let command = Command::Free { regions: vec![lent.region] };
-            return self.ask(Pending::Free, command, 0);
-        };
-        *place = Some(lent);
+    fn lent(&mut self, label: Label, request: u64, lent: Lent) {
+        // A part that was given up meanwhile has no region any more.
+        if !self.places.answer(label, request, Place::Lent(lent)) {
+            return self.give_back(vec![lent.region]);
+        }
         if self.stage >= Stage::Publishing {
             let command = Command::Publish { regions: vec![lent.region], withdraw: Vec::new() };
             self.ask(Pending::Publish { is_all: false }, command, 0);
         }
     }
 
-    fn free(&mut self, file: FileNumber) {
-        let labels: Vec<Label> =
-            self.regions.keys().filter(|label| label.file == file).copied().collect();
-        let lent = labels.iter().filter_map(|label| self.regions.remove(label)?);
-        let regions: Vec<RegionId> = lent.map(|lent| lent.region).collect();
+    /// The peer has no room for a region. A copy that is being made without it is none.
+    fn refused_for_now(&mut self, need: Need, request: u64, frees: u64, refusal: Refusal) {
+        let until_ms = self.heard_ms + self.pause_ms;
+        let no_room = NoRoom { bytes: need.bytes, refusal, until_ms, frees };
+        let is_wanted = self.places.answer(need.label, request, Place::NoRoom(no_room));
+        if is_wanted && self.stage < Stage::Publishing {
+            (self.is_given_up, self.lacked) = (true, Some(no_room));
+        }
+    }
+
+    fn free(&mut self, file: FileNumber, from: u32) {
+        let regions = self.places.remove(file, from);
+        self.give_back(regions);
+    }
+
+    fn give_back(&mut self, regions: Vec<RegionId>) {
         if !regions.is_empty() {
             self.ask(Pending::Free, Command::Free { regions }, 0);
         }
@@ -352,13 +385,14 @@ impl Link {
         );
         self.stage = Stage::Filling;
         self.epoch = epoch;
+        self.frees = context.log.frees();
         (self.reading, self.copy) = (None, None);
         self.cursor = context.log.issued().next();
         self.done = context.log.issued();
         for (number, file) in context.files.iter() {
             for part in 0..file.parts.len() as u32 {
                 let label = Label { file: number, part };
-                self.want(Need { label, bytes: file.region_bytes(part) });
+                self.want(Need { label, bytes: file.region_bytes(part) }, self.heard_ms);
             }
             if file.len > 0 {
                 self.fill.jobs.push_back((number, 0, file.len));
@@ -370,12 +404,78 @@ impl Link {
         }
     }
 
-    fn want(&mut self, need: Need) {
-        if let alloc::collections::btree_map::Entry::Vacant(place) = self.regions.entry(need.label)
-        {
-            place.insert(None);
-            self.to_lend.push_back(need);
+    /// Asks for a region, if it is not there and not under way, nor was refused just now.
+    fn want(&mut self, need: Need, now_ms: u64) {
+        let is_same = self.places.bytes(need.label) == Some(need.bytes);
+        match self.places.get(need.label) {
+            Some(Place::Lent(_) | Place::Asked(_)) if is_same => return,
+            Some(Place::NoRoom(it))
+                if is_same && it.frees == self.frees && now_ms < it.until_ms =>
+            {
+                return;
+            }
+            _ => {}
         }
+        let regions = self.places.remove_one(need.label).into_iter().collect();
+        self.give_back(regions);
+        let request = self.places.ask(need.label, need.bytes);
+        self.to_lend.push_back((need, request));
+    }
+
+    /// Asks for a region that no record needs yet; its state then. One that has to give regions
+    /// back first is not asked before: `frees` counts the records that say so.
+    pub(crate) fn want_ahead(&mut self, need: Need, now_ms: u64, frees: u64) -> Place {
+        if self.frees == frees {
+            self.want(need, now_ms);
+        }
+        self.places.get(need.label).filter(|_| self.frees == frees).unwrap_or(Place::Asked(0))
+    }
+
+    /// Nobody wants a region any more. That the peer has no room for it is kept in mind. True if
+    /// it had lent it.
+    pub(crate) fn want_no_more(&mut self, label: Label) -> bool {
+        if matches!(self.places.get(label), Some(Place::NoRoom(_))) {
+            return false;
+        }
+        let region = self.places.remove_one(label);
+        self.give_back(region.into_iter().collect());
+        region.is_some()
+    }
+
+    /// The peer may have room for a region by now.
+    pub(crate) fn forget_no_room(&mut self, label: Label) {
+        if matches!(self.places.get(label), Some(Place::NoRoom(_))) {
+            self.places.remove_one(label);
+        }
+    }
+
+    /// Whether it waits for replies, and is given up then: the peer has no room for the copy.
+    pub(crate) const fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
+    /// The region that the peer had no room for: it has a whole copy without it, or rests.
+    pub(crate) fn no_room(&self) -> Option<NoRoom> {
+        self.places.no_room().or(self.lacked)
+    }
+
+    /// Whether it is not to be filled now, as the peer had no room just now.
+    pub(crate) fn rests(&self, now_ms: u64) -> bool {
+        self.lacked.is_some_and(|lacked| now_ms < lacked.until_ms)
+    }
+
+    /// Bytes that the peer lends to the application.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        self.places.lent_bytes() + self.old.iter().map(|old| old.bytes).sum::<u64>()
+    }
+
+    /// All is answered of a copy that the peer has no room for: it gives all of it back.
+    fn end_fill(&mut self, now_ms: u64) {
+        let regions = self.places.clear();
+        self.to_lend.clear();
+        (self.fill, self.is_given_up, self.stage) = (Fill::default(), false, Stage::Ready);
+        self.heard_ms = now_ms;
+        self.give_back(regions);
     }
 
     /// The place among links that are filled: those come first that are further, then those whose
@@ -388,7 +488,7 @@ impl Link {
     pub(crate) fn publish(&mut self) {
         assert_eq!(self.stage, Stage::Copied, "what is published is a whole copy");
         self.stage = Stage::Publishing;
-        let regions = self.regions.values().flatten().map(|lent| lent.region).collect();
+        let regions = self.places.regions().collect();
         let withdraw = self.old.iter().map(|old| old.region).collect();
         let command = Command::Publish { regions, withdraw };
         self.ask(Pending::Publish { is_all: true }, command, 0);
@@ -402,10 +502,16 @@ impl Link {
         is_held_back: bool,
     ) -> Result<()> {
         let was_idle = self.pending.is_empty();
+        if self.is_given_up {
+            if was_idle {
+                self.end_fill(now_ms);
+            }
+            return Ok(());
+        }
         self.pump_lends(context);
         if !is_held_back {
             self.pump_copies(context)?;
-            self.pump_records(context)?;
+            self.pump_records(now_ms, context)?;
             self.pump_cells(context)?;
             self.note_copied();
         }
@@ -417,10 +523,13 @@ impl Link {
 
     fn pump_lends<S: Images>(&mut self, context: &Context<'_, S>) {
         while self.has_room(context.window)
-            && let Some(Need { label, bytes }) = self.to_lend.pop_front()
+            && let Some((need, request)) = self.to_lend.pop_front()
         {
-            let command = Command::Lend { label, epoch: self.epoch, bytes };
-            self.ask(Pending::Lend(label), command, 0);
+            let Need { label, bytes } = need;
+            if self.places.is_wanted(label, request) {
+                let command = Command::Lend { label, epoch: self.epoch, bytes };
+                self.ask(Pending::Lend(need, request, self.frees), command, 0);
+            }
         }
     }
 
@@ -430,20 +539,22 @@ impl Link {
             && let Some((number, at, to)) = self.fill.jobs.front_mut()
         {
             let (number, from) = (*number, *at);
-            let Some(file) = context.files.get(number).filter(|_| from < *to) else {
+            // Parts that are gone by now have no bytes.
+            let end = context.files.get(number).map_or(0, |file| file.capacity().min(*to));
+            let Some(file) = context.files.get(number).filter(|_| from < end) else {
                 self.fill.jobs.pop_front();
                 continue;
             };
-            let len = (*to - from).min(CHUNK);
+            let len = (end - from).min(CHUNK);
             let found = pieces(&file.parts, from, len).and_then(|found| found.first().copied());
             let piece = found.ok_or_else(|| no_region(number, from))?;
             let label = Label { file: number, part: piece.part };
-            let Some(&Some(lent)) = self.regions.get(&label) else { return Ok(()) };
+            let Some(lent) = self.places.lent(label) else { return Ok(()) };
             *at += piece.len;
             let mut data = vec![0; piece.len as usize];
             file.image.read(from, &mut data)?;
             // A region is lent full of zeros.
-            if data.iter().any(|byte| *byte != 0) {
+            if data.chunks(PAGE_LEN as usize).any(|page| page.iter().fold(0, |a, b| a | b) != 0) {
                 let data = Bytes::from(data);
                 let (region, key, offset) = (lent.region, lent.key, piece.offset);
                 let part = ChainPart { region, key, offset, data };
@@ -458,30 +569,52 @@ impl Link {
         self.ask(Pending::Copy, Command::Write { chain }, bytes);
     }
 
-    fn pump_records<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
+    fn pump_records<S: Images>(&mut self, now_ms: u64, context: &Context<'_, S>) -> Result<()> {
         while self.has_room(context.window)
             && let Some(record) = context.log.get(self.cursor)
         {
-            if let Effect::Needs(need) = record.effect {
-                self.want(need);
-                self.pump_lends(context);
-                if !matches!(self.regions.get(&need.label), Some(Some(_))) {
-                    return Ok(());
-                }
+            if let Effect::Needs(need) = record.effect
+                && !self.has_need(now_ms, need, context)?
+            {
+                return Ok(());
             }
             let Some(chain) = self.chain(record, context)? else { return Ok(()) };
-            let freed = match record.effect {
-                Effect::Frees(file) => Some(file),
-                _ => None,
+            let freed = match &record.effect {
+                Effect::Frees(parts) => parts.clone(),
+                _ => Vec::new(),
             };
             if context.planted.has(Mutant::FreedEarly) {
-                freed.into_iter().for_each(|file| self.free(file));
+                freed.iter().for_each(|(file, from)| self.free(*file, *from));
             }
             let pending = Pending::Record(self.cursor, freed);
             self.ask(pending, Command::Write { chain }, record.bytes());
             self.cursor = self.cursor.next();
         }
         Ok(())
+    }
+
+    /// Whether the region is lent that the next record needs. A peer that has no room for it cannot
+    /// have that record.
+    fn has_need<S: Images>(
+        &mut self,
+        now_ms: u64,
+        need: Need,
+        context: &Context<'_, S>,
+    ) -> Result<bool> {
+        // The part may have another region still, which goes first.
+        let gives_back = self.pending.iter().any(|(pending, _)| match pending {
+            Pending::Record(_, freed) => !freed.is_empty(),
+            _ => false,
+        });
+        if gives_back {
+            return Ok(false);
+        }
+        self.want(need, now_ms);
+        self.pump_lends(context);
+        match self.places.get(need.label) {
+            Some(Place::NoRoom(no_room)) => Err(no_room.refusal.error()),
+            place => Ok(matches!(place, Some(Place::Lent(_)))),
+        }
     }
 
     /// The chain of a record at this peer; none while a region of it is not lent.
@@ -492,8 +625,10 @@ impl Link {
     ) -> Result<Option<[Option<ChainPart>; 3]>> {
         let cell = &record.cell;
         let lent = |part: u32| {
-            let lent = self.regions.get(&Label { file: cell.file, part });
-            lent.ok_or_else(|| no_region(cell.file, cell.offset)).copied()
+            let label = Label { file: cell.file, part };
+            let place = self.places.get(label);
+            place.ok_or_else(|| no_region(cell.file, cell.offset))?;
+            Result::Ok(self.places.lent(label))
         };
         let (mut chain, mut count, mut from) = ([None, None, None], 0, 0);
         for piece in record.pieces.iter().flatten() {
@@ -515,7 +650,7 @@ impl Link {
     /// the records is each one that an image may have been ahead of.
     fn pump_cells<S: Images>(&mut self, context: &Context<'_, S>) -> Result<()> {
         let issued = context.log.issued();
-        let is_lent = self.to_lend.is_empty() && self.regions.values().all(Option::is_some);
+        let is_lent = self.to_lend.is_empty() && self.places.are_lent();
         let is_sent = self.fill.jobs.is_empty() && self.cursor == issued.next();
         if self.stage != Stage::Filling || self.fill.base.is_some() || !is_lent || !is_sent {
             return Ok(());
@@ -539,7 +674,7 @@ impl Link {
                 file_len: file.len,
                 ordinal: file.ordinal,
             };
-            let lent = self.regions.get(&Label { file: number, part: 0 }).copied().flatten();
+            let lent = self.places.lent(Label { file: number, part: 0 });
             let lent = lent.ok_or_else(|| no_region(number, 0))?;
             self.ask_copy([Some(cell_part(&cell, lent, context.log)), None, None], CELL_LEN);
         }

@@ -4,6 +4,7 @@ use crate::command::Label;
 use crate::layout::{CELL_LEN, Cell, OwnerCrc, Piece};
 use crate::number::{FileNumber, Number};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::Term;
 
@@ -16,13 +17,13 @@ pub(crate) struct Need {
 }
 
 /// The effect of a record at a peer beside its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
     /// A region is needed first.
     Needs(Need),
-    /// This file's regions are free once the record is acknowledged.
-    Frees(FileNumber),
+    /// Regions of these files, from a part on, are free once the peer has the record.
+    Frees(Vec<(FileNumber, u32)>),
 }
 
 /// A record.
@@ -51,12 +52,14 @@ pub(crate) struct Log {
     /// The number of the first one kept.
     first: Number,
     bytes: usize,
+    /// Records that free regions, of all that were issued.
+    frees: u64,
 }
 
 impl Log {
     /// A log whose next record follows `last`.
     pub(crate) fn new(owner: OwnerCrc, term: Term, last: Number) -> Self {
-        Self { term, owner, records: VecDeque::new(), first: last.next(), bytes: 0 }
+        Self { term, owner, records: VecDeque::new(), first: last.next(), bytes: 0, frees: 0 }
     }
 
     /// The record that was issued last.
@@ -69,12 +72,18 @@ impl Log {
         self.bytes
     }
 
+    /// How many of the records that were issued free regions.
+    pub(crate) const fn frees(&self) -> u64 {
+        self.frees
+    }
+
     /// Issues the next record; its cell has that number.
     pub(crate) fn push(&mut self, record: Record) -> Number {
         let number = self.issued().next();
         assert_eq!(record.cell.number, number, "numbers go on without a gap");
         assert_eq!(record.cell.len as usize, record.data.len(), "a cell tells of its data");
         self.bytes += record.bytes();
+        self.frees += u64::from(matches!(record.effect, Effect::Frees(_)));
         self.records.push_back(record);
         number
     }

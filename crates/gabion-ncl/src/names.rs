@@ -19,6 +19,7 @@
 //! A table that has become long goes into the other file whole, with the next generation, and later
 //! frames follow it there. Recovery takes the greatest generation whose table is complete.
 
+use crate::layout::parts_of;
 use crate::number::FileNumber;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -191,6 +192,26 @@ impl Names {
         self
     }
 
+    /// A name of a file.
+    #[must_use]
+    pub fn name_of(&self, file: FileNumber) -> Option<&str> {
+        self.names.iter().find(|(_, of)| **of == file).map(|(name, _)| name.as_str())
+    }
+
+    /// A file keeps its first parts. No frame says so: the table is to be written anew.
+    pub(crate) fn keep_parts(&mut self, file: FileNumber, count: usize) {
+        self.change(file, |entry| entry.parts.truncate(count));
+    }
+
+    /// Without the parts that files of these lengths need not have.
+    pub(crate) fn fitted(mut self, lens: &BTreeMap<FileNumber, u64>) -> Self {
+        for (file, entry) in &mut self.files {
+            let len = lens.get(file).copied().unwrap_or(0);
+            entry.parts.truncate(parts_of(&entry.parts, len));
+        }
+        self
+    }
+
     /// Whether a change fits the table.
     ///
     /// # Errors
@@ -276,6 +297,11 @@ impl Names {
 
     fn named(&self, path: &str) -> Result<FileNumber> {
         self.get(path).ok_or_else(|| Error::not_found(format!("'{path}' does not exist")))
+    }
+
+    /// Whether a new file may have this name.
+    pub(crate) fn check_new(&self, path: &str) -> Result<()> {
+        self.check_free(path)
     }
 
     fn check_free(&self, path: &str) -> Result<()> {

@@ -66,6 +66,7 @@ impl<S: Images> Application<S> {
         let Some(link) = self.links.get_mut(&peer) else { return };
         match link.handle_reply(self.now_ms, reply, self.planted) {
             Ok(Event::None) => {}
+            Ok(Event::NoRoom) => self.refused += 1,
             Ok(Event::NewerTerm(term)) => self.handle_newer_term(term),
             Ok(Event::Loaded((file, offset, bytes))) => {
                 let state = self.state.as_mut();

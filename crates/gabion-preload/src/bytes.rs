@@ -6,7 +6,7 @@ use crate::names;
 use crate::raw::{self, Answer, SignalsHeld, word};
 use crate::split;
 use crate::state::{self, Mirrored, Ready, mirrored, ready};
-use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record};
+use gabion_mirror::shared::{Guard, Kind, RECORD_MAX, Record, Shared, Slot};
 use gabion_mirror::wire::{Operation, Request};
 use gabion_ncl::FILE_LEN_MAX;
 use libc::c_int;
@@ -82,6 +82,9 @@ pub(crate) fn write(write: &Write<'_>) -> Answer {
         if is_too_long(place, write.source) {
             return Err(libc::EFBIG);
         }
+        if write.source.len() != Some(0) {
+            locked.reach(write.descriptor, place, write.source.len())?;
+        }
         let written = (write.call)();
         if written <= 0 {
             return Ok(written);
@@ -116,9 +119,26 @@ pub(crate) struct Locked<'a> {
     pub(crate) file: Mirrored,
     /// As of before the change.
     pub(crate) status: libc::stat,
+    /// The length that the file would have, for which nobody has asked yet.
+    pub(crate) lacks: Option<u64>,
 }
 
 impl Locked<'_> {
+    /// The store has memory for bytes at an offset, or is to be asked for it first. A call that
+    /// the kernel refuses anyway is the kernel's to refuse.
+    fn reach(&mut self, descriptor: c_int, place: u64, len: Option<u64>) -> Result<(), c_int> {
+        let end = place.saturating_add(len.unwrap_or(0).min(WRITTEN_MAX));
+        let is_valid = len.is_some() && end <= i64::MAX as u64;
+        if !is_valid || end <= capacity(self.guard.shared(), self.file) {
+            return Ok(());
+        }
+        if raw::flags(descriptor) & libc::O_ACCMODE == libc::O_RDONLY {
+            return Ok(());
+        }
+        self.lacks = Some(end);
+        Err(libc::ENOSPC)
+    }
+
     fn put(&mut self, kind: Kind, offset: u64, len: u64, bytes: &[u8]) -> Result<(), c_int> {
         let Mirrored { slot, generation, .. } = self.file;
         self.guard.put(&Record { kind, slot, generation, offset, len }, bytes, &mut ask::alive)
@@ -148,9 +168,16 @@ impl Locked<'_> {
     }
 }
 
-/// Changes a file under the lock. `plain` is the same call on a file that is not mirrored after
-/// all: the descriptor was closed and given anew behind this library's back, or the file has lost
-/// its last name.
+/// The kernel writes no more at once.
+const WRITTEN_MAX: u64 = 0x7fff_f000;
+
+/// The length that a mirrored file may have without asking.
+fn capacity(shared: &Shared, file: Mirrored) -> u64 {
+    let capacity = |slot: &Slot| slot.capacity.load(std::sync::atomic::Ordering::Relaxed);
+    file.slot(shared).map_or(u64::MAX, capacity)
+}
+
+/// Changes a file under the lock, once the store has memory for it.
 fn locked(
     descriptor: c_int,
     file: Mirrored,
@@ -158,11 +185,41 @@ fn locked(
     change: &dyn Fn(&mut Locked<'_>) -> Result<Answer, c_int>,
     plain: &dyn Fn() -> Answer,
 ) -> Answer {
+    loop {
+        match locked_once(descriptor, file, synced, change, plain) {
+            Ok(answer) => return answer,
+            Err(end) => {
+                let Some(ready) = ready() else { return raw::refuse(libc::EIO) };
+                let Mirrored { slot, generation, .. } = file;
+                let request = Request::new(Operation::Reserve);
+                let request = Request { slot, generation, value: end, ..request };
+                match ask(ready, request, [&[], &[]]) {
+                    Ok(_) => {}
+                    // Without its last name meanwhile, it is a file like any other.
+                    Err(libc::ENOENT) => return plain(),
+                    Err(reason) => return raw::refuse(reason),
+                }
+            }
+        }
+    }
+}
+
+/// The same; or the length that the file would have, for which memory is to be asked for first.
+/// `plain` is the same call on a file that is not mirrored after
+/// all: the descriptor was closed and given anew behind this library's back, or the file has lost
+/// its last name.
+fn locked_once(
+    descriptor: c_int,
+    file: Mirrored,
+    synced: bool,
+    change: &dyn Fn(&mut Locked<'_>) -> Result<Answer, c_int>,
+    plain: &dyn Fn() -> Answer,
+) -> Result<Answer, u64> {
     let Some(ready) = ready().filter(|ready| file.is_live(&ready.shared)) else {
-        return plain();
+        return Ok(plain());
     };
     if let Err(reason) = ready.shared.check() {
-        return raw::refuse(reason);
+        return Ok(raw::refuse(reason));
     }
     let signals = SignalsHeld::new();
     let mut guard = ready.shared.lock();
@@ -170,20 +227,24 @@ fn locked(
     else {
         drop((guard, signals));
         state::set(descriptor, None);
-        return plain();
+        return Ok(plain());
     };
     guard.begin(file.slot);
-    let answer = change(&mut Locked { guard: &mut guard, file, status });
+    let mut locked = Locked { guard: &mut guard, file, status, lacks: None };
+    let (answer, lacks) = (change(&mut locked), locked.lacks);
     let (reason, position) = (raw::errno(), ready.shared.head());
     guard.end();
     drop((guard, signals));
+    if let Some(end) = lacks {
+        return Err(end);
+    }
     let waits = synced || file.synced || ready.shared.every_write();
     let stored = match answer {
         Ok(answer) if answer >= 0 && waits => wait_for(ready, file, position).map(|()| answer),
         other => other,
     };
     raw::set_errno(reason);
-    stored.unwrap_or_else(raw::refuse)
+    Ok(stored.unwrap_or_else(raw::refuse))
 }
 
 /// Waits for records of a file; a process that does so often writes them itself from then on.
@@ -219,6 +280,7 @@ pub(crate) fn ftruncate(descriptor: c_int, len: i64) -> Answer {
         if len > FILE_LEN_MAX as i64 {
             return Err(libc::EFBIG);
         }
+        locked.reach(descriptor, len as u64, Some(0))?;
         let answer = call();
         if answer == 0 {
             locked.put(Kind::Truncate, 0, len as u64, &[])?;
@@ -273,12 +335,14 @@ pub(crate) fn fallocate(descriptor: c_int, mode: c_int, offset: i64, len: i64) -
         if offset.saturating_add(len) > FILE_LEN_MAX as i64 && mode == 0 && offset >= 0 {
             return Err(libc::EFBIG);
         }
+        let end = offset.saturating_add(len);
+        let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let is_valid = offset >= 0 && len > 0;
+        locked.reach(descriptor, end as u64, (is_valid && !keeps).then_some(0))?;
         let answer = call();
         if answer == 0 && mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
             locked.put(Kind::Reread, offset as u64, len as u64, &[])?;
         }
-        let end = offset.saturating_add(len);
-        let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         if answer == 0 && !keeps && end > locked.status.st_size {
             locked.put(Kind::Truncate, 0, end as u64, &[])?;
         }

@@ -190,7 +190,8 @@ impl Change<'_> {
         let whole = frame_len(len as u64) as usize;
         let (file, status) = (journal_file(self.ready), self.status);
         let source = Source::Bytes { address, len: whole };
-        Locked { guard: &mut self.guard, file, status }.note(room.at, source, whole)?;
+        Locked { guard: &mut self.guard, file, status, lacks: None }
+            .note(room.at, source, whole)?;
         self.guard.framed(split.slot, room, place, len as u64);
         Ok(())
     }

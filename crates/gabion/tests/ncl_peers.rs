@@ -9,6 +9,8 @@ mod certificates;
 mod demo;
 #[path = "ncl_peers/files.rs"]
 mod files;
+#[path = "ncl_peers/memory.rs"]
+mod memory;
 #[path = "ncl_peers/metrics.rs"]
 mod metrics;
 #[path = "ncl_peers/postgresql.rs"]
@@ -147,8 +149,13 @@ impl House {
 
     /// The same with further options.
     fn add_peer_with(&mut self, index: usize, options: &[&str]) {
+        self.add_peer_of(index, "64MiB", options);
+    }
+
+    /// The same with so much memory.
+    fn add_peer_of(&mut self, index: usize, memory: &str, options: &[&str]) {
         let directory = self.dir.join(format!("peer-{index}"));
-        let words = ["peer", "--memory", "64MiB", "--ready", "4MiB", "--directory"];
+        let words = ["peer", "--memory", memory, "--ready", "4MiB", "--directory"];
         let words = [&words[..], &[directory.to_str().unwrap()], options].concat();
         let mut peer = Process::start(&mut self.gabion(&words));
         let line = peer.line();

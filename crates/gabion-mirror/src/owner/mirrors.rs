@@ -156,6 +156,9 @@ impl State {
         slot.mirror_device.store(status.dev(), Relaxed);
         slot.mirror_inode.store(status.ino(), Relaxed);
         slot.links.store(1, Relaxed);
+        // Without an answer a process asks.
+        let reserved = self.store.reserve(mirror.file, status.len());
+        slot.capacity.store(reserved.ok().flatten().unwrap_or(0), Relaxed);
         slot.set_split(0, mirror.generation);
         slot.state.store(state::LIVE, Release);
         self.mirrors[number as usize] = Some(mirror);

@@ -18,6 +18,17 @@ pub(crate) enum Operation {
     Metadata(FileNumber, Metadata),
 }
 
+impl Operation {
+    /// The file whose bytes it changes, and how long that is then at least.
+    pub(crate) fn end(&self) -> Option<(FileNumber, u64)> {
+        match self {
+            Self::Write(file, offset, data) => Some((*file, offset + data.len() as u64)),
+            Self::Truncate(file, len) => Some((*file, *len)),
+            _ => None,
+        }
+    }
+}
+
 /// Files as they are after some operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {

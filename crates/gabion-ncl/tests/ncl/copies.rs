@@ -19,6 +19,11 @@ pub(crate) fn check(
         let Ok(stat) = application.stat(label.file) else { continue };
         let memory = peer.memory(region.region).ok_or("a region without memory")?;
         let (part, parts) = (label.part as usize, &stat.entry.parts);
+        if part >= parts.len() {
+            check_ahead(memory, part - parts.len())
+                .map_err(|failure| format!("peer {}, {}: {failure}", machine.id, label.file))?;
+            continue;
+        }
         let begin: u64 = parts[..part].iter().sum();
         let ring = if part == 0 { RING_LEN } else { 0 };
         let mut mirror = vec![0; parts[part] as usize];
@@ -41,4 +46,14 @@ pub(crate) fn check(
         }
     }
     Ok(())
+}
+
+/// A part that was lent ahead of its need is the next one, and nobody wrote there.
+fn check_ahead(memory: &impl MemoryRegion, beyond: usize) -> Result<(), String> {
+    let mut bytes = vec![1; memory.len() as usize];
+    memory.read(0, &mut bytes);
+    match bytes.iter().all(|byte| *byte == 0) && beyond == 0 {
+        true => Ok(()),
+        false => Err(format!("a part that it has not, {} after the next, is written", beyond)),
+    }
 }

@@ -105,7 +105,7 @@ impl Supply for Supplied {
     }
 }
 
-/// Bytes that a machine lends.
+/// Bytes that a machine lends, unless it has little memory.
 pub(crate) const LIMIT: u64 = 1 << 21;
 
 /// A machine. While it is down its memory is gone.
@@ -114,6 +114,9 @@ pub(crate) struct Machine {
     pub(crate) incarnation: Incarnation,
     pub(crate) peer: Option<Peer<Supplied>>,
     pub(crate) up_at_ms: u64,
+    /// Bytes that it lends; and until when it lends no more than it did at one moment.
+    limit: u64,
+    pub(crate) is_full_until_ms: u64,
     /// Regions of the copy were revoked: it does not count until another one is published.
     pub(crate) is_broken: bool,
     /// The region that was lent last, and the one before the last revocation.
@@ -133,6 +136,8 @@ impl Machine {
             incarnation,
             peer: None,
             up_at_ms: 0,
+            limit: LIMIT,
+            is_full_until_ms: 0,
             is_broken: false,
             lent: RegionId(0),
             lent_before_broken: RegionId(0),
@@ -160,7 +165,7 @@ impl Machine {
         self.incarnation.0 += 1;
         self.is_broken = false;
         let config =
-            PeerConfig { ready_bytes: 0, ..PeerConfig::new(self.id, self.incarnation, LIMIT) };
+            PeerConfig { ready_bytes: 0, ..PeerConfig::new(self.id, self.incarnation, self.limit) };
         let random = Random(self.id.0 << 32 | u64::from(self.incarnation.0));
         let supply = Supplied { random, is_shared: self.mapped.is_some() };
         self.peer = Some(Peer::new(config, supply).expect("the limits make sense"));
@@ -288,7 +293,29 @@ impl Machine {
         if !revoked.is_empty() {
             (self.is_broken, self.lent_before_broken) = (true, self.lent);
         }
-        peer.set_limit(LIMIT);
+        self.set_limit(self.limit);
         revoked
+    }
+
+    /// It lends so many bytes from now on, or all that it has lent.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+        let Some(peer) = self.peer.as_mut() else { return };
+        let lent = peer.usage().lent_bytes;
+        assert!(peer.set_limit(limit.max(lent)).is_empty(), "nothing is taken back");
+    }
+
+    /// Others have given its memory back.
+    pub(crate) fn fill_no_more(&mut self) {
+        self.is_full_until_ms = 0;
+        self.set_limit(self.limit);
+    }
+
+    /// Others take its memory: it lends so many bytes more, for a while.
+    pub(crate) fn fill_up(&mut self, more: u64, until_ms: u64) {
+        let Some(peer) = self.peer.as_mut() else { return };
+        let lent = peer.usage().lent_bytes;
+        peer.set_limit((lent + more).max(4096));
+        self.is_full_until_ms = until_ms;
     }
 }

@@ -4,12 +4,18 @@ use crate::check::{Claimed, History, Issued, Model, Operation};
 use crate::direct::{Record, Slips, Tally, Went};
 use crate::images::ProgramImages;
 use crate::peers::Random;
-use gabion_base::{ErrorKind, Result};
+use gabion_base::{Error, ErrorKind, Result};
 use gabion_ncl::{Application, FileNumber, Metadata, NameEdit, Number};
 use std::collections::VecDeque;
 
 /// Changes of images at most whose records are not issued yet.
 const AHEAD_MAX: u64 = 6;
+
+/// An error of a call that may be made later, or of an instance that ends.
+fn assert_not_now(error: &Error) {
+    let kinds = [ErrorKind::Fenced, ErrorKind::Unavailable, ErrorKind::Busy];
+    assert!(kinds.contains(&error.kind()), "{error}");
+}
 
 /// A program over one instance.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +41,10 @@ pub(crate) struct Program {
     record: Option<Record>,
     pub(crate) slips: Slips,
     pub(crate) tally: Tally,
+    /// Changes for which peers had no memory.
+    pub(crate) denied: u64,
+    /// Times at which it had memory given back.
+    pub(crate) trimmed: u64,
 }
 
 impl Program {
@@ -77,6 +87,9 @@ impl Program {
         }
         let operation = self.choose(random);
         if matches!(operation, Operation::Write(..) | Operation::Truncate(..)) {
+            if !self.reserve(application, &operation, random) {
+                return;
+            }
             images.change(&operation);
             self.model.apply(&operation);
             images.shared.revoke();
@@ -95,6 +108,64 @@ impl Program {
         {
             self.model.apply(&operation);
         }
+    }
+
+    /// Does what a test wants, if peers have the memory; else nothing has changed.
+    pub(crate) fn make(
+        &mut self,
+        application: &mut Application<ProgramImages>,
+        images: &ProgramImages,
+        operation: Operation,
+    ) -> Result<()> {
+        assert!(self.ahead.is_empty() && self.record.is_none(), "it is at rest");
+        let Some((file, end)) = operation.end() else {
+            let first = application.issued().next();
+            let operation = self.perform(application, operation)?.expect("it can be done");
+            let last = application.issued();
+            self.model.apply(&operation);
+            self.history.issued.push(Issued { first, last, operation });
+            return Ok(());
+        };
+        application.reserve(file, end)?;
+        images.change(&operation);
+        self.model.apply(&operation);
+        self.issue(application, images, operation).expect("its memory was lent");
+        images.issued();
+        Ok(())
+    }
+
+    /// Whether peers have memory for what a file will be. If not, nothing of it has changed.
+    fn reserve(
+        &mut self,
+        application: &mut Application<ProgramImages>,
+        operation: &Operation,
+        random: &mut Random,
+    ) -> bool {
+        let (file, end) = operation.end().expect("it changes bytes");
+        if !application.has_room() {
+            return false;
+        }
+        match application.reserve(file, end) {
+            Ok(capacity) => {
+                assert!(capacity >= end, "{file} has room for {capacity} of {end} bytes");
+                return true;
+            }
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.denied += 1;
+                assert!(error.message().contains("has no room for"), "{error}");
+            }
+            Err(error) => assert_not_now(&error),
+        }
+        // As its owner does it: while nobody changes a file.
+        if self.ahead.is_empty() && self.record.is_none() && random.once_in(2) {
+            let lens =
+                self.model.files.iter().map(|(file, (bytes, _))| (*file, bytes.len() as u64));
+            match application.trim(&lens.collect()) {
+                Ok(is_trimmed) => self.trimmed += u64::from(is_trimmed),
+                Err(error) => assert_not_now(&error),
+            }
+        }
+        false
     }
 
     /// The file whose records it would write itself, if it has none under way.
@@ -251,11 +322,11 @@ impl Program {
             let _ = application.edit_names(&[]);
         }
         let first = application.issued().next();
+        let is_bytes = matches!(operation, Operation::Write(..) | Operation::Truncate(..));
         match self.perform(application, operation) {
             Ok(Some(operation)) => {
                 self.operations += 1;
                 let last = application.issued();
-                let is_bytes = matches!(operation, Operation::Write(..) | Operation::Truncate(..));
                 if let Some(claimed) = self.history.claimed.last_mut().filter(|_| is_bytes) {
                     claimed.redone.get_or_insert(first);
                 }
@@ -265,8 +336,13 @@ impl Program {
             }
             Ok(None) => None,
             Err(error) => {
-                let is_end = matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Unavailable);
-                assert!(is_end, "{error}");
+                self.denied += u64::from(error.kind() == ErrorKind::NoSpace);
+                // Names may come later. Bytes are there already, and their memory was lent.
+                assert!(!is_bytes || error.kind() != ErrorKind::NoSpace, "{error}");
+                assert!(!is_bytes || error.kind() != ErrorKind::Busy, "{error}");
+                if error.kind() != ErrorKind::NoSpace {
+                    assert_not_now(&error);
+                }
                 None
             }
         }

@@ -42,6 +42,9 @@ fn world(seed: u64) -> World {
 /// The same, where programs of half of the seeds share memory with the peers.
 fn any_world(seed: u64) -> World {
     let mut world = world(seed);
+    if Random(seed ^ 0xf011).once_in(3) {
+        world.lack_memory();
+    }
     if Random(seed ^ 0xd12ec7).once_in(2) {
         world.share_memory();
     }
@@ -71,6 +74,8 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
             "faults come"
         );
         assert!(total.set_backs > 0, "the store is set back");
+        assert!(total.refused > count, "peers have no room");
+        assert!(total.denied.min(total.trimmed) > count / 10, "there is no memory for a change");
         assert_direct(&total.direct, count);
     }
 }

@@ -12,7 +12,7 @@ use crate::check::{History, Model};
 use crate::copies;
 use crate::direct::{Slips, Tally};
 use crate::images::ProgramImages;
-use crate::peers::{Machine, Random};
+use crate::peers::{LIMIT, Machine, Random};
 use crate::program::Program;
 use gabion_base::{Error, Term};
 use gabion_control::store::MemoryStore;
@@ -39,6 +39,8 @@ pub(crate) struct Faults {
     pub(crate) store: u64,
     pub(crate) set_back: u64,
     pub(crate) late_ms: u64,
+    /// A machine has no memory to lend for a while.
+    pub(crate) full: u64,
 }
 
 impl Faults {
@@ -55,6 +57,7 @@ impl Faults {
             store: often(600),
             set_back: often(1500),
             late_ms: 1 + often(6),
+            full: often(600),
         }
     }
 }
@@ -115,6 +118,11 @@ pub(crate) struct Outcome {
     pub(crate) takeovers: u64,
     pub(crate) fenced: u64,
     pub(crate) set_backs: u64,
+    /// Regions that peers had no room for, and changes for which there was no memory.
+    pub(crate) refused: u64,
+    pub(crate) denied: u64,
+    /// Calls that gave memory back.
+    pub(crate) trimmed: u64,
     /// Of records that programs wrote to the peers.
     pub(crate) direct: Tally,
 }
@@ -130,6 +138,9 @@ impl Outcome {
         self.takeovers += other.takeovers;
         self.fenced += other.fenced;
         self.set_backs += other.set_backs;
+        self.refused += other.refused;
+        self.denied += other.denied;
+        self.trimmed += other.trimmed;
         self.direct.add(&other.direct);
     }
 }
@@ -216,6 +227,17 @@ impl World {
                 names_max: 2048,
             },
             ..Options::new(OWNER, instance)
+        }
+    }
+
+    /// Some machines have little memory until all heals: one copy may be too much for them, and a
+    /// second one beside it.
+    pub(crate) fn lack_memory(&mut self) {
+        let (most, few) = (64 + self.random.below(200), self.random.once_in(3));
+        for machine in self.machines.values_mut() {
+            if !(few && self.random.once_in(2)) {
+                machine.set_limit((40 + self.random.below(most)) << 10);
+            }
         }
     }
 
@@ -558,6 +580,13 @@ impl World {
                 self.connections[at].is_stalled_until_ms = until_ms;
             }
         }
+        let peer = self.any_machine();
+        if self.is_time(faults.full) {
+            let (more, ms) = (self.random.below(32 << 10), self.random.below(600));
+            let (until_ms, all) = (self.now_ms + ms, self.random.once_in(2));
+            let full = self.machines.values_mut().filter(|machine| all || machine.id == peer);
+            full.for_each(|machine| machine.fill_up(more, until_ms));
+        }
         if self.is_time(faults.store) {
             self.store_away_until_ms = self.now_ms + self.random.below(300);
         }
@@ -617,6 +646,9 @@ impl World {
         for machine in self.machines.values_mut() {
             if machine.peer.is_none() && machine.up_at_ms <= self.now_ms {
                 machine.start();
+            }
+            if machine.is_full_until_ms > 0 && machine.is_full_until_ms <= self.now_ms {
+                machine.fill_no_more();
             }
         }
         if self.now_ms.is_multiple_of(20) {
@@ -731,7 +763,10 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.faults = Faults { late_ms: 2, ..Faults::default() };
         self.store_away_until_ms = 0;
-        self.machines.values_mut().for_each(|machine| machine.up_at_ms = 0);
+        for machine in self.machines.values_mut() {
+            machine.up_at_ms = 0;
+            machine.set_limit(LIMIT);
+        }
         for connection in &mut self.connections {
             connection.is_stalled_until_ms = 0;
         }
@@ -796,6 +831,9 @@ impl World {
         self.outcome.operations += program.operations;
         self.outcome.direct.claimed += instance.images.shared.claimed();
         self.outcome.direct.add(&program.tally);
+        self.outcome.refused += instance.application.status().refused;
+        self.outcome.denied += program.denied;
+        self.outcome.trimmed += program.trimmed;
         if program.model != Model::of(&instance.application)? {
             return Err("the mirrors are not what was written".to_owned());
         }
@@ -806,18 +844,20 @@ impl World {
         let names = instance.application.list("").map_err(|error| error.to_string())?;
         let files: BTreeSet<_> = names.into_iter().map(|(_, file)| file).collect();
         let parts = |file| instance.application.stat(file).map_or(0, |it| it.entry.parts.len());
+        let ahead = files.len();
         let parts: usize = files.into_iter().map(parts).sum();
-        self.check_regions(parts)
+        self.check_regions(parts, ahead)
     }
 
-    /// No peer has a region that no file of so many parts has.
-    fn check_regions(&mut self, parts: usize) -> Checked {
+    /// No peer has a region that no file of so many parts has, and `ahead` may have one ahead.
+    fn check_regions(&mut self, parts: usize, ahead: usize) -> Checked {
         let map = self.map().ok_or("there is no map")?;
         for machine in self.machines.values() {
             let is_member = map.member(machine.id).is_some();
             let (regions, published) = (machine.regions(), machine.published());
             // The two files of the table have one part each, or some more.
-            let are_named = (parts as u64 + 2..=parts as u64 + 8).contains(&published);
+            let most = (parts + ahead) as u64 + 8;
+            let are_named = (parts as u64 + 2..=most).contains(&published);
             let is_right = if is_member { regions == published && are_named } else { regions == 0 };
             if !is_right {
                 return Err(format!(
@@ -848,5 +888,8 @@ impl World {
         let (images, program) = (&instance.images, &instance.program);
         self.outcome.direct.claimed += images.shared.claimed();
         self.outcome.direct.add(&program.as_ref().map_or_else(Tally::default, |it| it.tally));
+        self.outcome.refused += instance.application.status().refused;
+        self.outcome.denied += program.as_ref().map_or(0, |it| it.denied);
+        self.outcome.trimmed += program.as_ref().map_or(0, |it| it.trimmed);
     }
 }

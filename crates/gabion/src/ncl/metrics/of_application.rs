@@ -108,6 +108,8 @@ fn write_logs(page: &mut Page, logs: &Logs, f: u8) -> Result<()> {
     page.counter("gabion_ncl_app_losses_total", help, counts.losses);
     let help = "Copies that were made in the place of lost ones.";
     page.counter("gabion_ncl_app_replacements_total", help, counts.replaced);
+    let help = "Regions that peers had no memory for.";
+    page.counter("gabion_ncl_app_refused_regions_total", help, status.refused);
     let help = "How long copies were missing the last time.";
     page.gauge("gabion_ncl_app_last_loss_seconds", help, Number::ms(counts.last_loss_ms));
     Ok(())
