@@ -60,8 +60,10 @@ pub(crate) fn open(directory: c_int, path: usize, flags: c_int, mode: u32) -> An
         return call(flags);
     };
     let matches = raw::path(path).is_some_and(|path| ready.may_match(path));
-    // By another name too: a link that leads to a mirrored file, or one that was renamed.
-    if !matches && !ready.shared.has_files() {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    // By another name too: a link that leads to a mirrored file, or one that was renamed; or a link
+    // that leads to one which is to be.
+    if !matches && !writes && !ready.shared.has_files() {
         return call(flags);
     }
     // The placeholder of a mirrored file keeps its line.
@@ -140,11 +142,14 @@ fn mirror_of(
     };
     let (device, inode) = (status.st_dev, status.st_ino);
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    let may_split = || writes && ready.shared.has_journal();
-    let has_names = status.st_nlink > 1 && may_split();
-    // By a symbolic link, or by another name: whoever writes to a file that gets split has to be
-    // seen.
-    let leads = || has_names || may_split() && split::may_match(ready, descriptor);
+    let may_split = writes && ready.shared.has_journal();
+    let has_names = status.st_nlink > 1 && may_split;
+    // Empty files that match get mirrored.
+    let may_be_mirrored = writes && (status.st_size == 0 || flags & libc::O_TRUNC != 0);
+    // By a symbolic link, or by another name: whoever writes to a file that gets split or mirrored
+    // has to be seen.
+    let leads =
+        || has_names || (may_split || may_be_mirrored) && split::may_match(ready, descriptor);
     if !matches && ready.shared.find(device, inode).is_none() && !leads() {
         return Ok(None);
     }

@@ -155,6 +155,31 @@ fn a_link_of_another_name_leads_to_the_mirror() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
+/// Whoever opens it by its own name finds the writes of the link's.
+///
+/// docs/faults.md: N11
+#[test]
+fn a_file_that_is_made_by_a_link_of_another_name_is_mirrored_and_one_with_bytes_stays() {
+    let home = common::directory("made-by-link");
+    std::fs::write(home.join("b.log"), b"bytes").unwrap();
+    std::fs::write(home.join("c.log"), b"bytes").unwrap();
+    let run = Run::start(&home, &home, "*.log", false);
+    let said = run_script(
+        Some(&run),
+        &home,
+        "symlink a.log l.txt\nopen 0 l.txt 66 600\nopen 1 a.log 2 600\nwrite 0 1 10\n\
+         symlink b.log m.txt\nopen 2 m.txt 513 600\nopen 3 b.log 2 600\nwrite 2 1 20\nfsync 2\n\
+         open 2 c.log 513 600\nopen 3 c.log 2 600\nwrite 2 1 20\nfsync 2",
+    );
+    let opened = ["0", "3", "4", "10", "0", "5", "6", "20", "0"];
+    assert_eq!(said, [&opened[..], &["7", "5", "20", "0"]].concat());
+    assert_eq!(run.owner.files(), [(b"a.log".to_vec(), 10)]);
+    run.stop();
+    let len = |name: &str| home.join(name).metadata().unwrap().len();
+    assert_eq!([len("b.log"), len("c.log")], [20, 20]);
+    std::fs::remove_dir_all(home).unwrap();
+}
+
 /// RocksDB reserves as much as its write buffer for each of its logs.
 #[test]
 fn room_that_is_reserved_ahead_of_writes_takes_no_memory() {

@@ -196,8 +196,12 @@ impl State {
             );
             return Err(libc::EIO);
         }
-        // Bytes that are there already stay where they are.
+        // Bytes that are there already stay where they are, and so does what is written in their
+        // place by whoever opens it now.
         if status.len() > 0 {
+            if request.flags as i32 & libc::O_ACCMODE != libc::O_RDONLY {
+                self.keep_plain(inode, path, why::HAD_BYTES);
+            }
             self.tell_of_plain(path, request.flags, why::HAD_BYTES);
             return plain;
         }
