@@ -61,10 +61,10 @@ pub enum NameChange {
 ///
 /// # Durability
 /// A change may be on its way when its call returns. All changes are stored when
-/// [`sync`](Self::sync) returns. After a crash the bytes are
-/// those of some moment between the last sync and the last call, changes in order. An error of any
-/// call but `read` ends the store: the owner calls it no more, and every sync of the program fails.
-/// Of kind `InvalidInput` it does not: the store has refused names, and changed nothing.
+/// [`sync`](Self::sync) returns. After a crash the bytes are those of some moment between the last
+/// sync and the last call, changes in order. An error of any call but `read` ends the store: the
+/// owner calls it no more, and every sync of the program fails. Three kinds do not, of which
+/// nothing has changed: `InvalidInput`, refused names; `StorageFull`; `FileTooLarge`.
 pub trait LogFiles: Send {
     /// Everything that the store has: first call of a new owner. An owner of before can change
     /// nothing any more when this returns.

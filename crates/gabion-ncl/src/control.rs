@@ -14,7 +14,7 @@ use crate::command::{Asker, StoreOperation, StoreReply};
 use crate::files::{Files, Images};
 use crate::link::{Link, Stage};
 use crate::log::Log;
-use crate::map::{ApMap, Member, PEERS_PREFIX, PeerRecord, map_name, peer_of};
+use crate::map::{ApMap, MEMBERS_MAX, Member, PEERS_PREFIX, PeerRecord, map_name, peer_of};
 use crate::names::Names;
 use crate::number::{FileNumber, Number};
 use crate::planted::Mutant;
@@ -102,7 +102,9 @@ impl<S: Images> Application<S> {
     /// Peers for the copies that are missing, with room for one: in other domains than those that
     /// are there, if it can be, and of equal ones those with most memory.
     fn find_peers(&mut self) {
+        // Peers without room are not present, and stay until they have some.
         while self.wants_peers()
+            && self.links.len() < 2 * self.options.f + 1 + MEMBERS_MAX
             && let (present, wanted) = self.present_and_wanted()
             && present < wanted
             && let Some(registry) = &self.registry
@@ -413,7 +415,8 @@ impl<S: Images> Application<S> {
             }
             _ => {}
         }
-        if self.counted().count() > 2 * self.options.f {
+        let is_full = self.counted().any(|link| self.is_full(link));
+        if self.counted().count() > 2 * self.options.f && !is_full {
             self.leave_surplus();
         }
     }

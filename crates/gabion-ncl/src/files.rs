@@ -438,9 +438,7 @@ impl<S: Images> Files<S> {
         if len + more <= capacity || self.wants_other_table(more) {
             return None;
         }
-        // A table that has grown long gets room in the other file, and goes there.
-        let is_long = len > 2 * (self.names.encode(0).len() as u64 + more);
-        let file = if is_long { self.inactive() } else { self.active() };
+        let file = self.active();
         let parts = &self.files.get(&file)?.parts;
         let label = Label { file, part: parts.len() as u32 };
         Some(Need { label, bytes: next_part(&self.sizes, parts) })
@@ -593,10 +591,13 @@ impl<S: Images> Files<S> {
     pub(crate) fn part_need_ahead(&self, number: FileNumber, end: u64) -> Option<Need> {
         let file = self.files.get(&number)?;
         let (_, near) = room(&file.parts);
+        if end <= near || end <= file.len {
+            return None;
+        }
         let bytes = next_part(&self.sizes, &file.parts);
         let may_grow = self.names.check(&Change::Grow { file: number, bytes }).is_ok();
         let label = Label { file: number, part: file.parts.len() as u32 };
-        (end > near && end > file.len && may_grow).then_some(Need { label, bytes })
+        may_grow.then_some(Need { label, bytes })
     }
 
     /// One more part, whose region peers have lent.

@@ -432,9 +432,10 @@ impl Link {
     }
 
     /// Nobody wants a region any more. That the peer has no room for it is kept in mind. True if
-    /// it had lent it.
-    pub(crate) fn want_no_more(&mut self, label: Label) -> bool {
-        if matches!(self.places.get(label), Some(Place::NoRoom(_))) {
+    /// it had lent it. One that has to give regions back first may have a former one of that label,
+    /// which its copy needs until then: see [`Self::want_ahead`].
+    pub(crate) fn want_no_more(&mut self, label: Label, frees: u64) -> bool {
+        if self.frees != frees || matches!(self.places.get(label), Some(Place::NoRoom(_))) {
             return false;
         }
         let region = self.places.remove_one(label);

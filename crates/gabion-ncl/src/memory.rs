@@ -28,6 +28,7 @@ use gabion_media::remote::peer::PAGE_LEN;
 
 /// Bytes at most of a change of the table without its paths, twice.
 pub(crate) const CHANGE_LEN_MAX: u64 = 192;
+
 /// Peers had no room for a part.
 #[derive(Clone, Debug)]
 pub(crate) struct Denied {
@@ -196,13 +197,17 @@ impl<S: Images> Application<S> {
                 return Ok(bytes);
             }
             let counted = answers.lent + answers.open + answers.no_room.len();
-            // With too few copies nobody knows what others will have room for.
-            if counted < copies || answers.lent + answers.open >= copies {
+            if counted < copies {
+                // Nobody knows what others will have room for, and a new copy may wait for records
+                // that follow this one: it waits for the copy.
+                return Ok(bytes);
+            }
+            if answers.lent + answers.open >= copies {
                 break;
             }
             match shorter(bytes, answers.room_of(copies), least) {
                 Some(len) => bytes = len,
-                None if self.release_others(label)? => break,
+                None if self.release_others(label, frees)? => break,
                 None => return Err(self.deny(need, least, frees)),
             }
         }
@@ -227,13 +232,13 @@ impl<S: Images> Application<S> {
 
     /// Gives back what others had lent ahead of their need, or have of no byte. False if that is
     /// nothing.
-    fn release_others(&mut self, label: Label) -> Result<bool> {
+    fn release_others(&mut self, label: Label, frees: u64) -> Result<bool> {
         let others: Vec<_> = self.wants.asked.keys().copied().filter(|it| *it != label).collect();
         let mut is_released = false;
         for link in self.links.values_mut() {
             let mut given = false;
             for other in &others {
-                given |= link.want_no_more(*other);
+                given |= link.want_no_more(*other, frees);
             }
             if given {
                 link.forget_no_room(label);
@@ -248,7 +253,7 @@ impl<S: Images> Application<S> {
         let label = need.label;
         let error = self.no_space(label.file, least);
         for link in self.links.values_mut() {
-            link.want_no_more(label);
+            link.want_no_more(label, frees);
         }
         self.wants.asked.remove(&label);
         let until_ms = self.now_ms + self.options.cooling_ms;

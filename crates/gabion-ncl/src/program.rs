@@ -150,7 +150,7 @@ impl<S: Images> Application<S> {
         self.begin_change()?;
         let end = self.state()?.files.end_of(file, offset, data.len())?;
         self.make_room(file, if data.is_empty() { 0 } else { end })?;
-        self.change(0, |files, log| files.write(log, file, offset, data))
+        self.apply(|files, log| files.write(log, file, offset, data))
     }
 
     /// Bytes at the end.
@@ -171,7 +171,7 @@ impl<S: Images> Application<S> {
         self.begin_change()?;
         let end = self.state()?.files.end_of(file, len, 0)?;
         self.make_room(file, end)?;
-        self.change(0, |files, log| files.truncate(log, file, len))
+        self.apply(|files, log| files.truncate(log, file, len))
     }
 
     /// Other metadata.

@@ -197,6 +197,8 @@ fn locked(
                     Ok(_) => {}
                     // Without its last name meanwhile, it is a file like any other.
                     Err(libc::ENOENT) => return plain(),
+                    // No write says so: it has a descriptor.
+                    Err(libc::EMFILE | libc::ENFILE) => return raw::refuse(libc::ENOSPC),
                     Err(reason) => return raw::refuse(reason),
                 }
             }
@@ -205,9 +207,8 @@ fn locked(
 }
 
 /// The same; or the length that the file would have, for which memory is to be asked for first.
-/// `plain` is the same call on a file that is not mirrored after
-/// all: the descriptor was closed and given anew behind this library's back, or the file has lost
-/// its last name.
+/// `plain` is the same call on a file that is not mirrored after all: the descriptor was closed and
+/// given anew behind this library's back, or the file has lost its last name.
 fn locked_once(
     descriptor: c_int,
     file: Mirrored,

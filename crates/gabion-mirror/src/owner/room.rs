@@ -72,7 +72,7 @@ impl State {
     /// The store has no room, and has changed nothing.
     pub(super) fn refused(&mut self, error: io::Error) -> Errno {
         let reason = errno(&error);
-        self.refusal = Some(error);
+        self.refusal = Some(error).filter(|_| reason == libc::ENOSPC);
         reason
     }
 

@@ -209,3 +209,27 @@ fn an_application_that_full_peers_cannot_recover_is_recovered_with_others_and_lo
     world.run(1_000).expect("what was acknowledged is there");
     assert_eq!(world.outcome.recoveries, before + 1);
 }
+
+/// A new copy may wait for a record that only whoever asks for room hands in.
+///
+/// docs/faults.md: N8, N15
+#[test]
+fn where_too_few_copies_count_a_change_waits_for_them_and_not_for_memory() {
+    let mut world = world(6, LIMIT, LIMIT);
+    create(&mut world, "a.log");
+    synced(&mut world);
+    for id in 1..=4 {
+        world.kill_machine(PeerId(id), 2_000);
+    }
+    while status(&world).copies > 1 {
+        world.step().expect("the losses are noticed");
+    }
+    let instance = world.instances.get_mut(&1).expect("it lives");
+    let program = instance.program.as_mut().expect("it runs");
+    let create = Operation::Create(FileNumber(0), "b.log".to_owned(), Metadata::default());
+    program.make(&mut instance.application, &instance.images, create).expect("it is made at once");
+    world.run(6_000).expect("peers are back");
+    synced(&mut world);
+    assert!(world.instances[&1].application.find("b.log").expect("it runs").is_some());
+    recovered(&mut world);
+}
