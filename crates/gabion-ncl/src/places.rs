@@ -63,9 +63,46 @@ pub(crate) enum Place {
 pub(crate) struct Places {
     places: BTreeMap<Label, (u64, Place)>,
     asked: u64,
+    /// How many of them are not lent, and for how many there is no room: asked at each record.
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    not_lent: usize,
+    no_room: usize,
+}
+
+impl Counts {
+    const fn of(place: Place) -> [usize; 2] {
+        match place {
+            Place::Lent(_) => [0, 0],
+            Place::Asked(_) => [1, 0],
+            Place::NoRoom(_) => [1, 1],
+        }
+    }
+
+    fn add(&mut self, place: Place) {
+        let [not_lent, no_room] = Self::of(place);
+        self.not_lent += not_lent;
+        self.no_room += no_room;
+    }
+
+    fn remove(&mut self, place: Place) {
+        let [not_lent, no_room] = Self::of(place);
+        self.not_lent -= not_lent;
+        self.no_room -= no_room;
+    }
 }
 
 impl Places {
+    fn set(&mut self, label: Label, bytes: u64, place: Place) {
+        self.counts.add(place);
+        if let Some((_, former)) = self.places.insert(label, (bytes, place)) {
+            self.counts.remove(former);
+        }
+    }
+
     pub(crate) fn get(&self, label: Label) -> Option<Place> {
         self.places.get(&label).map(|(_, place)| *place)
     }
@@ -81,7 +118,7 @@ impl Places {
     /// The part is to be asked for; returns the number of the request.
     pub(crate) fn ask(&mut self, label: Label, bytes: u64) -> u64 {
         self.asked += 1;
-        self.places.insert(label, (bytes, Place::Asked(self.asked)));
+        self.set(label, bytes, Place::Asked(self.asked));
         self.asked
     }
 
@@ -98,8 +135,8 @@ impl Places {
     /// The answer to a request. False if nobody wants it any more.
     pub(crate) fn answer(&mut self, label: Label, request: u64, place: Place) -> bool {
         let is_wanted = self.is_wanted(label, request);
-        if is_wanted && let Some((_, found)) = self.places.get_mut(&label) {
-            *found = place;
+        if let Some(bytes) = self.bytes(label).filter(|_| is_wanted) {
+            self.set(label, bytes, place);
         }
         is_wanted
     }
@@ -115,12 +152,15 @@ impl Places {
     pub(crate) fn clear(&mut self) -> Vec<RegionId> {
         let regions = self.regions().collect();
         self.places.clear();
+        self.counts = Counts::default();
         regions
     }
 
     /// Gives up a part. Returns the region that it had.
     pub(crate) fn remove_one(&mut self, label: Label) -> Option<RegionId> {
-        match self.places.remove(&label)?.1 {
+        let (_, place) = self.places.remove(&label)?;
+        self.counts.remove(place);
+        match place {
             Place::Lent(lent) => Some(lent.region),
             Place::Asked(_) | Place::NoRoom(_) => None,
         }
@@ -142,11 +182,14 @@ impl Places {
 
     /// Whether all of them are lent.
     pub(crate) fn are_lent(&self) -> bool {
-        self.places.values().all(|(_, place)| matches!(place, Place::Lent(_)))
+        self.counts.not_lent == 0
     }
 
     /// A part for which there is no room, if there is one.
     pub(crate) fn no_room(&self) -> Option<NoRoom> {
+        if self.counts.no_room == 0 {
+            return None;
+        }
         self.places.values().find_map(|(_, place)| match place {
             Place::NoRoom(no_room) => Some(*no_room),
             Place::Asked(_) | Place::Lent(_) => None,
