@@ -155,8 +155,8 @@ fn aims_are_met_up_to_their_bars_and_missed_beyond() {
         ("mean_us", 1.3, "128 bytes, shared memory"),
         ("total_ms", 1.2, "a peer is replaced"),
         ("ratio", 1.01, "a peer above what it lends"),
-        ("above_log_bytes", 1.2, "redis and its owner"),
-        ("above_log_bytes", 1.2, "sqlite and its owner"),
+        ("above_log_bytes", 1.2, "redis above its log"),
+        ("above_log_bytes", 1.2, "sqlite above its log"),
         ("more_ns", 1.02, "a file that is not matched: open and close"),
     ] {
         let text = tables::tables(&rows(|row| scale(row, name, factor)), Style::Plain);

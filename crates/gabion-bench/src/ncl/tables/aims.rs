@@ -126,7 +126,7 @@ fn memory(rows: &Rows) -> Vec<Aim> {
             return Some(Aim::at_most("a peer above what it lends", bar, found, " %"));
         }
         let above = rows.figure(&key, "above_log_bytes")?;
-        let what = format!("{} and its owner above its log", key.program);
+        let what = format!("{} above its log", key.program);
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         Some(Aim::at_most(what, mib(paper::ABOVE_LOG_BYTES_MAX), mib(above), " MiB"))
     };
