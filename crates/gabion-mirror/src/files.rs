@@ -120,8 +120,8 @@ pub trait LogFiles: Send {
         Ok(Some(u64::MAX))
     }
 
-    /// Has files of these lengths give up the memory that they do not need. What was reserved for
-    /// them before holds no more. False if there was none.
+    /// Has files of these lengths give up the memory that they do not need. Their reservations
+    /// hold no more. False if there was none.
     ///
     /// # Errors
     /// If it has not been stored.

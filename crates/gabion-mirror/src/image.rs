@@ -1,4 +1,4 @@
-//! What the file of a program says of its calls: whether they pass the interposer. It is looked at
+//! Calls of a program pass the interposer or not, as its file says. The file is looked at
 //! ahead of a run, and by interposed processes that start a program, between `vfork` and `exec`
 //! too: nothing is allocated.
 

@@ -490,7 +490,7 @@ impl State {
         Ok(())
     }
 
-    /// The result of a call of the store, once its change is stored. What it refuses is the
+    /// The result of a call of the store, once its change is stored. A refusal is the
     /// caller's business alone: nothing has changed, here or there.
     fn stored<T>(&mut self, done: io::Result<T>) -> Result<T, Errno> {
         if let Some(errno) = done.as_ref().err().and_then(plain::refusal) {

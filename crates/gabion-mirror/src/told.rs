@@ -1,4 +1,4 @@
-//! What somebody was told once in a run, by whichever process.
+//! Sentences that somebody was told once in a run, by whichever process.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -90,8 +90,8 @@ pub(crate) struct ControllerOptions {
     /// Unix socket for this machine [default: DIR/socket]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is
-    /// let in reaches the logs of all applications
+    /// Rights to open the Unix socket, in octal, as of a file: 660 lets a group in. All who are let
+    /// in reach the logs of all applications
     #[arg(long, value_name = "MODE", value_parser = sockets::parse_mode, default_value = "600")]
     pub(crate) socket_mode: SocketMode,
     /// A file with what peers and programs have to show: 1 to 1,024 bytes, a last line feed aside
@@ -129,8 +129,8 @@ pub(crate) struct PeerOptions {
     /// Unix socket, by which programs of this machine map the memory [default: DIR/socket]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Who may open the Unix socket, in octal, as of a file: 660 lets a group in, and whoever is
-    /// let in reaches the logs of all applications
+    /// Rights to open the Unix socket, in octal, as of a file: 660 lets a group in. All who are let
+    /// in reach the logs of all applications
     #[arg(long, value_name = "MODE", value_parser = sockets::parse_mode, default_value = "600")]
     pub(crate) socket_mode: SocketMode,
     /// The machine or rack that it fails together with. Told to whoever spreads copies

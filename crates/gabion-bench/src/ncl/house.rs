@@ -59,7 +59,7 @@ pub(super) fn scratch(parent: &Path) -> Result<ScratchDir> {
     Ok(dir)
 }
 
-/// What a command says that ends by itself.
+/// The words of a command that ends by itself.
 pub(super) fn said(command: &mut Command) -> Result<String> {
     let name = PathBuf::from(command.get_program());
     // A signal to this process's group is not for it.

@@ -171,7 +171,7 @@ impl Resident {
     }
 }
 
-/// What processes of one program have in all.
+/// Memory of all processes of one program.
 fn together(processes: &[u32]) -> Result<u64> {
     let each = processes.iter().map(|process| {
         let path = format!("/proc/{process}/smaps_rollup");

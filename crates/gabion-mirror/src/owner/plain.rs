@@ -1,6 +1,6 @@
 //! Files that match and stay in the file system all the same, as long as they are there. A number
 //! (device, inode) finds them; the file that has it next is another one, which its handle tells.
-//! Where there is no handle, the number alone counts: the next file of it stays, too. A file that
+//! The number alone counts if there is no handle: the next file of it stays, too. A file that
 //! is gone is forgotten when its number comes again, so on file systems that give none twice, as
 //! btrfs and tmpfs, at the end of the run.
 
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// What a store refused and did not change: names that are too long for it, or too many at once.
+/// The errno for names that a store refused, and has not changed: too long, or too many at once.
 pub(super) fn refusal(error: &std::io::Error) -> Option<Errno> {
     (error.kind() == std::io::ErrorKind::InvalidInput).then_some(libc::ENAMETOOLONG)
 }

@@ -111,7 +111,7 @@ fn three_full_peers_are_an_error_that_changes_nothing_and_no_loss() {
     let (_, losses) = (status(&world), world.outcome.losses);
     assert_eq!((status(&world).copies, status(&world).replaced, losses), (3, 0, 0));
     assert!(status(&world).refused > 0, "peers said so");
-    // What is there can be written, and other files, too.
+    // Bytes that are there can be written, and other files, too.
     write(&mut world, big, 5, 100).expect("it needs no memory");
     write(&mut world, other, 0, 3000).expect("it has room");
     synced(&mut world);

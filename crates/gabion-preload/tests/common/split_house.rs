@@ -18,7 +18,7 @@ pub(crate) struct House {
     pub(crate) root: PathBuf,
     /// Globs of split files.
     pub(crate) globs: &'static str,
-    /// What the disk has, if that is noted.
+    /// The bytes of the disk, if they are noted.
     pub(crate) shadow: Option<PathBuf>,
     /// Disks that were lost.
     lost: u32,

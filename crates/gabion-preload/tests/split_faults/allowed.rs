@@ -1,4 +1,4 @@
-//! What may be in a file after a crash: each byte is that of its last sync, or of a later write.
+//! Bytes that may be in a file after a crash: each byte is that of its last sync, or of a later write.
 
 use crate::bytes::bytes;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 struct Byte {
     /// In the file system's cache.
     last: u8,
-    /// What the disk or the journal may still have in its place.
+    /// Bytes that the disk or the journal may still have in its place.
     others: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// What a script did, by the result of each line.
+    /// The writes of a script, by the result of each line.
     pub(crate) fn of(text: &str, said: &[String]) -> Self {
         let mut history = Self::default();
         assert_eq!(text.lines().count(), said.len(), "{said:?}");

@@ -112,7 +112,7 @@ fn writer(number: u64, rng: &mut Rng, rounds: u64) -> String {
     text
 }
 
-/// What a writer did to each file, by modes; offsets are those within its range.
+/// The changes of each file by a writer, by modes; offsets are those within its range.
 fn files(number: usize, text: &str, said: &[String]) -> BTreeMap<u32, Allowed> {
     let mut files: BTreeMap<u32, Allowed> =
         FILES.iter().map(|(_, mode)| (*mode, Allowed::new(RANGE))).collect();

@@ -20,7 +20,7 @@ pub(crate) fn start_at_once(house: &House, run: &Run, texts: &[(&str, &str)]) ->
     texts.iter().map(start).collect()
 }
 
-/// What each line of a script said, once it has ended.
+/// The result of each line of a script, once it has ended.
 pub(crate) fn ended(child: Child) -> Vec<String> {
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

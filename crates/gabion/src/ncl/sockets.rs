@@ -80,7 +80,7 @@ pub(super) fn listen_tcp(address: Option<SocketAddr>) -> Result<Option<TcpListen
     address.map(listen).transpose()
 }
 
-/// Who may open a Unix socket: permission bits of its file.
+/// Permission bits of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SocketMode(u32);
 

@@ -93,7 +93,7 @@ impl Pgbench {
         let log = self.log.with_extension(format!("pgbench.{}", child.id()));
         if begins(&mut child)? {
             sleep(time, stop);
-            // Where it has ended, its status says why.
+            // Its status says why, if it has ended.
             let _ = rustix::process::kill_process(Pid::from_child(&child), Signal::ALARM);
         }
         let output = child.wait_with_output().map_err(failed(&self.program))?;

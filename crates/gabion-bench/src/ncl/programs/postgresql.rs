@@ -66,7 +66,7 @@ pub(super) fn user() -> Result<Option<(u32, u32)>> {
     found.map(Some).ok_or_else(|| Error::new(ErrorKind::NotFound, text))
 }
 
-/// Where a server is, and whose.
+/// The place of a server, and its user.
 pub(super) struct Site<'a> {
     /// Its program, the others beside it.
     pub(super) program: &'a Path,
