@@ -31,10 +31,7 @@ pub(super) fn tables(rows: &Rows, style: Style) -> String {
     part(reads(rows), "With a part of the time that the whole log took to be there.");
     part(replacement(rows), &in_one_line());
     part(failures(rows), paper::FAILURES);
-    part(
-        memory(rows),
-        "Above the log: mirrors and growth, without the owner. Mapped regions count for their peers.",
-    );
+    part(memory(rows), "Above the log: without the owner. Mapped regions count for their peers.");
     part(unmatched(rows), "By one thread, on a local file. Medians.");
     part(
         aims::table(rows),

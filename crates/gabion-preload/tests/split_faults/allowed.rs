@@ -1,4 +1,4 @@
-//! Bytes that may be in a file after a crash: each byte is that of its last sync, or of a later write.
+//! Bytes that may be in a file after a crash: each is that of its last sync, or of a later write.
 
 use crate::bytes::bytes;
 use std::collections::BTreeMap;
