@@ -20,7 +20,7 @@ impl<S: Images> Application<S> {
     /// Whether files can be used. False while they are recovered.
     ///
     /// # Errors
-    /// Fenced once a newer instance runs; unavailable by [`OnLoss`].
+    /// Fenced once a newer instance runs; unavailable by [`OnLoss`](crate::OnLoss).
     pub fn is_ready(&self) -> Result<bool> {
         self.health()?;
         Ok(self.phase == Phase::Running)
@@ -45,7 +45,7 @@ impl<S: Images> Application<S> {
     /// True: they survive the loss of any f peers at a time, and of this process.
     ///
     /// # Errors
-    /// Fenced once a newer instance runs, unavailable by [`OnLoss`]. Then nobody knows whether the
+    /// Fenced once a newer instance runs, unavailable by [`OnLoss`](crate::OnLoss). Then nobody knows whether the
     /// record will be there.
     pub fn check(&self, number: Number) -> Result<bool> {
         if number <= self.acknowledged && self.phase >= Phase::Running {
