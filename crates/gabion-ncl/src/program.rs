@@ -45,8 +45,8 @@ impl<S: Images> Application<S> {
     /// True: they survive the loss of any f peers at a time, and of this process.
     ///
     /// # Errors
-    /// Fenced once a newer instance runs, unavailable by [`OnLoss`](crate::OnLoss). Then nobody knows whether the
-    /// record will be there.
+    /// Fenced once a newer instance runs, unavailable by [`OnLoss`](crate::OnLoss). Then nobody
+    /// knows whether the record will be there.
     pub fn check(&self, number: Number) -> Result<bool> {
         if number <= self.acknowledged && self.phase >= Phase::Running {
             return Ok(true);
