@@ -135,7 +135,7 @@ pub trait Images {
 /// Data of a record at most, whatever the sizes of an application are.
 pub const RECORD_LEN_MAX: u64 = 128 << 10;
 
-/// The longest file. Whoever changes a mirror itself refuses more before. It fits the parts that a
+/// The longest file. Owners of mirrors refuse more before. It fits the parts that a
 /// file may have.
 pub const FILE_LEN_MAX: u64 = 255 << 30;
 

@@ -155,7 +155,7 @@ fn a_link_of_another_name_leads_to_the_mirror() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
-/// Whoever opens it by its own name finds the writes of the link's.
+/// An opener by its own name finds the writes by the link.
 ///
 /// docs/faults.md: N11
 #[test]

@@ -139,8 +139,8 @@ pub trait Protocol: Send {
     /// Whether the group accepts writes, as last announced and not overtaken since.
     fn is_ready(&self) -> bool;
 
-    /// Whether the writer may append, if only the first record of the term. Where a full member has
-    /// yet to join, its log may still be the one that goes on.
+    /// Whether the writer may append, if only the first record of the term. The log of a full
+    /// member that has yet to join may still be the one that goes on.
     fn may_append(&self) -> bool;
 
     /// The sentence for a refused write.

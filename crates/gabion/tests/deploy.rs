@@ -20,7 +20,7 @@ fn units() -> Vec<(String, String)> {
         .map(|entry| entry.unwrap())
         .map(|entry| {
             let name = entry.file_name().into_string().unwrap();
-            (name, std::fs::read_to_string(entry.path()).unwrap())
+            (name, std::fs::read_to_string(entry.path()).unwrap().replace("\\\n    ", ""))
         })
         .collect();
     units.sort();
@@ -67,7 +67,7 @@ fn with_options(command: &str) -> Vec<String> {
     let Some((command, name)) = command.split_once(" $") else {
         return vec![command.to_owned()];
     };
-    let text = std::fs::read_to_string(deploy().join("ncl.env")).unwrap();
+    let text = std::fs::read_to_string(deploy().join("ncl.env")).unwrap().replace("\\\n# ", "");
     let lines = text.lines().map(|line| line.trim_start_matches("# "));
     let values = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     values.map(|value| format!("{command} {}", value.trim_matches('"'))).collect()

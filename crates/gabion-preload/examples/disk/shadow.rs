@@ -28,7 +28,7 @@ pub(crate) const MARKS: &str = "GABION_TEST_MARKS";
 /// No file gets longer.
 #[allow(dead_code, reason = "as above")]
 pub(crate) const FULL: &str = "full";
-/// The next sync of a program's fails, and of the owner's. Whoever sees the file removes it.
+/// The next sync of a program's fails, and of the owner's. The one that sees the file removes it.
 #[allow(dead_code, reason = "as above")]
 pub(crate) const BROKEN: &str = "broken";
 #[allow(dead_code, reason = "as above")]
