@@ -87,17 +87,19 @@ impl Chain {
         if stream.reading.is_some() || link.is_closing {
             return None;
         }
-        stream.next = self.spans.after(stream.next);
-        let from = stream.next;
+        // Before anything else: the next record that is left may lie beyond the window and the
+        // ring, which would then be waited for in vain.
+        let (sent, from) = (stream.next, self.spans.after(stream.next));
+        if from < self.oldest || self.spans.forgot_after(sent, self.oldest) {
+            return Some(Step::Refuse { i, from: sent });
+        }
+        stream.next = from;
         let unacked = from.get().saturating_sub(stream.acked.get());
         let ring_ends = self.config.ring_ends(stream.durable);
         if from >= end || unacked >= window || from >= ring_ends {
             return None;
         }
         let room = (window - unacked).min(ring_ends.get() - from.get());
-        if from < self.oldest {
-            return Some(Step::Refuse { i, from });
-        }
         let span = self.spans.at(from)?;
         let until = span.end.min(end);
         let bytes_max = room.min(SEND_BYTES_MAX);

@@ -532,6 +532,47 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     assert_eq!((status[0].refused.is_some(), status[1].refused.is_some()), (false, true));
 }
 
+/// What is left may begin further on than the window reaches, and with a later span.
+///
+/// docs/faults.md: R12
+#[test]
+fn a_stream_from_below_what_is_left_is_refused_also_where_that_is_beyond_the_window() {
+    let all = [(1, 0, 8000), (2, 8192, OPEN.get())];
+    for (list, oldest) in [(&all[..], 8200), (&all[1..], 4096)] {
+        let mut config = config(2);
+        config.view.members[2].is_full = false;
+        let term = list.last().unwrap().0;
+        let progress = Progress { end: at(9500), durable: at(9500), ..Progress::default() };
+        let spans = spans(list);
+        let state = LocalState { term: Term(term), spans, progress, ..LocalState::default() };
+        let mut chain = Chain::new(config, state, 0).unwrap();
+        for (peer, connection) in [(1, 9), (3, 8)] {
+            chain.handle_connected(ReplicaId(peer), connection, 0);
+            let hello = frame(peer, 2, term, Message::Hello(hello()));
+            chain.handle_message(ReplicaId(peer), connection, hello, 0).unwrap();
+        }
+        let begins = frame(1, 2, term, new_term(9500, 0, list));
+        chain.handle_message(ReplicaId(1), 9, begins, 0).unwrap();
+        assert!(chain.is_joined());
+        let accepted = Message::TermAccepted { last_crc: 0, progress: Progress::default() };
+        chain.handle_message(ReplicaId(3), 8, frame(3, 2, term, accepted), 0).unwrap();
+        chain.handle_trimmed(at(oldest));
+        let said: Vec<_> = actions(&mut chain)
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::Send { frame } if frame.to == ReplicaId(3) => Some(frame.message),
+                _ => None,
+            })
+            .collect();
+        let refused = |message: &Message| {
+            matches!(message, Message::Refused { reason } if reason == &format!(
+                "replica 3 needs a full copy: its log ends at @0, that of replica 2 begins at @{oldest}"
+            ))
+        };
+        assert!(said.iter().any(refused), "{said:?}");
+    }
+}
+
 /// A member that gives up a copy, as a new term may have its log followed, is told again if it
 /// cannot be.
 ///
