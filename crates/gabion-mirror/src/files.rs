@@ -157,12 +157,13 @@ pub trait LogFiles: Send {
     }
 
     /// Whether [`edit_names`](Self::edit_names) would take these changes: a store may refuse names
-    /// that are too long, and changes that are too many at once. A change of names in the file
-    /// system cannot be taken back, so that is asked before.
+    /// that are too long, and changes that are too many at once; and it has memory for them then. A
+    /// change of names in the file system cannot be taken back, so that is asked before.
     ///
     /// # Errors
-    /// `InvalidInput`, if it would refuse them.
-    fn check_names(&self, _changes: &[NameChange]) -> io::Result<()> {
+    /// `InvalidInput`, if it would refuse them; `StorageFull` if there is no memory; these end
+    /// nothing.
+    fn prepare_names(&mut self, _changes: &[NameChange]) -> io::Result<()> {
         Ok(())
     }
 

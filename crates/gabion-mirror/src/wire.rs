@@ -50,8 +50,9 @@ pub enum Operation {
     TimesFromPlaceholder = 9,
     /// Mode and ownership of the mirror changed: so do the placeholder's.
     FromMirror = 10,
-    /// May a mirrored file, or a directory with such below it, get this name? `EXDEV` if it is not
-    /// below the root, or has too many of them; `ENAMETOOLONG` if the store takes none so long.
+    /// A renaming is about to be made, or a link. `EXDEV` if a mirrored file would have a name that
+    /// is not below the root, or a directory has too many of them; `ENAMETOOLONG` if the store
+    /// takes none so long; `ENOSPC` if it has no memory to note the names.
     MayName = 11,
     /// The memory of log peers (`value`: the window): descriptors; the description.
     Window = 12,
@@ -66,6 +67,8 @@ pub enum Operation {
     Arrive = 16,
     /// A file is to have `value` bytes: `ENOSPC` if the store has no memory for them.
     Reserve = 17,
+    /// The name of the path is about to go: `ENOSPC` if the store has no memory to note that.
+    MayUnlink = 18,
 }
 
 /// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
@@ -98,7 +101,7 @@ pub mod kind {
 }
 
 impl Operation {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Hello,
         Self::Open,
         Self::Renamed,
@@ -116,6 +119,7 @@ impl Operation {
         Self::Leave,
         Self::Arrive,
         Self::Reserve,
+        Self::MayUnlink,
     ];
 }
 

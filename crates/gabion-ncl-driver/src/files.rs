@@ -153,8 +153,8 @@ impl LogFiles for PeerFiles {
         self.logs.window(number)
     }
 
-    fn check_names(&self, changes: &[NameChange]) -> io::Result<()> {
-        self.logs.check_names(&edits(changes)).map_err(io_error)
+    fn prepare_names(&mut self, changes: &[NameChange]) -> io::Result<()> {
+        self.logs.prepare_names(&edits(changes)).map_err(io_error)
     }
 
     fn edit_names(&mut self, changes: &[NameChange]) -> io::Result<()> {

@@ -313,13 +313,13 @@ impl Logs {
         self.wait_for(number)
     }
 
-    /// Whether the files would take several changes of names.
+    /// Whether the files would take several changes of names, for which there is memory then.
     ///
     /// # Errors
     /// Limit exceeded if they are too many at once, or a name too long; not found for a file that
-    /// does not exist.
-    pub(crate) fn check_names(&self, edits: &[NameEdit]) -> Result<()> {
-        self.shared.lock()?.core.check_names(edits)
+    /// does not exist; no space where f+1 copies cannot have the memory; as [`Self::wait_for`].
+    pub(crate) fn prepare_names(&self, edits: &[NameEdit]) -> Result<()> {
+        self.change(|core| core.prepare_names(edits)).map(|_| ())
     }
 
     /// Several changes of names, all or none, acknowledged when this returns.

@@ -395,10 +395,10 @@ fn names_that_are_too_long_are_refused_and_nothing_ends() {
     let changes = [NameChange::Set(long.to_vec(), file)];
     let refused = [
         files.create(&long, metadata).map(|_| ()),
-        files.check_names(&changes),
+        files.prepare_names(&changes),
         files.edit_names(&changes),
         // 33 of the longest names fill a record.
-        files.check_names(
+        files.prepare_names(
             &(0..33)
                 .map(|number| NameChange::Set([&[b'a'; 4_093], &[number][..]].concat(), file))
                 .collect::<Vec<_>>(),
@@ -408,7 +408,7 @@ fn names_that_are_too_long_are_refused_and_nothing_ends() {
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     }
     let changes = [NameChange::Set(b"short".to_vec(), file)];
-    files.check_names(&changes).unwrap();
+    files.prepare_names(&changes).unwrap();
     files.edit_names(&changes).unwrap();
     files.sync().unwrap();
 }

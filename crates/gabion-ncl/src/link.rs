@@ -55,7 +55,7 @@ pub(crate) enum Stage {
 enum Pending {
     Hello,
     Fence,
-    /// The request's number, and how often regions had been given back before it.
+    /// The request's number, and how often regions were given back before it.
     Lend(Need, u64, u64),
     /// And what is free once it is there.
     Record(Number, Vec<(FileNumber, u32)>),
@@ -132,6 +132,8 @@ pub(crate) struct Link {
     to_lend: VecDeque<(Need, u64)>,
     /// Records that freed regions, and whose regions were given back.
     frees: u64,
+    /// How often regions were given back: there may be room from then on.
+    given: u64,
     fill: Fill,
     /// The peer has no room for the copy that is being made: it ends once all is answered.
     is_given_up: bool,
@@ -161,6 +163,7 @@ impl Link {
             places: Places::default(),
             to_lend: VecDeque::new(),
             frees: 0,
+            given: 0,
             fill: Fill::default(),
             is_given_up: false,
             lacked: None,
@@ -235,10 +238,10 @@ impl Link {
             (Pending::Record(..), Reply::Refused(_)) if planted.has(Mutant::ErrorCounts) => {
                 Reply::Written
             }
-            (Pending::Lend(need, request, frees), Reply::Refused(refusal))
+            (Pending::Lend(need, request, given), Reply::Refused(refusal))
                 if is_no_room(refusal.reason) =>
             {
-                self.refused_for_now(*need, *request, *frees, refusal);
+                self.refused_for_now(*need, *request, *given, refusal);
                 return Ok(Event::NoRoom);
             }
             (_, Reply::Refused(refusal)) => return Err(refusal.error()),
@@ -303,9 +306,9 @@ impl Link {
     }
 
     /// The peer has no room for a region. A copy that is being made without it is none.
-    fn refused_for_now(&mut self, need: Need, request: u64, frees: u64, refusal: Refusal) {
+    fn refused_for_now(&mut self, need: Need, request: u64, given: u64, refusal: Refusal) {
         let until_ms = self.heard_ms + self.pause_ms;
-        let no_room = NoRoom { bytes: need.bytes, refusal, until_ms, frees };
+        let no_room = NoRoom { bytes: need.bytes, refusal, until_ms, given };
         let is_wanted = self.places.answer(need.label, request, Place::NoRoom(no_room));
         if is_wanted && self.stage < Stage::Publishing {
             (self.is_given_up, self.lacked) = (true, Some(no_room));
@@ -319,6 +322,7 @@ impl Link {
 
     fn give_back(&mut self, regions: Vec<RegionId>) {
         if !regions.is_empty() {
+            self.given += 1;
             self.ask(Pending::Free, Command::Free { regions }, 0);
         }
     }
@@ -409,17 +413,25 @@ impl Link {
         let is_same = self.places.bytes(need.label) == Some(need.bytes);
         match self.places.get(need.label) {
             Some(Place::Lent(_) | Place::Asked(_)) if is_same => return,
-            Some(Place::NoRoom(it))
-                if is_same && it.frees == self.frees && now_ms < it.until_ms =>
-            {
-                return;
-            }
+            Some(Place::NoRoom(it)) if is_same && self.is_fresh(it, now_ms) => return,
             _ => {}
         }
         let regions = self.places.remove_one(need.label).into_iter().collect();
         self.give_back(regions);
         let request = self.places.ask(need.label, need.bytes);
         self.to_lend.push_back((need, request));
+    }
+
+    fn is_fresh(&self, no_room: NoRoom, now_ms: u64) -> bool {
+        no_room.given == self.given && now_ms < no_room.until_ms
+    }
+
+    /// Whether the peer had no room just now for a region of one of these labels.
+    pub(crate) fn refuses(&self, labels: &[Label], now_ms: u64) -> bool {
+        labels.iter().any(|label| match self.places.get(*label) {
+            Some(Place::NoRoom(no_room)) => self.is_fresh(no_room, now_ms),
+            _ => false,
+        })
     }
 
     /// Asks for a region that no record needs yet; its state then. One that has to give regions
@@ -429,6 +441,20 @@ impl Link {
             self.want(need, now_ms);
         }
         self.places.get(need.label).filter(|_| self.frees == frees).unwrap_or(Place::Asked(0))
+    }
+
+    /// Whether the peer has lent all that those records need which it was not sent yet.
+    pub(crate) fn has_needs(&self, log: &Log) -> bool {
+        let (mut next, mut has_all) = (self.cursor, true);
+        while let Some(record) = log.get(next).filter(|_| has_all) {
+            next = next.next();
+            if let Effect::Needs(Need { label, bytes }) = record.effect {
+                // A part that is to be given back first may be lent still.
+                let is_lent = self.places.lent(label).is_some() && self.frees == log.frees();
+                has_all = is_lent && self.places.bytes(label) == Some(bytes);
+            }
+        }
+        has_all
     }
 
     /// Nobody wants a region any more. That the peer has no room for it is kept in mind. True if
@@ -441,13 +467,6 @@ impl Link {
         let region = self.places.remove_one(label);
         self.give_back(region.into_iter().collect());
         region.is_some()
-    }
-
-    /// The peer may have room for a region by now.
-    pub(crate) fn forget_no_room(&mut self, label: Label) {
-        if matches!(self.places.get(label), Some(Place::NoRoom(_))) {
-            self.places.remove_one(label);
-        }
     }
 
     /// Whether it waits for replies, and is given up then: the peer has no room for the copy.
@@ -529,7 +548,7 @@ impl Link {
             let Need { label, bytes } = need;
             if self.places.is_wanted(label, request) {
                 let command = Command::Lend { label, epoch: self.epoch, bytes };
-                self.ask(Pending::Lend(need, request, self.frees), command, 0);
+                self.ask(Pending::Lend(need, request, self.given), command, 0);
             }
         }
     }

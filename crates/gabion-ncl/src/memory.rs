@@ -10,13 +10,13 @@
 //! keeps its copy, and the link to it, until a record needs what it has not: with f+1 others the
 //! application goes on then without it. Before that another peer takes its place, if one has room.
 
-use crate::application::Application;
+use crate::application::{Application, State};
 use crate::command::Label;
 use crate::files::{Images, first_need};
 use crate::log::Need;
 use crate::names::NameEdit;
 use crate::number::FileNumber;
-use crate::places::{NoRoom, Place};
+use crate::places::Place;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
@@ -52,13 +52,14 @@ pub(crate) struct Wants {
 struct Answers {
     lent: usize,
     open: usize,
-    no_room: Vec<NoRoom>,
+    /// The bytes that are free at each of those without room.
+    no_room: Vec<u64>,
 }
 
 impl Answers {
     /// The longest region that `copies` of them can lend.
     fn room_of(&self, copies: usize) -> u64 {
-        let mut room: Vec<u64> = self.no_room.iter().map(NoRoom::free_bytes).collect();
+        let mut room = self.no_room.clone();
         room.extend(core::iter::repeat_n(u64::MAX, self.lent + self.open));
         room.sort_unstable_by_key(|bytes| Reverse(*bytes));
         room.get(copies - 1).copied().unwrap_or(0)
@@ -126,12 +127,13 @@ impl<S: Images> Application<S> {
     /// have it.
     pub(crate) fn make_room(&mut self, file: FileNumber, end: u64) -> Result<()> {
         while let Some((need, least)) = self.state()?.files.part_need(file, end)? {
-            let bytes = self.ask(need, least)?;
+            let table = self.make_table_room(CHANGE_LEN_MAX)?;
+            let bytes = self.ask(need, least, table)?;
             self.grow(file, bytes)?;
         }
         let Some(need) = self.state()?.files.part_need_ahead(file, end) else { return Ok(()) };
         let bytes = *self.wants.asked.entry(need.label).or_insert(need.bytes);
-        let answers = self.ask_copies(Need { bytes, ..need })?;
+        let answers = self.ask_copies(Need { bytes, ..need }, None)?;
         let is_lent = answers.lent > self.options.f && answers.open + answers.no_room.len() == 0;
         if is_lent && self.state()?.files.table_need(CHANGE_LEN_MAX).is_none() {
             self.grow(file, bytes)?;
@@ -140,25 +142,26 @@ impl<S: Images> Application<S> {
     }
 
     fn grow(&mut self, file: FileNumber, bytes: u64) -> Result<()> {
-        self.make_table_room(CHANGE_LEN_MAX)?;
         self.apply(|files, log| files.grow(log, file, bytes))?;
         self.forget_wants();
         Ok(())
     }
 
-    /// Has peers lend the first part of the next new file.
-    pub(crate) fn make_first_part(&mut self) -> Result<()> {
+    /// Has peers lend the first part of the next new file, which adds so many bytes to the table.
+    pub(crate) fn make_first_part(&mut self, more: u64) -> Result<()> {
+        let table = self.make_table_room(more)?;
         let files = &self.state()?.files;
         let need = first_need(files.names.next(), files.part_min());
-        self.ask(need, need.bytes).map(|_| ())
+        self.ask(need, need.bytes, table).map(|_| ())
     }
 
-    /// Has peers lend what the table needs for so many bytes more.
-    pub(crate) fn make_table_room(&mut self, more: u64) -> Result<()> {
-        match self.state()?.files.table_need(more) {
-            Some(need) => self.ask(need, need.bytes).map(|_| ()),
-            None => Ok(()),
+    /// Has peers lend what the table needs for so many bytes more. Returns that.
+    pub(crate) fn make_table_room(&mut self, more: u64) -> Result<Option<Need>> {
+        let need = self.state()?.files.table_need(more);
+        if let Some(need) = need {
+            self.ask(need, need.bytes, None)?;
         }
+        Ok(need)
     }
 
     /// Wants of files that are gone, and of parts that files have, are none any more.
@@ -173,26 +176,27 @@ impl<S: Images> Application<S> {
         self.wants.denied.retain(|label, _| is_wanted(label));
     }
 
-    /// The length of a region that f+1 copies have lent.
-    fn ask(&mut self, need: Need, least: u64) -> Result<u64> {
-        let label = need.label;
+    /// The length of a region that f+1 copies have lent, and the same copies the table's.
+    fn ask(&mut self, need: Need, least: u64, table: Option<Need>) -> Result<u64> {
+        let (label, copies) = (need.label, self.options.f + 1);
+        let labels: Vec<Label> = table.iter().map(|table| table.label).chain([label]).collect();
         let frees = self.state()?.log.frees();
         if let Some(denied) = self.wants.denied.get(&label)
             && denied.frees == frees
             && denied.least <= least
             && self.now_ms < denied.until_ms
+            && self.counted().filter(|link| !link.refuses(&labels, self.now_ms)).count() < copies
         {
             return Err(denied.error.clone());
         }
         self.wants.denied.remove(&label);
-        let copies = self.options.f + 1;
         let mut bytes = *self.wants.asked.get(&label).unwrap_or(&need.bytes);
         if bytes < least {
             bytes = need.bytes;
         }
         loop {
             self.wants.asked.insert(label, bytes);
-            let answers = self.ask_copies(Need { label, bytes })?;
+            let answers = self.ask_copies(Need { label, bytes }, table)?;
             if answers.lent >= copies {
                 return Ok(bytes);
             }
@@ -207,7 +211,7 @@ impl<S: Images> Application<S> {
             }
             match shorter(bytes, answers.room_of(copies), least) {
                 Some(len) => bytes = len,
-                None if self.release_others(label, frees)? => break,
+                None if self.release_others(label, table, frees)? => break,
                 None => return Err(self.deny(need, least, frees)),
             }
         }
@@ -215,16 +219,23 @@ impl<S: Images> Application<S> {
         Err(Error::new(ErrorKind::Busy, format!("peers are asked for memory of {}", label.file)))
     }
 
-    fn ask_copies(&mut self, need: Need) -> Result<Answers> {
-        let (now_ms, frees) = (self.now_ms, self.state()?.log.frees());
+    /// A copy that lacks what former records need may be given up by them: it is no lender.
+    fn ask_copies(&mut self, need: Need, table: Option<Need>) -> Result<Answers> {
+        self.state()?;
         let peers: Vec<PeerId> = self.counted().map(|link| link.peer).collect();
         let mut answers = Answers { lent: 0, open: 0, no_room: Vec::new() };
+        let Some(State { log, .. }) = &self.state else { return Ok(answers) };
         for peer in peers {
             let Some(link) = self.links.get_mut(&peer) else { continue };
-            match link.want_ahead(need, now_ms, frees) {
-                Place::Lent(_) => answers.lent += 1,
-                Place::Asked(_) => answers.open += 1,
-                Place::NoRoom(no_room) => answers.no_room.push(no_room),
+            let mut want = |need| link.want_ahead(need, self.now_ms, log.frees());
+            let (place, beside) = (want(need), table.map(want));
+            match (place, beside) {
+                (_, Some(Place::NoRoom(_))) => answers.no_room.push(0),
+                (Place::NoRoom(no_room), _) => answers.no_room.push(no_room.free_bytes()),
+                (Place::Lent(_), None | Some(Place::Lent(_))) if link.has_needs(log) => {
+                    answers.lent += 1;
+                }
+                _ => answers.open += 1,
             }
         }
         Ok(answers)
@@ -232,20 +243,16 @@ impl<S: Images> Application<S> {
 
     /// Gives back what others had lent ahead of their need, or have of no byte. False if that is
     /// nothing.
-    fn release_others(&mut self, label: Label, frees: u64) -> Result<bool> {
-        let others: Vec<_> = self.wants.asked.keys().copied().filter(|it| *it != label).collect();
+    fn release_others(&mut self, label: Label, table: Option<Need>, frees: u64) -> Result<bool> {
+        let is_other = |it: &Label| *it != label && table.is_none_or(|table| table.label != *it);
+        let others: Vec<_> = self.wants.asked.keys().copied().filter(is_other).collect();
         let mut is_released = false;
         for link in self.links.values_mut() {
-            let mut given = false;
             for other in &others {
-                given |= link.want_no_more(*other, frees);
+                is_released |= link.want_no_more(*other, frees);
             }
-            if given {
-                link.forget_no_room(label);
-            }
-            is_released |= given;
         }
-        self.wants.asked.retain(|it, _| *it == label);
+        self.wants.asked.retain(|it, _| !is_other(it));
         Ok(is_released || self.trim_but(&BTreeMap::new(), Some(label.file))?)
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct NoRoom {
     /// It is not asked again before.
     pub(crate) until_ms: u64,
     /// How often the link had given regions back when it asked.
-    pub(crate) frees: u64,
+    pub(crate) given: u64,
 }
 
 impl NoRoom {
@@ -219,7 +219,7 @@ mod tests {
     fn a_part_for_which_there_is_no_room_is_none_of_the_copy() {
         let (mut places, label) = (Places::default(), Label { file: FileNumber(2), part: 0 });
         let refusal = Refusal::new(RefusalReason::NoMemory, 8192, 4096);
-        let no_room = NoRoom { bytes: 8192, refusal, until_ms: 5, frees: 0 };
+        let no_room = NoRoom { bytes: 8192, refusal, until_ms: 5, given: 0 };
         let request = places.ask(label, 8192);
         assert!(places.answer(label, request, Place::NoRoom(no_room)));
         assert_eq!((places.no_room(), places.are_lent()), (Some(no_room), false));

@@ -77,8 +77,9 @@ impl<S: Images> Application<S> {
         let path = path.to_string();
         self.begin_change()?;
         self.state()?.files.names.check_new(&path)?;
-        self.make_first_part()?;
-        self.change(path_len(&[&path]), |files, log| {
+        let more = path_len(&[&path]);
+        self.make_first_part(more)?;
+        self.change(more, |files, log| {
             let (file, bytes) = (files.names.next(), files.part_min());
             files.create(log, &NameChange::Create { file, metadata, bytes, path })?;
             Ok(file)
@@ -213,12 +214,17 @@ impl<S: Images> Application<S> {
         self.rename_in_table(path_len(&[&path]), &NameChange::Unlink { path })
     }
 
-    /// Whether [`edit_names`](Self::edit_names) would take these changes.
+    /// Whether [`edit_names`](Self::edit_names) would take these changes. Peers have lent the memory
+    /// for them then, unless another change needs it first.
     ///
     /// # Errors
-    /// Not found and limit exceeded, as there; unavailable during recovery.
-    pub fn check_names(&self, edits: &[NameEdit]) -> Result<()> {
-        self.state()?.files.check_edit(edits)
+    /// Not found and limit exceeded, as there; no space where f+1 copies cannot have the memory;
+    /// busy while peers are asked: call again once something was handed in; unavailable during
+    /// recovery, or without room for records.
+    pub fn prepare_names(&mut self, edits: &[NameEdit]) -> Result<()> {
+        self.state()?.files.check_edit(edits)?;
+        self.begin_change()?;
+        self.make_table_room(edits_len(edits)).map(|_| ())
     }
 
     /// Several changes of names in one step: all of them survive, or none.

@@ -1,6 +1,6 @@
 //! Events and the actions that follow from them: one turn of an instance.
 
-use crate::application::{Application, Options, Phase};
+use crate::application::{Application, Options, Phase, State};
 use crate::command::{Asker, Output, StoreReply};
 use crate::files::Images;
 use crate::lease::Change;
@@ -206,6 +206,13 @@ impl<S: Images> Application<S> {
         lost.into_iter().for_each(|(peer, error)| self.lose(peer, error));
     }
 
+    /// Whether f+1 other copies count and have room for all records so far.
+    fn can_spare(&self, peer: PeerId) -> bool {
+        let Some(State { log, .. }) = &self.state else { return true };
+        let others = self.counted().filter(|link| link.peer != peer && link.has_needs(log));
+        others.count() > self.options.f
+    }
+
     fn acknowledge(&mut self) {
         if self.phase != Phase::Running {
             return;
@@ -239,6 +246,7 @@ impl<S: Images> Application<S> {
         if let Some((cursor, peer)) = least
             && lags
             && cursor <= self.acknowledged
+            && self.can_spare(peer)
         {
             let limit = self.options.lag_bytes_max;
             self.lose(peer, Error::limit(format!("peer {peer} lags {limit} bytes behind")));

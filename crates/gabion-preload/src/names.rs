@@ -336,12 +336,10 @@ fn renamed(
     if directory {
         value |= moved::DIRECTORY;
     }
-    // Names outside the root are none. Asked before, as a rename cannot be taken back.
-    if directory || from.mirrored(ready).is_some() {
+    // Names outside the root are none, and the store may have no room. Asked before, as a rename
+    // cannot be taken back.
+    if directory || from.mirrored(ready).is_some() || to.mirrored(ready).is_some() {
         ask(ready, Request { value, ..Request::new(Operation::MayName) }, paths)?;
-    }
-    if exchanged && to.mirrored(ready).is_some() {
-        ask(ready, Request::new(Operation::MayName), [paths[1], paths[0]])?;
     }
     let answer = call();
     if answer != 0 {
@@ -440,9 +438,11 @@ pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
     }
     let unlinked = || {
         let path = named.absolute()?;
+        let paths = [path.bytes(), &[]];
+        ask(ready, Request::new(Operation::MayUnlink), paths)?;
         let answer = call();
         if answer == 0 {
-            ask(ready, Request::new(Operation::Unlinked), [path.bytes(), &[]])?;
+            ask(ready, Request::new(Operation::Unlinked), paths)?;
         }
         Ok(answer)
     };

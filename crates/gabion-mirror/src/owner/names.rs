@@ -300,23 +300,13 @@ impl State {
         from: &Path,
         to: &Path,
     ) -> Result<Reply, Errno> {
-        let [name_from, name_to] = [from, to].map(|path| self.name(path));
-        let [file_from, file_to] =
-            [&name_from, &name_to].map(|name| name.as_ref().and_then(|name| self.file_of(name)));
-        let set = |name: Option<&Vec<u8>>, file: Option<FileId>| match (name, file) {
-            (Some(name), Some(file)) => Some(NameChange::Set(name.clone(), file)),
-            (Some(name), None) => Some(NameChange::Remove(name.clone())),
-            (None, _) => None,
-        };
-        let mut changes = Vec::new();
+        let names = [from, to].map(|path| self.name(path));
+        let changes = self.changes(request.value, &names);
+        let [file_from, file_to] = self.files_of(&names);
+        let [name_from, name_to] = names;
         if request.value & moved::DIRECTORY != 0 {
-            if let (Some(from), Some(to)) = (&name_from, &name_to) {
-                changes = self.moved_directory(from, to);
-            }
             self.came_below(name_from.as_deref(), name_to.as_deref());
         } else if request.value & moved::EXCHANGED != 0 {
-            changes.extend(set(name_from.as_ref(), file_to));
-            changes.extend(set(name_to.as_ref(), file_from));
             for (path, file) in [(from, file_to), (to, file_from)] {
                 let status = std::fs::symlink_metadata(path).ok().filter(|_| file.is_none());
                 let inode = status.map(|status| (status.dev(), status.ino()));
@@ -324,20 +314,39 @@ impl State {
                     self.keep_plain(inode, path, why::RENAMED);
                 }
             }
-        } else if file_from.is_some() && file_from == file_to {
-            // Two names of one file: nothing happened.
-        } else {
-            if file_from.is_none() {
-                self.bytes_from_elsewhere(request, to, name_to.as_deref(), file_to)?;
-            } else {
-                changes.extend(set(name_from.as_ref(), None));
-            }
-            if file_from.is_some() || file_to.is_some() {
-                changes.extend(set(name_to.as_ref(), file_from));
-            }
+        } else if file_from.is_none() {
+            self.bytes_from_elsewhere(request, to, name_to.as_deref(), file_to)?;
         }
         self.edit(&changes)?;
         Ok(Reply::default())
+    }
+
+    /// The changes that a renaming is. A name outside the root is none.
+    fn changes(&self, value: u64, names: &[Option<Vec<u8>>; 2]) -> Vec<NameChange> {
+        let [from, to] = names.each_ref().map(Option::as_ref);
+        let [file_from, file_to] = self.files_of(names);
+        let set = |name: Option<&Vec<u8>>, file: Option<FileId>| match (name, file) {
+            (Some(name), Some(file)) => Some(NameChange::Set(name.clone(), file)),
+            (Some(name), None) => Some(NameChange::Remove(name.clone())),
+            (None, _) => None,
+        };
+        if value & moved::DIRECTORY != 0 {
+            let both = from.zip(to);
+            return both.map_or(Vec::new(), |(from, to)| self.moved_directory(from, to));
+        }
+        if value & moved::EXCHANGED != 0 {
+            return set(from, file_to).into_iter().chain(set(to, file_from)).collect();
+        }
+        // Nothing happens to two names of one file.
+        if file_from == file_to {
+            return Vec::new();
+        }
+        let gone = file_from.and_then(|_| set(from, None));
+        gone.into_iter().chain(set(to, file_from)).collect()
+    }
+
+    fn files_of(&self, names: &[Option<Vec<u8>>; 2]) -> [Option<FileId>; 2] {
+        names.each_ref().map(|name| name.as_ref().and_then(|name| self.file_of(name)))
     }
 
     /// A file whose bytes are in the file system has got a name that matches, perhaps over a
@@ -393,39 +402,65 @@ impl State {
         Ok(Reply::default())
     }
 
-    /// A mirrored file, or a directory with such below it, is to get the second path.
+    /// A renaming is about to be made, or a link of the file of the request, if there is no first
+    /// path.
     pub(super) fn may_name(
-        &self,
+        &mut self,
         request: &Request,
         from: &Path,
         to: &Path,
     ) -> Result<Reply, Errno> {
+        let is_link = from.as_os_str().is_empty();
         // The kernel has its own reason against a directory that is none.
-        if to.parent().is_none_or(|parent| parent.canonicalize().is_err()) {
+        let has_parent = |path: &Path| path.parent().is_some_and(|it| it.canonicalize().is_ok());
+        if !has_parent(to) || !is_link && !has_parent(from) {
             return Ok(Reply::default());
         }
-        let (name_from, name_to) = (self.name(from), self.name(to));
-        if request.value & moved::DIRECTORY != 0 {
-            let from = name_from.unwrap_or_default();
-            let changes = self.moved_directory(&from, name_to.as_ref().unwrap_or(&from));
-            // Programs move the files of such a directory one by one.
-            return match changes.is_empty() || name_to.is_some() && !self.is_refused(&changes) {
-                true => Ok(Reply::default()),
-                false => Err(libc::EXDEV),
-            };
+        let names = [from, to].map(|path| self.name(path));
+        if is_link {
+            let [_, name] = names;
+            let file = self.mirror(request)?.file;
+            let change = NameChange::Set(name.ok_or(libc::EXDEV)?, file);
+            return self.prepare(&[change], libc::ENAMETOOLONG);
         }
-        let to = name_to.ok_or(libc::EXDEV)?;
-        let linked = || self.mirror(request).ok().map(|mirror| mirror.file);
-        let file = name_from.and_then(|from| self.file_of(&from)).or_else(linked);
-        match file.is_some_and(|file| self.is_refused(&[NameChange::Set(to, file)])) {
-            true => Err(libc::ENAMETOOLONG),
-            false => Ok(Reply::default()),
+        if self.leaves_root(request.value, &names) {
+            return Err(libc::EXDEV);
         }
+        let changes = self.changes(request.value, &names);
+        // Programs move the files of such a directory one by one.
+        let is_directory = request.value & moved::DIRECTORY != 0;
+        self.prepare(&changes, if is_directory { libc::EXDEV } else { libc::ENAMETOOLONG })
     }
 
-    /// Whether the store would refuse the changes. If it fails, they will tell.
-    fn is_refused(&self, changes: &[NameChange]) -> bool {
-        self.store.check_names(changes).as_ref().err().and_then(refusal).is_some()
+    /// Whether a mirrored file would be renamed to where names are none.
+    fn leaves_root(&self, value: u64, names: &[Option<Vec<u8>>; 2]) -> bool {
+        let is_directory = value & moved::DIRECTORY != 0;
+        let has_files = |name: &Option<Vec<u8>>| {
+            let below =
+                |name: &Vec<u8>| is_directory && !self.moved_directory(name, name).is_empty();
+            name.as_ref().is_some_and(|name| self.file_of(name).is_some() || below(name))
+        };
+        let [from, to] = names;
+        let goes_back = value & moved::EXCHANGED != 0 && from.is_none();
+        to.is_none() && has_files(from) || goes_back && has_files(to)
+    }
+
+    /// A name is about to go.
+    pub(super) fn may_unlink(&mut self, path: &Path) -> Result<Reply, Errno> {
+        let name = self.name(path).filter(|name| self.names.contains_key(name));
+        let change = name.map(NameChange::Remove);
+        self.prepare(change.as_slice(), libc::ENAMETOOLONG)
+    }
+
+    /// Has the store make room for changes, unless it would refuse them. If it fails, they will
+    /// tell.
+    fn prepare(&mut self, changes: &[NameChange], refused: Errno) -> Result<Reply, Errno> {
+        let prepared = if changes.is_empty() { Ok(()) } else { self.store.prepare_names(changes) };
+        match prepared {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(self.refused(error)),
+            Err(error) if refusal(&error).is_some() => Err(refused),
+            Err(_) | Ok(()) => Ok(Reply::default()),
+        }
     }
 }
 

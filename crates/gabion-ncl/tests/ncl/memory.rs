@@ -2,12 +2,12 @@
 //! and all goes on once there is room.
 
 use crate::check::Operation;
-use crate::peers::LIMIT;
+use crate::peers::{LIMIT, Random};
 use crate::steps::{RECORD_MAX, calm, wait};
 use crate::world::World;
 use gabion_base::{ErrorKind, Result};
 use gabion_media::remote::PeerId;
-use gabion_ncl::{FileNumber, Metadata, Number, Status};
+use gabion_ncl::{FileNumber, Metadata, NameEdit, Number, Status};
 use std::collections::BTreeMap;
 
 /// Peers 1 to 3 have so many bytes, and peer 4 as many as it is said.
@@ -52,7 +52,7 @@ fn create(world: &mut World, name: &str) -> FileNumber {
 }
 
 fn write(world: &mut World, file: FileNumber, offset: u64, len: u64) -> Result<()> {
-    make(world, Operation::Write(file, offset, vec![7 + offset as u8; len as usize]))
+    make(world, Operation::Write(file, offset, vec![(offset as u8).wrapping_add(7); len as usize]))
 }
 
 /// Appends until there is no memory. Returns the length, and the error in words.
@@ -66,10 +66,19 @@ fn fill(world: &mut World, file: FileNumber) -> (u64, String) {
                 return (len, error.message().to_owned());
             }
         }
-        while !world.instances[&1].application.has_room() {
-            world.step().expect("records are taken");
-        }
+        roomy(world);
     }
+}
+
+/// Waits until another record may be issued.
+fn roomy(world: &mut World) {
+    for _ in 0..500 {
+        if world.instances[&1].application.has_room() {
+            return;
+        }
+        world.step().expect("records are taken");
+    }
+    panic!("no copy takes records: {:?}", status(world));
 }
 
 fn synced(world: &mut World) {
@@ -81,6 +90,49 @@ fn synced(world: &mut World) {
         world.step().expect("all is right");
     }
     panic!("it is not acknowledged: {:?}", status(world));
+}
+
+/// Appends to four files at random until peers, each of its own size, have said several times that
+/// they have no memory. Returns how often they did. What they say is true, and no copy that is
+/// needed ends.
+pub(crate) fn fill_at_random(seed: u64) -> u64 {
+    let mut random = Random(seed);
+    let mut world = world(seed, 120_000, 0);
+    for id in 1..4 {
+        let limit = 120_000 + random.below(160_000);
+        world.machines.get_mut(&PeerId(id)).expect("it is there").set_limit(limit);
+    }
+    world.run(3_000).expect("peers tell what they have");
+    let mut files: Vec<(FileNumber, u64)> =
+        (0..4).map(|name| (create(&mut world, &format!("{name}.log")), 0)).collect();
+    let (mut denied, most) = (0, 1 + random.below(3));
+    while denied < most {
+        let (file, len) = &mut files[random.below(4) as usize];
+        let more = 1 + random.below(RECORD_MAX - 100);
+        if let Err(error) = write(&mut world, *file, *len, more) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            denied += 1;
+            world.run(3_000).expect("all is answered");
+            assert!(write(&mut world, *file, *len, more).is_err(), "there was room: {error}");
+        } else {
+            *len += more;
+        }
+        // Others go on before peers have the last ones.
+        roomy(&mut world);
+    }
+    synced(&mut world);
+    let shortage = world.instances[&1].application.shortage();
+    assert!(status(&world).copies >= 2, "{shortage}");
+    recovered_with(&mut world, LIMIT);
+    denied
+}
+
+/// The same once peers have so many bytes.
+fn recovered_with(world: &mut World, limit: u64) {
+    for machine in world.machines.values_mut() {
+        machine.set_limit(limit);
+    }
+    recovered(world);
 }
 
 /// Another instance finds all that was acknowledged: the world compares it.
@@ -124,10 +176,7 @@ fn three_full_peers_are_an_error_that_changes_nothing_and_no_loss() {
     assert!(wait(&mut world, |it| it.trim(&lens)), "it has memory of no byte");
     write(&mut world, other, 20_000, 20_000).expect("now there is room");
     synced(&mut world);
-    for machine in world.machines.values_mut() {
-        machine.set_limit(LIMIT);
-    }
-    recovered(&mut world);
+    recovered_with(&mut world, LIMIT);
     world.settle().expect("all is there");
 }
 
@@ -142,6 +191,31 @@ fn a_file_that_is_removed_makes_room_at_once() {
     write(&mut world, other, 0, 30_000).expect("there is room without a pause");
     synced(&mut world);
     assert_eq!(status(&world).copies, 3);
+}
+
+/// docs/faults.md: N15
+#[test]
+fn names_for_which_there_is_no_room_are_refused_while_their_change_can_be_left() {
+    let mut world = world(7, 160 << 10, 0);
+    let (big, other) = (create(&mut world, "big"), create(&mut world, "other"));
+    fill(&mut world, big);
+    let path = |link: u32| format!("{link}{}", "/directory".repeat(180));
+    let add = |world: &mut World, link: u32| {
+        let edits = vec![NameEdit::Set { path: path(link), file: other }];
+        make(world, Operation::Names(edits))
+    };
+    let refused = (0..1_000).find_map(|link| Some((link, add(&mut world, link).err()?)));
+    let (link, error) = refused.expect("the table has no end");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.message().contains("for the table of names"), "{error}");
+    let find = |world: &World, path: &str| world.instances[&1].application.find(path);
+    assert_eq!(find(&world, &path(link)).expect("it runs"), None);
+    synced(&mut world);
+    assert_eq!(status(&world).copies, 3);
+    make(&mut world, Operation::Unlink("big".to_owned())).expect("it needs no memory");
+    add(&mut world, link).expect("there is room");
+    synced(&mut world);
+    recovered(&mut world);
 }
 
 /// docs/faults.md: N15

@@ -127,6 +127,12 @@ impl Program {
             return Ok(());
         };
         application.reserve(file, end)?;
+        if !application.has_room() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "a part's record is the last there is room for",
+            ));
+        }
         images.change(&operation);
         self.model.apply(&operation);
         self.issue(application, images, operation).expect("its memory was lent");
@@ -418,7 +424,10 @@ impl Program {
             Operation::Rename(from, to) => application.rename(from, to)?,
             Operation::Link(file, path) => application.link(*file, path)?,
             Operation::Unlink(path) => application.unlink(path)?,
-            Operation::Names(edits) => application.edit_names(edits)?,
+            Operation::Names(edits) => {
+                application.prepare_names(edits)?;
+                application.edit_names(edits).expect("its memory was lent")
+            }
             Operation::Metadata(file, metadata) => application.set_metadata(*file, *metadata)?,
         };
         Ok(Some(operation))

@@ -1,6 +1,7 @@
 //! Seeds of everything at once.
 
 use crate::direct::Tally;
+use crate::memory::fill_at_random;
 use crate::peers::Random;
 use crate::world::{Faults, Outcome, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -80,6 +81,19 @@ fn whatever_happens_all_that_was_acknowledged_is_there_and_nothing_that_nobody_w
         assert!(total.trimmed > count / 20, "files give up memory");
         assert_direct(&total.direct, count);
     }
+}
+
+/// docs/faults.md: N15
+#[test]
+fn peers_of_any_size_are_filled_and_none_that_is_needed_is_lost_and_no_room_is_true() {
+    let (first, count) = (number("GABION_FIRST_SEED", 1), number("GABION_SEEDS", 300));
+    let denied: u64 = (first..first + count)
+        .map(|seed| {
+            eprintln!("GABION_FIRST_SEED={seed} GABION_SEEDS=1");
+            fill_at_random(seed)
+        })
+        .sum();
+    assert!(denied >= count, "peers say that they have no room");
 }
 
 /// Programs of half of the seeds write to the peers themselves.

@@ -557,19 +557,17 @@ fn a_stream_from_below_what_is_left_is_refused_also_where_that_is_beyond_the_win
         let accepted = Message::TermAccepted { last_crc: 0, progress: Progress::default() };
         chain.handle_message(ReplicaId(3), 8, frame(3, 2, term, accepted), 0).unwrap();
         chain.handle_trimmed(at(oldest));
-        let said: Vec<_> = actions(&mut chain)
-            .into_iter()
-            .filter_map(|action| match action {
-                Action::Send { frame } if frame.to == ReplicaId(3) => Some(frame.message),
+        let refusals = actions(&mut chain).into_iter().filter_map(|action| {
+            let Action::Send { frame } = action else { return None };
+            match frame.message {
+                Message::Refused { reason } if frame.to == ReplicaId(3) => Some(reason),
                 _ => None,
-            })
-            .collect();
-        let refused = |message: &Message| {
-            matches!(message, Message::Refused { reason } if reason == &format!(
-                "replica 3 needs a full copy: its log ends at @0, that of replica 2 begins at @{oldest}"
-            ))
-        };
-        assert!(said.iter().any(refused), "{said:?}");
+            }
+        });
+        let expected = format!(
+            "replica 3 needs a full copy: its log ends at @0, that of replica 2 begins at @{oldest}"
+        );
+        assert_eq!(refusals.collect::<Vec<_>>(), [expected]);
     }
 }
 
