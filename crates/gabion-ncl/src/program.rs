@@ -214,8 +214,8 @@ impl<S: Images> Application<S> {
         self.rename_in_table(path_len(&[&path]), &NameChange::Unlink { path })
     }
 
-    /// Whether [`edit_names`](Self::edit_names) would take these changes. Peers have lent the memory
-    /// for them then, unless another change needs it first.
+    /// Whether [`edit_names`](Self::edit_names) would take these changes. Peers have lent the
+    /// memory for them then, unless another change needs it first.
     ///
     /// # Errors
     /// Not found and limit exceeded, as there; no space where f+1 copies cannot have the memory;
