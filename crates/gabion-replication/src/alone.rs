@@ -2,7 +2,7 @@
 //! has is committed, and each start begins a term.
 
 use crate::message::Watermarks;
-use crate::protocol::Protocol;
+use crate::protocol::{AWAITS_WORD, Protocol};
 use crate::{Action, Config, Frame, LocalState, MemberStatus, Message, Progress, Spans, Whole};
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -30,6 +30,8 @@ pub struct Alone {
     progress: Progress,
     marks: Watermarks,
     phase: Phase,
+    /// See [`Protocol::await_word`].
+    awaits_word: bool,
     /// Why no term may begin: the log lacks records that were durable.
     blocked: Option<String>,
     /// Why no writes are taken in this view, though the term runs.
@@ -67,6 +69,7 @@ impl Alone {
             progress,
             marks,
             phase,
+            awaits_word: false,
             blocked,
             too_few,
             next_ticket,
@@ -120,6 +123,14 @@ impl Protocol for Alone {
 
     fn stop_promising(&mut self) {}
 
+    fn await_word(&mut self) {
+        self.awaits_word = true;
+    }
+
+    fn hear_word(&mut self) {
+        self.awaits_word = false;
+    }
+
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {
         if self.phase != Phase::Adopting(term) {
             return;
@@ -170,7 +181,7 @@ impl Protocol for Alone {
     fn poll(&mut self, now_ms: u64) -> Option<Action> {
         self.now_ms = self.now_ms.max(now_ms);
         match self.phase {
-            Phase::Starting if self.blocked.is_none() => self.begin_term(),
+            Phase::Starting if self.blocked.is_none() && !self.awaits_word => self.begin_term(),
             Phase::Starting => {}
             Phase::Adopting(_) => {}
             Phase::Runs => {
@@ -207,6 +218,7 @@ impl Protocol for Alone {
 
     fn not_ready_reason(&self) -> Option<&str> {
         let reason = self.blocked.as_deref().or(self.too_few.as_deref());
+        let reason = reason.or(self.awaits_word.then_some(AWAITS_WORD));
         reason.or_else(|| (!self.is_joined()).then_some("the replica is starting"))
     }
 

@@ -185,6 +185,8 @@ pub struct Chain {
     heard_commit: Frontier,
     announced: Announced,
     is_readable: bool,
+    /// See [`Protocol::await_word`].
+    awaits_word: bool,
     /// The tail may answer reads when its log reaches this.
     read_target: Option<LogPosition>,
     /// Why this member cannot take part, until a NewTerm says that it can.
@@ -254,6 +256,7 @@ impl Chain {
             heard_commit: Frontier::ZERO,
             announced: Announced::Nothing,
             is_readable: false,
+            awaits_word: false,
             read_target: None,
             blocked: None,
             ack_due: false,
@@ -347,6 +350,14 @@ impl Protocol for Chain {
 
     fn stop_promising(&mut self) {
         self.leases.end();
+    }
+
+    fn await_word(&mut self) {
+        self.awaits_word = true;
+    }
+
+    fn hear_word(&mut self) {
+        self.awaits_word = false;
     }
 
     fn handle_term_adopted(&mut self, _: ShardId, term: Term) {

@@ -23,6 +23,10 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use gabion_base::{Error, Frontier, LogPosition, ReplicaId, Result, ShardId, Term};
 
+/// Why no term begins while [`Protocol::hear_word`] is awaited.
+pub(crate) const AWAITS_WORD: &str =
+    "the group is starting: waiting for a controller's word, as no other full member is there";
+
 /// The protocol for the view of `config`: the chain, a group of one, or that of a replica which is
 /// no member. A view with the number zero stands for none.
 ///
@@ -78,6 +82,13 @@ pub trait Protocol: Send {
 
     /// A newer view is about to take effect here: no further promises about reads are given.
     fn stop_promising(&mut self);
+
+    /// No term begins here, and no reads are answered, before [`Self::hear_word`]: no other member
+    /// would tell this one that the group goes on without it. Only before the first poll.
+    fn await_word(&mut self) {}
+
+    /// A controller has told that this view is the newest.
+    fn hear_word(&mut self) {}
 
     /// The node made the term of [`Action::AdoptTerm`] durable, and had carried out every earlier
     /// [`Action::Place`]. Ignored for a term that a later one replaced.

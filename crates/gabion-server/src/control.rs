@@ -1,7 +1,7 @@
 //! Connections of controllers: what they tell, and what this replica reports to each of them.
 //!
 //! ```text
-//!   controller ─► door for members ─► link ── Tell(epoch, view) ──► Node::handle_view
+//!   controller ─► door for members ─► link ── Tell(epoch, view) ──► Node::handle_told
 //!              ◄─────────────────────  │  ◄─ Report: every 100 ms, and at once when it is news
 //!              ◄─────────────────────  │  ◄─ Ask ── FAILOVER of a client, which Answer is told
 //! ```
@@ -103,6 +103,8 @@ pub(crate) struct Control {
     epoch: Epoch,
     /// The newest view that came while the replica was closed.
     told: Option<GroupView>,
+    /// Whether this process was told a view that the replica took, or had.
+    is_told: bool,
     facts: Facts,
     home: Home,
     probe: ProbeThread,
@@ -123,6 +125,7 @@ impl Control {
             next_number: 0,
             epoch: Epoch::default(),
             told: None,
+            is_told: false,
             facts: Facts::of(node, pool_id, &home),
             home,
             probe,
@@ -325,7 +328,8 @@ impl Service {
             }
             return;
         }
-        let taken = self.replica.node.borrow_mut().handle_view(view);
+        let taken = self.replica.node.borrow_mut().handle_told(view);
+        self.control.is_told |= taken.is_ok();
         if let Err(error) = taken {
             self.control.complain(format!("its view is not taken: {error}"));
         }
@@ -375,6 +379,9 @@ impl Service {
     /// The replica is open again.
     pub(crate) fn open_control(&mut self) {
         self.control.closed_ms = None;
+        if !self.control.is_told {
+            self.replica.node.borrow_mut().await_word();
+        }
         let epoch = self.control.epoch;
         if let Some(view) = self.control.told.take() {
             self.take_tell(epoch, view);

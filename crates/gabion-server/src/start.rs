@@ -269,6 +269,7 @@ fn open_service(
     let peer_door = listen(config.peer_listen, "door for members")?;
     let cache = SharedCache::new(config.block_cache_bytes, config.open_files_bytes);
     let replica = Replica::start(held, contents, cache, Turns::new())?;
+    replica.node.borrow_mut().await_word();
     let control = {
         let probe = ProbeThread::start(&config.data)?;
         let home = config.home.clone();

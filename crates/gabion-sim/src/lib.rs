@@ -34,5 +34,6 @@ pub mod world;
 pub use memory::SimulatedMemory;
 pub use random::Random;
 pub use world::{
-    ControlFaults, ControlOptions, Faults, Kept, Options, Outcome, Part, StoppedLog, Targets, World,
+    ControlFaults, ControlOptions, Faults, Image, Kept, Options, Outcome, Part, StoppedLog,
+    Targets, World,
 };

@@ -250,6 +250,7 @@ pub struct Process {
     /// Tasks of the process; they end with it.
     pub executor: Executor,
     events: Events,
+    awaits_word: bool,
     target: Target,
     remotes: BTreeMap<ReplicaId, Remote>,
     /// The outcomes of marks.
@@ -383,6 +384,7 @@ impl Process {
             store: None,
             executor,
             events,
+            awaits_word: false,
             target,
             remotes: BTreeMap::new(),
             marked: BTreeMap::new(),
@@ -395,6 +397,11 @@ impl Process {
             replaced: Vec::new(),
             random,
         }
+    }
+
+    /// Controllers keep its group, and none has told this process a view.
+    pub fn await_word(&mut self) {
+        self.awaits_word = true;
     }
 
     /// Ends everything but the operations that the disk was given: the next start on this medium
@@ -557,7 +564,10 @@ impl Process {
         let events: Vec<Event> = self.events.borrow_mut().drain(..).collect();
         for event in events {
             match event {
-                Event::Opened(Ok((node, store))) => {
+                Event::Opened(Ok((mut node, store))) => {
+                    if self.awaits_word {
+                        node.await_word();
+                    }
                     self.node = Some(node);
                     self.store = Some(store);
                 }

@@ -31,6 +31,7 @@ mod rest;
 mod rot;
 
 pub use control::{ControlFaults, ControlOptions};
+pub use faults::Image;
 pub use links::Kept;
 pub use log_rot::StoppedLog;
 pub use net::Part;
@@ -45,6 +46,7 @@ use crate::process::{Process, Wish};
 use crate::{Random, check};
 use control::Control;
 use gabion_base::{Error, LogPosition, ReplicaId, Term, crc};
+use gabion_control::Epoch;
 use gabion_media::{MediumHandle, MemoryRegion};
 use gabion_node::{AckLevel, GroupConfig, Node};
 use gabion_pool::Trust;
@@ -311,6 +313,8 @@ impl World {
             let machine = &self.machines[index];
             if machine.process.is_none() && self.now_ms >= machine.down_until_ms {
                 let handle = machine.disk.handle();
+                let machine = &mut self.machines[index];
+                (machine.epoch, machine.is_told) = (Epoch::default(), false);
                 self.open(index, handle);
             }
         }
@@ -329,6 +333,9 @@ impl World {
         let starts = machine.starts;
         let mut process = Process::start_on(starts, handle, ring, options, trust, now_ms, random);
         process.replace_cache(self.options.cache_len);
+        if self.control.is_some() && !machine.is_told {
+            process.await_word();
+        }
         if let Some(damage) = self.options.foreign_targets {
             process.serve_foreign(damage);
         }

@@ -116,6 +116,8 @@ pub struct Node {
     /// Damage that reads here have met and that is not noted yet.
     damaged: DamageList,
     now_ms: u64,
+    /// See [`Self::await_word`].
+    awaits_word: bool,
     /// When the view that runs took effect here, or the node was opened with it, in ms.
     view_since_ms: u64,
     /// Why writes are refused, as the protocol last said.
@@ -208,6 +210,7 @@ impl Node {
             protocol,
             damaged: DamageList::default(),
             now_ms,
+            awaits_word: false,
             view_since_ms: now_ms,
             refused: Some("the group is starting".into()),
             copy_wanted: None,

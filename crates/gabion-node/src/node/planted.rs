@@ -77,6 +77,8 @@ pub enum Mutant {
     RestartForgetsPromise,
     /// Reads are answered without a promise of anybody.
     ReadsWithoutPromise,
+    /// The only full member of a view takes writes and answers reads from its start on.
+    NoWordAwaited,
     /// Records that are cut off the log stay in the MemTables.
     PhantomsKept,
     /// A newer view takes effect before it is durable.

@@ -111,10 +111,18 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(me: ReplicaId) -> Self {
+        Self::of(&group_of_two(), me)
+    }
+
+    /// The only member of a group.
+    pub(super) fn alone() -> Self {
+        Self::of(&GroupConfig { founders: alloc::vec![HEAD], ..group_of_two() }, HEAD)
+    }
+
+    fn of(group: &GroupConfig, me: ReplicaId) -> Self {
         let disk = SimulatedDisk::new(DiskOptions::immediate(256 * MIB));
         let handle = disk.handle();
-        let (group, pool_id) = (group_of_two(), [1; 16]);
-        disk.block_on(&handle, open::create(&handle, &group, me, pool_id)).unwrap();
+        disk.block_on(&handle, open::create(&handle, group, me, [1; 16])).unwrap();
         Self { disk, ring: Ring::new(group.ring_len) }
     }
 

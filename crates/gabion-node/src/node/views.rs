@@ -43,6 +43,7 @@ impl Node {
         if view.config <= self.state.view.config {
             return Ok(());
         }
+        self.awaits_word = false;
         self.end_turn_before_event();
         if !self.has(Mutant::PromiseAfterView) {
             self.protocol.stop_promising();
@@ -56,6 +57,38 @@ impl Node {
         self.state.view_waits = self.leasing.now_ms().is_some();
         self.stage_state(Some(After::ViewKept(config)));
         Ok(())
+    }
+
+    /// The process has just started with this replica, and controllers keep its group. Its disk may
+    /// be an older one, put back, and the view on it one that the group has left behind. If that
+    /// has other full members, they will say so. If it has none, no term begins here and no reads
+    /// are answered before a controller [has told](Self::handle_told) a view. One that no
+    /// controller has made is the first, and needs no word. To be called before the first poll.
+    pub fn await_word(&mut self) {
+        self.awaits_word = !self.has(Mutant::NoWordAwaited);
+        self.await_word_if_lone();
+    }
+
+    /// As [`Self::handle_view`], of a view that a controller tells: its newest one.
+    ///
+    /// # Errors
+    /// As there; then it is no word about this replica.
+    pub fn handle_told(&mut self, view: GroupView) -> Result<()> {
+        let is_known = view.config <= self.view.group().config;
+        self.handle_view(view)?;
+        if is_known {
+            self.awaits_word = false;
+            self.protocol.hear_word();
+        }
+        Ok(())
+    }
+
+    fn await_word_if_lone(&mut self) {
+        let view = self.view.group();
+        let is_lone = self.view.is_full() && view.full().count() == 1;
+        if self.awaits_word && is_lone && view.config > ConfigNumber(1) {
+            self.protocol.await_word();
+        }
     }
 
     /// Tells the clock by which promises about reads are counted, as
@@ -283,6 +316,7 @@ impl Node {
         };
         let settings = (&self.config, &self.options);
         self.protocol = begin_protocol(settings, local, &self.state, self.now_ms)?;
+        self.await_word_if_lone();
         if let Some(lease_ms) = self.leasing.now_ms() {
             self.protocol.pass_lease_time(lease_ms);
         }

@@ -6,6 +6,7 @@ use crate::Action;
 use crate::frame::{VERSION, VERSION_MIN};
 use crate::message::{MemberState, Message, Progress, Watermarks};
 use crate::planted::Mutant;
+use crate::protocol::AWAITS_WORD;
 use crate::spans::TERMS;
 use alloc::format;
 use alloc::string::String;
@@ -81,7 +82,7 @@ impl Chain {
     /// Head: chooses the log that goes on, once every full member has said what it has.
     pub(super) fn begin_term(&mut self) {
         let is_due = self.index == 0 && self.phase == Phase::Waiting;
-        if !is_due || self.config.view.waits() || self.received != self.end() {
+        if !is_due || self.awaits_word || self.config.view.waits() || self.received != self.end() {
             return;
         }
         let mut best = (self.tip(), None);
@@ -441,6 +442,7 @@ impl Chain {
                 Some(peer) => {
                     format!("the group is starting: waiting for replica {}", peer.id.get())
                 }
+                None if self.awaits_word => AWAITS_WORD.into(),
                 None => "the group is starting".into(),
             }),
         }

@@ -27,12 +27,13 @@ mod ways;
 mod whole;
 
 use super::World;
+use super::faults::Image;
 use crate::Random;
 use gabion_base::{ConfigNumber, ReplicaId};
 use gabion_control::store::{MemoryStore, Store};
 use gabion_control::{GroupRecord, Swapped, Version};
 use gabion_replication::GroupView;
-use harm::{Flap, Image};
+use harm::Flap;
 pub(super) use reports::UNHEARD_MS;
 use seat::Seat;
 use std::collections::BTreeMap;

@@ -6,13 +6,19 @@ use crate::lost::Moments;
 use crate::{Random, SimulatedMemory};
 use gabion_base::SlotIndex;
 use gabion_base::units::SLOT_LEN;
-use gabion_control::Epoch;
-use gabion_media::simulated::{DiskStats, Fault, OperationClass};
+use gabion_media::simulated::{DiskStats, Fault, OperationClass, SimulatedDisk};
 use gabion_node::StopState;
 use gabion_pool::SlotState;
 
 /// Steps after which a process that is told to stop counts as stuck.
 const STOP_STEPS_MAX: u32 = 100_000;
+
+/// A disk and a ring as they were.
+pub struct Image {
+    disk: SimulatedDisk,
+    ring: SimulatedMemory,
+    pub(super) pool_id: [u8; 16],
+}
 
 impl World {
     pub(super) fn inject_faults(&mut self) {
@@ -123,7 +129,7 @@ impl World {
         let machine = &mut self.machines[index];
         machine.down_until_ms = self.now_ms;
         machine.moments = Moments::default();
-        (machine.epoch, machine.refused_view) = (Epoch::default(), None);
+        machine.refused_view = None;
         (machine.paused_until_ms, machine.wakes) = (0, false);
         if let Some(left) = power {
             machine.disk.crash_power(left);
@@ -153,6 +159,34 @@ impl World {
         // Connections to it name its starts.
         let starts = machine.starts;
         *machine = Machine { starts, down_until_ms: self.now_ms, ..empty };
+    }
+
+    /// A machine's disk and ring as they are, if nothing is under way there: a disk that is copied
+    /// while it is written may be no pool.
+    #[must_use]
+    pub fn image(&self, index: usize) -> Option<Image> {
+        let machine = &self.machines[index];
+        machine.process.as_ref().filter(|process| process.is_idle())?;
+        let (disk, ring) = (machine.disk.fork(), machine.ring.fork());
+        Some(Image { disk, ring, pool_id: machine.pool_id })
+    }
+
+    /// The power of a machine is cut, and the next process finds its disk and ring as they were.
+    ///
+    /// # Panics
+    /// When it has another disk by now.
+    pub fn put_back(&mut self, index: usize, image: &Image) {
+        let (left, seed) = (self.random.number(), self.random.number());
+        self.crash(index, Some(left), seed);
+        self.note(format!("the disk of replica {} is an older one", index + 1));
+        self.outcome.older_disks += 1;
+        let machine = &mut self.machines[index];
+        assert_eq!(machine.pool_id, image.pool_id, "it is the same disk");
+        (machine.disk, machine.ring) = (image.disk.fork(), image.ring.fork());
+        machine.left = None;
+        if let Some(control) = &mut self.control {
+            control.forget_acts(&image.pool_id);
+        }
     }
 
     /// A machine's ring is gone, like a file that somebody removed. For a machine whose process has

@@ -42,6 +42,8 @@ pub(super) struct Machine {
     pub(super) clock: LeaseClock,
     /// The highest epoch of a controller that its process heard.
     pub(super) epoch: Epoch,
+    /// Whether its process was told a view that its replica took, or had.
+    pub(super) is_told: bool,
     /// The last view that its replica refused.
     pub(super) refused_view: Option<ConfigNumber>,
     /// Its disk ends no operation between these.
@@ -123,6 +125,7 @@ impl Machine {
             pool_id,
             clock: LeaseClock::new(&mut Random::new(u64::from(member.get()))),
             epoch: Epoch::default(),
+            is_told: false,
             refused_view: None,
             hung_since_ms: 0,
             hung_until_ms: 0,

@@ -144,10 +144,47 @@ fn two_survivors_of_five_answer_reads_under_each_others_promise() {
     }
 }
 
+/// The disk of a member that was once the only full one is put back as it was then. No other member
+/// of its view tells it that there are newer ones.
+///
+/// docs/faults.md: R11
+#[test]
+fn a_disk_of_a_former_survivor_that_is_put_back_answers_nothing_from_the_past() {
+    // Seeds where its disk rests now and then: no other one can be copied.
+    for seed in [1, 3, 4, 8] {
+        let mut world = world(seed, 3, 1);
+        put_back(&mut world).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(has_event(&mut world, "its disk is empty, foreign or older"), "seed {seed}");
+    }
+}
+
+fn put_back(world: &mut World) -> Result<(), String> {
+    (0..2).for_each(|index| world.stop(index, false));
+    pass(world, UNTIL_ALONE_MS);
+    let image = (0..1_000).find_map(|_| {
+        pass(world, 1);
+        world.image(2)
+    });
+    let image = image.ok_or("its disk never rests")?;
+    (0..2).for_each(|index| world.start(index));
+    pass(world, AWAY_MS);
+    if shape(world).0.len() < 3 {
+        return Err("the others are not full".into());
+    }
+    // The others are away, too: whoever asks finds this one alone.
+    (0..2).for_each(|index| world.pause(index, 400));
+    world.put_back(2, &image);
+    let until_ms = world.now_ms() + AWAY_MS;
+    while world.now_ms() < until_ms {
+        world.advance(1)?;
+    }
+    world.finish()
+}
+
 /// Planted defects of groups below their minimum (docs/faults.md, "Seeded mutants").
 #[cfg(feature = "planted")]
 mod planted {
-    use super::{AWAY_MS, UNTIL_ALONE_MS, begin};
+    use super::{AWAY_MS, UNTIL_ALONE_MS, begin, put_back};
     use crate::options::calm;
     use gabion_control::Mutant as Control;
     use gabion_node::Mutant;
@@ -239,6 +276,18 @@ mod planted {
             |options: &mut Options| options.planted_control = Some(Control::SurvivorNotWaitedFor);
         let ways = ["a newer one had acknowledged writes before", "no linearizable order"];
         is_caught(plant, (3, 2), wakes_late, &ways);
+    }
+
+    /// docs/faults.md: R11
+    #[test]
+    fn a_survivor_that_starts_without_a_controllers_word_is_caught() {
+        let plant = |options: &mut Options| options.planted = Some(Mutant::NoWordAwaited);
+        let ways = ["a newer one had acknowledged writes before", "no linearizable order"];
+        let run = |world: &mut World| {
+            pass(world, 2_000)?;
+            put_back(world)
+        };
+        is_caught(plant, (3, 1), run, &ways);
     }
 
     /// docs/faults.md: R11

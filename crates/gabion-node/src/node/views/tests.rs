@@ -81,6 +81,52 @@ fn a_view_that_means_another_disk_is_refused() {
     assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(2));
 }
 
+/// Nobody else would say that the group has gone on without it.
+///
+/// docs/faults.md: R11
+#[test]
+fn the_only_full_member_waits_for_a_controllers_word_and_no_other_one_does() {
+    let machine = Machine::new(HEAD);
+    let mut node = machine.open(NodeOptions::default());
+    let alone = |config| GroupView { members_min: 1, ..view(config, &[HEAD], 1) };
+    let with_one_to_fill = GroupView { members_min: 1, ..view(3, &[HEAD, TAIL], 1) };
+    for lone in [alone(2), with_one_to_fill] {
+        node.handle_view(lone.clone()).unwrap();
+        machine.run(&mut node, 0);
+        assert_eq!(node.write_gate(), WriteGate::Open, "it was told just now");
+        node = machine.open(NodeOptions::default());
+        node.await_word();
+        machine.run(&mut node, 0);
+        assert!(!node.is_readable() && !node.protocol().is_joined());
+        let words = "waiting for a controller's word, as no other full member is there";
+        assert!(refusal(&node).contains(words), "{}", refusal(&node));
+        // One that is refused is no word.
+        let other = GroupView {
+            members: alloc::vec![Member { incarnation: 99, ..lone.members[0].clone() }],
+            ..lone.clone()
+        };
+        assert_eq!(node.handle_told(other).unwrap_err().kind(), ErrorKind::InvalidInput);
+        machine.run(&mut node, 0);
+        assert!(!node.protocol().is_joined());
+        node.handle_told(lone).unwrap();
+        machine.run(&mut node, 0);
+        assert!(node.is_readable());
+        assert_eq!(node.write_gate(), WriteGate::Open);
+    }
+    node = machine.open(NodeOptions::default());
+    node.await_word();
+    node.handle_told(view(4, &[TAIL], 1)).unwrap();
+    assert!(!node.protocol().is_joined());
+    assert_eq!(in_effect(&machine.run(&mut node, 0)), Some(4));
+    assert!(!node.view().is_member() && !node.is_readable());
+    // A view that no controller has made.
+    let machine = Machine::alone();
+    let mut node = machine.open(NodeOptions::default());
+    node.await_word();
+    machine.run(&mut node, 0);
+    assert!(node.is_readable());
+}
+
 #[test]
 fn a_replica_that_joins_knows_of_no_view_before_it_is_told_one() {
     let spare = ReplicaId(9);

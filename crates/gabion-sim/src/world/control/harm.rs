@@ -6,11 +6,10 @@
 //! than every view has.
 
 use super::{Control, first_pool};
+use crate::Random;
 use crate::world::World;
-use crate::{Random, SimulatedMemory};
 use gabion_base::ReplicaId;
 use gabion_control::GroupRecord;
-use gabion_media::simulated::SimulatedDisk;
 
 /// Ms between two cuts of a way that flaps, at most.
 const FLAP_MS_MAX: u64 = 120;
@@ -21,13 +20,6 @@ pub(super) struct Flap {
     to: usize,
     until_ms: u64,
     next_ms: u64,
-}
-
-/// A disk and a ring as they were.
-pub(super) struct Image {
-    disk: SimulatedDisk,
-    ring: SimulatedMemory,
-    pool_id: [u8; 16],
 }
 
 impl World {
@@ -280,29 +272,26 @@ impl Control {
     fn set_some_disk_back(&mut self, world: &mut World) {
         let index = self.random.below(world.machines.len() as u64) as usize;
         let machine = &world.machines[index];
-        let Some(image) = self.images.get(&index).filter(|it| it.pool_id == machine.pool_id) else {
-            // With a disk that was copied while it was written the pool may not be one.
-            if machine.process.as_ref().is_some_and(crate::process::Process::is_idle) {
-                let (disk, ring) = (machine.disk.fork(), machine.ring.fork());
-                let pool_id = machine.pool_id;
-                self.images.insert(index, Image { disk, ring, pool_id });
+        if self.images.get(&index).is_none_or(|it| it.pool_id != machine.pool_id) {
+            if let Some(image) = world.image(index) {
+                self.images.insert(index, image);
             }
             return;
-        };
-        let (disk, ring) = (image.disk.fork(), image.ring.fork());
+        }
         // Nobody knows that it is older: it counts as one that lacks what it had.
         if !self.may_lose(1 << index, true, world) {
             return;
         }
-        world.crash(index, Some(self.random.number()), self.random.number());
-        world.note(format!("the disk of replica {} is an older one", index + 1));
-        world.outcome.older_disks += 1;
-        let down_ms = self.random.below(2_000);
+        world.put_back(index, &self.images[&index]);
         let machine = &mut world.machines[index];
-        (machine.disk, machine.ring) = (disk, ring);
-        machine.left = None;
-        machine.down_until_ms = world.now_ms + down_ms;
-        self.acted.remove(&machine.pool_id);
+        machine.down_until_ms = world.now_ms + self.random.below(2_000);
+        let pool_id = machine.pool_id;
+        self.forget_acts(&pool_id);
+    }
+
+    /// An older disk was put in place, with an older view on it.
+    pub(in crate::world) fn forget_acts(&mut self, pool_id: &[u8; 16]) {
+        self.acted.remove(pool_id);
     }
 }
 

@@ -36,8 +36,11 @@ impl Control {
         machine.epoch = machine.epoch.max(epoch);
         let config = view.config;
         let Some(node) = world.node_mut(index) else { return };
-        if let Err(error) = node.handle_view(view)
-            && world.machines[index].refused_view.replace(config) != Some(config)
+        let taken = node.handle_told(view);
+        let machine = &mut world.machines[index];
+        machine.is_told |= taken.is_ok();
+        if let Err(error) = taken
+            && machine.refused_view.replace(config) != Some(config)
         {
             world.note(format!("replica {} takes no view: {error}", index + 1));
         }
