@@ -36,6 +36,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A server whose turns are taken when the test says so.
 pub(crate) struct Rig {
     pub(crate) dir: PathBuf,
+    configs: Vec<ServerConfig>,
     pub(crate) server: Server,
     pub(crate) events: Events,
 }
@@ -119,9 +120,19 @@ impl Rig {
     }
 
     fn of(dir: PathBuf, configs: Vec<ServerConfig>) -> Self {
-        let descriptors = Descriptors::take(&configs).unwrap();
-        let server = prepare(configs, descriptors).unwrap();
-        Self { dir, server, events: Events::with_capacity(64) }
+        let server = Self::start(&configs);
+        Self { dir, configs, server, events: Events::with_capacity(64) }
+    }
+
+    fn start(configs: &[ServerConfig]) -> Server {
+        let descriptors = Descriptors::take(configs).unwrap();
+        prepare(configs.to_vec(), descriptors).unwrap()
+    }
+
+    /// Another process finds what this one leaves.
+    pub(crate) fn restart(&mut self) {
+        self.server.services.clear();
+        self.server = Self::start(&self.configs);
     }
 
     /// Makes the members of these groups.

@@ -4,7 +4,7 @@ mod fail_over;
 mod retries;
 
 use super::*;
-use crate::rig::{ControllerEnd, PATIENCE, Rig, group};
+use crate::rig::{ControllerEnd, PATIENCE, Rig, group, text};
 use gabion_base::GroupId;
 use gabion_node::AckLevel;
 use std::time::Instant;
@@ -137,6 +137,45 @@ fn a_replica_that_is_opened_again_reports_that_it_lives_and_takes_what_it_was_to
     rig.until_reported(&mut late, "the view runs", |report| report.founded == SECOND);
     assert_eq!(late.last.as_ref().unwrap().member.incarnation, incarnation + 1);
     assert_eq!(rig.insist(&mut client, &["SET", "key", "value"]), "+OK\r\n");
+}
+
+/// Its disk may be an older one, which was put back.
+///
+/// docs/faults.md: R11
+#[test]
+fn the_only_full_member_that_starts_anew_serves_nobody_before_a_controllers_word() {
+    let mut rig = Rig::new("control-word", &[group(7, 1, AckLevel::Replicated)]);
+    let mut client = rig.client(0);
+    let mut controller = rig.controller(0);
+    rig.until_reported(&mut controller, "it is heard", |_| true);
+    let view = next_view(controller.last.as_ref().unwrap());
+    controller.tell(epoch(1, 1), &view);
+    let has_second = |it: &Report| it.view.as_ref().is_some_and(|view| view.config == SECOND);
+    rig.until_reported(&mut controller, "the view is kept", has_second);
+    assert_eq!(rig.insist(&mut client, &["SET", "key", "value"]), "+OK\r\n");
+    rig.restart();
+    // Opened anew in its process it has heard as little.
+    rig.reopen(0);
+    rig.await_open(0);
+    let is_member = |rig: &mut Rig| rig.service(0).is_member();
+    rig.until("its view is in effect", is_member);
+    let asked = [&["GET", "key"][..], &["SET", "key", "other"]].map(|words| {
+        let mut client = rig.client(0);
+        client.send(words);
+        client
+    });
+    for mut client in asked {
+        let said = text(&rig.receive(&mut client));
+        assert!(said.starts_with("-TRYAGAIN"), "{said}");
+    }
+    let mut controller = rig.controller(0);
+    rig.until_reported(&mut controller, "it has heard nobody", |it| it.epoch == Epoch::default());
+    controller.tell(epoch(1, 1), &view);
+    let mut client = rig.client(0);
+    assert_eq!(rig.insist(&mut client, &["GET", "key"]), "$5\r\nvalue\r\n");
+    rig.reopen(0);
+    rig.await_open(0);
+    assert_eq!(rig.insist(&mut client, &["SET", "key", "other"]), "+OK\r\n", "it has heard");
 }
 
 /// Nobody waits for ever: the controller judges by silence.
