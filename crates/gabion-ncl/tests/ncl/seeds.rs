@@ -112,13 +112,19 @@ fn assert_direct(total: &Tally, count: u64) {
 ///
 /// 159598991022: the store was set back by less than a beat of the lease, so its lease was right
 /// and its map older, which nobody read again.
-const ONCE_FAILED: [u64; 2] = [102_709, 159_598_991_022];
+///
+/// 701008: the fault was the simulator's. The store was set back beyond a change of the map whose
+/// answer was lost, a peer that the change replaced had given its copy back, another one was dead,
+/// and the instance ended before it told a later map. `World::is_told` has the limit.
+const ONCE_FAILED: [u64; 3] = [102_709, 159_598_991_022, 701_008];
 
 /// docs/faults.md: N7
 #[test]
 fn seeds_that_failed_once_pass() {
     for seed in ONCE_FAILED {
-        assert_eq!(failure(&mut world(seed), run), None, "seed {seed}");
+        for world in [world, any_world] {
+            assert_eq!(failure(&mut world(seed), run), None, "seed {seed}");
+        }
     }
 }
 

@@ -94,6 +94,55 @@ fn a_peer_that_dies_at_each_step_of_a_replacement_and_the_program_after_it_lose_
     }
 }
 
+/// A change of the map takes effect, and its answer is lost. A peer that it replaced gives its copy
+/// back. Then the store is set back to the map that the instance still takes for its own, and that
+/// names the peer.
+///
+/// docs/faults.md: N1, N4, N7
+#[test]
+fn a_store_that_forgets_a_change_that_the_instance_never_heard_of_is_told_a_later_one() {
+    let mut found = 0;
+    for seed in 1..20 {
+        let mut world = calm(seed);
+        world.run(300).expect("it runs");
+        let map = world.map().expect("there is a map");
+        let (dead, cut) = (map.members[0].peer, map.members[1].peer);
+        world.keep_store();
+        world.kill_machine(dead, 10_000);
+        world.step().expect("it goes on with the others");
+        world.cut(1, cut);
+        // It enters a third peer, beside an entry of one of these two: that of the dead one here.
+        for ms in 0.. {
+            assert!(ms < 1_000, "seed {seed}: it enters the copy that it makes");
+            world.step().expect("it goes on with what it has");
+            world.change_map_unheard();
+            if world.map().as_ref() != Some(&map) {
+                break;
+            }
+        }
+        if world.map().is_some_and(|map| map.member(cut).is_some()) {
+            continue;
+        }
+        found += 1;
+        world.collect();
+        world.set_back();
+        let status = world.instances[&1].application.status();
+        assert_eq!((Some(&status.map), world.copies(&map).count()), (world.map().as_ref(), 1));
+        world.step().expect("it has all in its mirrors");
+        assert!(world.is_set_back, "seed {seed}: one copy is left to the map, and it must live");
+        for ms in 0.. {
+            assert!(ms < 1_000, "seed {seed}: it enters the copies that it makes");
+            world.step().expect("it has all in its mirrors");
+            if !world.is_set_back {
+                break;
+            }
+        }
+        world.crash(1);
+        world.settle().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+    assert!(found > 10, "{found} changes were forgotten");
+}
+
 /// docs/faults.md: N2
 #[test]
 fn memory_that_is_taken_back_at_each_step_is_replaced() {

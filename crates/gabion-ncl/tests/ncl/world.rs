@@ -166,7 +166,7 @@ pub(crate) struct World {
     /// When a machine lost something last.
     lost_ms: u64,
     /// The store was set back, and the instance has not told it again yet.
-    is_set_back: bool,
+    pub(crate) is_set_back: bool,
     /// Programs share memory with the peers.
     pub(crate) is_shared: bool,
     /// Planted defects of the programs.
@@ -507,13 +507,14 @@ impl World {
             _ => None,
         });
         let maps: Vec<ApMap> = under_way.chain(stored).collect();
-        maps.iter().all(|map| {
-            let is_left = |member: &&Member| {
-                let machine = &self.machines[&member.peer];
-                member.peer != peer && machine.has_copy(member.incarnation)
-            };
-            map.member(peer).is_none() || map.members.iter().filter(is_left).count() > F
-        })
+        let is_left = |map: &ApMap| self.copies(map).filter(|it| *it != peer).count() > F;
+        maps.iter().all(|map| map.member(peer).is_none() || is_left(map))
+    }
+
+    /// The peers of a map that have their copies.
+    pub(crate) fn copies(&self, map: &ApMap) -> impl Iterator<Item = PeerId> {
+        let is_there = |it: &&Member| self.machines[&it.peer].has_copy(it.incarnation);
+        map.members.iter().filter(is_there).map(|member| member.peer)
     }
 
     fn any_machine(&mut self) -> PeerId {
@@ -549,6 +550,25 @@ impl World {
         for connection in self.connections.iter_mut().filter(|it| it.machine == peer) {
             let notice = Answer::Notice(Notice::Revoked(revoked.clone()));
             connection.replies.push_back((at_ms, notice));
+        }
+    }
+
+    /// The connection of an instance to a machine breaks.
+    pub(crate) fn cut(&mut self, id: usize, peer: PeerId) {
+        let is_it = |it: &Connection| it.instance == Some(id) && it.machine == peer;
+        if let Some(at) = self.connections.iter().rposition(is_it) {
+            self.break_off(at);
+        }
+    }
+
+    /// Changes of the map that are asked for take effect, and their answers are lost.
+    pub(crate) fn change_map_unheard(&mut self) {
+        let changes = |it: &StoreOperation| matches!(it, StoreOperation::Swap(..));
+        let asks = |it: &&mut Asked| it.asker == Asker::Map;
+        for asked in self.asked.iter_mut().filter(asks) {
+            if let Some(operation) = asked.operation.take_if(|it| changes(it)) {
+                operation.run(&mut self.store).expect("it answers");
+            }
         }
     }
 
@@ -601,8 +621,7 @@ impl World {
         if self.is_set_back {
             // The instance that lives tells the store again; until then it must not end.
             let own = self.instances[&id].application.status();
-            let told = self.map().is_some_and(|map| map == own.map);
-            self.is_set_back = !told && own.phase == "running";
+            self.is_set_back = !self.is_told(&own.map) && own.phase == "running";
             return;
         }
         if self.is_time(faults.crash) {
@@ -628,13 +647,32 @@ impl World {
             let is_running = self.instances[&id].application.status().phase == "running";
             if !paused && is_running && self.asked.is_empty() {
                 self.outcome.set_backs += 1;
-                self.store = self.earlier_store.clone();
-                self.is_set_back = true;
+                self.set_back();
             }
         }
         if self.random.once_in(200) {
-            self.earlier_store = self.store.clone();
+            self.keep_store();
         }
+    }
+
+    /// The store is as it was when it was kept.
+    pub(crate) fn set_back(&mut self) {
+        self.store = self.earlier_store.clone();
+        self.is_set_back = true;
+    }
+
+    pub(crate) fn keep_store(&mut self) {
+        self.earlier_store = self.store.clone();
+    }
+
+    /// Whether the store that was set back has the instance's map again, and f+1 of the copies that
+    /// it names are there. The map alone is not enough. A change whose answer was lost may have
+    /// been undone: then the instance knows the map of before, and finds nothing wrong. But a peer
+    /// that the change replaced may have seen it, and given its copy back. To the map of before
+    /// that is one more loss, and with a machine's more than f; which an instance survives as long
+    /// as it lives, as its mirrors have everything and it enters the next copies that are whole.
+    fn is_told(&mut self, own: &ApMap) -> bool {
+        self.map().is_some_and(|map| map == *own && self.copies(&map).count() > F)
     }
 
     // Time.
