@@ -113,7 +113,13 @@ impl<S: Images> Application<S> {
                 |domain: &str| self.links.values().filter(|link| link.domain == domain).count();
             let is_new =
                 |peer: &PeerId| !self.links.contains_key(peer) && !self.cooling.contains_key(peer);
-            let may_hold = |peer: &PeerId| is_new(peer) && self.has_room_for_copy(*peer);
+            // One more than all is for a full one.
+            let is_spare = present > 2 * self.options.f;
+            let has_room = |peer: PeerId| match is_spare {
+                true => self.has_more_room(peer),
+                false => self.has_room_for_copy(peer),
+            };
+            let may_hold = |peer: &PeerId| is_new(peer) && has_room(*peer);
             let candidates = registry.iter().filter(|(peer, _)| may_hold(peer));
             let best = candidates.min_by_key(|(peer, record)| {
                 (in_domain(&record.domain), Reverse(record.free_bytes), **peer)
@@ -308,17 +314,22 @@ impl<S: Images> Application<S> {
         if self.links.len() <= wanted || self.counted().count() != wanted {
             return;
         }
+        let Some(State { log, .. }) = &self.state else { return };
         let is_spare = |link: &&Link| {
             let is_whole = link.stage == Stage::Full && link.done >= self.acknowledged;
-            is_whole && self.map.member(link.peer).is_none()
+            is_whole && link.has_needs(log) && self.map.member(link.peer).is_none()
         };
         let Some(spare) = self.links.values().find(is_spare).map(|link| link.peer) else { return };
-        let full = self.counted().find(|link| self.is_full(link)).map(|link| link.peer);
-        let text = match full {
-            Some(_) => "it has no memory for more, and another peer takes its place",
-            None => "the application has all the copies that it wants",
-        };
-        self.lose(full.unwrap_or(spare), Error::no_space(text));
+        let full = self.full();
+        if full.is_empty() {
+            let text = "the application has all the copies that it wants";
+            return self.lose(spare, Error::no_space(text));
+        }
+        // Another one may lack what records on their way need, and go by itself.
+        if let Some(full) = full.into_iter().find(|peer| self.can_spare(*peer)) {
+            let text = "it has no memory for more, and another peer takes its place";
+            self.lose(full, Error::no_space(text));
+        }
     }
 
     // The ap-map.

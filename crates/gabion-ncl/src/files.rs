@@ -240,6 +240,8 @@ pub(crate) struct Files<S: Images> {
     /// Generation of the table; its file is that of this parity.
     generation: u64,
     files: BTreeMap<FileNumber, File<S::Image>>,
+    /// How often a file became shorter: it may have parts to give up since.
+    cuts: u64,
 }
 
 impl<S: Images> Files<S> {
@@ -250,12 +252,12 @@ impl<S: Images> Files<S> {
         let active = FileNumber::NAMES[(generation % 2) as usize];
         for file in FileNumber::NAMES {
             let mut image = images.create(file)?;
-            let mut parts = vec![sizes.part_min];
-            let len = if file == active { table.len() as u64 } else { 0 };
+            let (mut parts, mut len) = (vec![sizes.part_min], 0);
             if file == active {
                 image.write(0, &table)?;
+                len = table.len() as u64;
             }
-            while parts.iter().sum::<u64>() < len {
+            while room(&parts).1 < table.len() as u64 {
                 parts.push(next_part(&sizes, &parts));
             }
             files.insert(file, File::new(image, len, parts));
@@ -263,7 +265,7 @@ impl<S: Images> Files<S> {
         for (file, entry) in names.files() {
             files.insert(file, File::new(images.create(file)?, 0, entry.parts.clone()));
         }
-        Ok(Self { images, sizes, names, generation, files })
+        Ok(Self { images, sizes, names, generation, files, cuts: 0 })
     }
 
     /// A file of the table, or of names.
@@ -404,7 +406,8 @@ impl<S: Images> Files<S> {
         self.write_all(log, file, len, Bytes::copy_from_slice(frames), effect)
     }
 
-    /// The whole table goes into the other one of its files.
+    /// The whole table goes into the other one of its files, which always has room for it: see
+    /// [`Self::table_needs`].
     fn write_table(&mut self, log: &mut Log, effect: Effect) -> Result<Number> {
         self.generation += 1;
         let file = self.active();
@@ -413,43 +416,49 @@ impl<S: Images> Files<S> {
         self.write_all(log, file, 0, table.into(), effect)
     }
 
-    /// Whether the table is to be written anew before it takes so many bytes more: it has grown
-    /// long, or has no room for them, and the other file has.
+    /// Whether the table is to be written anew instead of taking so many bytes more: it has grown
+    /// long, or its file has no room for them.
     fn wants_other_table(&self, more: u64) -> bool {
-        let [len, capacity] = self.table_place(self.active());
-        let is_full = len + more > capacity;
-        // The least cost of a table is known once it is encoded, so that is asked rarely.
-        if len <= self.sizes.names_max && !is_full {
-            return false;
-        }
-        let table = self.names.encode(0).len() as u64;
-        let [_, other] = self.table_place(self.inactive());
-        (len > 4 * table || is_full) && table + more <= other
+        let Some(file) = self.files.get(&self.active()) else { return false };
+        let (len, is_full) = (file.len, file.len + more > file.capacity());
+        // The least length of a table is known once it is encoded, so that is asked rarely.
+        is_full || len > self.sizes.names_max && len > 4 * self.names.encode(0).len() as u64
     }
 
-    /// Length and room of a file of the table.
-    fn table_place(&self, file: FileNumber) -> [u64; 2] {
-        self.files.get(&file).map_or([0, 0], |found| [found.len, found.capacity()])
+    /// The regions that the table needs before it is so many bytes longer. Each of its files has
+    /// room for the whole table, and some more: so changes that do not make it longer, and all that
+    /// give memory back, need none.
+    pub(crate) fn table_needs(&self, more: u64) -> Vec<Need> {
+        let tables = || FileNumber::NAMES.into_iter().filter_map(|it| Some((it, self.get(it)?)));
+        let lacks = |len: u64| tables().any(|(_, file)| len + more > room(&file.parts).1);
+        let active = self.get(self.active()).map_or(0, |file| file.len);
+        if more == 0 || !lacks(active) {
+            return Vec::new();
+        }
+        let len = self.names.encode(0).len() as u64 + more;
+        let (least, most) = (self.sizes.part_min, self.sizes.part_max.max(self.sizes.part_min));
+        let short = tables().filter(|(_, file)| len > room(&file.parts).1);
+        let needs = short.map(|(number, file)| {
+            let lacking = len.saturating_sub(file.capacity()).max(least).next_power_of_two();
+            let bytes = next_part(&self.sizes, &file.parts).max(lacking.min(most));
+            Need { label: Label { file: number, part: file.parts.len() as u32 }, bytes }
+        });
+        needs.collect()
     }
 
-    /// The region that the table needs before it takes so many bytes more.
-    pub(crate) fn table_need(&self, more: u64) -> Option<Need> {
-        let [len, capacity] = self.table_place(self.active());
-        if len + more <= capacity || self.wants_other_table(more) {
-            return None;
+    /// The table's files get parts, whose regions peers have lent. Labels tell of them, no frame.
+    pub(crate) fn grow_table(&mut self, log: &mut Log, needs: &[Need]) {
+        for &need in needs {
+            let number = need.label.file;
+            let Some(file) = self.files.get_mut(&number) else { continue };
+            file.parts.push(need.bytes);
+            let (len, effect) = (file.len, Effect::Needs(need));
+            issue(log, file, number, Kind::Truncate, len, Bytes::new(), len, effect);
         }
-        let file = self.active();
-        let parts = &self.files.get(&file)?.parts;
-        let label = Label { file, part: parts.len() as u32 };
-        Some(Need { label, bytes: next_part(&self.sizes, parts) })
     }
 
     const fn active(&self) -> FileNumber {
         FileNumber::NAMES[(self.generation % 2) as usize]
-    }
-
-    const fn inactive(&self) -> FileNumber {
-        FileNumber::NAMES[((self.generation + 1) % 2) as usize]
     }
 
     /// A new file.
@@ -462,6 +471,11 @@ impl<S: Images> Files<S> {
         let need = first_need(file, bytes);
         self.files.insert(file, File::new(image, 0, vec![bytes]));
         self.change(log, change, Effect::Needs(need))
+    }
+
+    /// How often a file became shorter.
+    pub(crate) const fn cuts(&self) -> u64 {
+        self.cuts
     }
 
     /// Data bytes of the first part of a file.
@@ -611,8 +625,7 @@ impl<S: Images> Files<S> {
     }
 
     /// Files give up the parts that have no byte of them: one whose image is ahead is as long as
-    /// `lens` say, or is left alone. False if there is no such part, or the table has no room to
-    /// say so.
+    /// `lens` say, or is left alone. False if there is no such part.
     pub(crate) fn trim(
         &mut self,
         log: &mut Log,
@@ -631,8 +644,7 @@ impl<S: Images> Files<S> {
                 freed.push((number, kept as u32));
             }
         }
-        let [_, room] = self.table_place(self.inactive());
-        if freed.is_empty() || table.encode(0).len() as u64 > room {
+        if freed.is_empty() {
             return Ok(false);
         }
         self.names = table;
@@ -662,7 +674,7 @@ impl<S: Images> Files<S> {
         }
     }
 
-    /// Records of bytes within the parts; those of a file of names grow here.
+    /// Records of bytes within the parts.
     fn write_all(
         &mut self,
         log: &mut Log,
@@ -671,19 +683,9 @@ impl<S: Images> Files<S> {
         mut data: Bytes,
         mut effect: Effect,
     ) -> Result<Number> {
-        let (record_max, sizes) = (self.sizes.record_max, self.sizes);
+        let record_max = self.sizes.record_max;
         let file = self.files.get_mut(&number).ok_or_else(|| missing(number))?;
         let end = offset + data.len() as u64;
-        // The table's own regions are known by their labels: no frame of it tells of them.
-        while number.is_names() && file.parts.iter().sum::<u64>() < end {
-            let bytes = next_part(&sizes, &file.parts);
-            let label = Label { file: number, part: file.parts.len() as u32 };
-            file.parts.push(bytes);
-            let need = Need { label, bytes };
-            let empty = Effect::Needs(need);
-            let (at, len) = (file.len, file.len);
-            issue(log, file, number, Kind::Truncate, at, Bytes::new(), len, empty);
-        }
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(record_max));
             let piece_end = offset + piece.len() as u64;
@@ -708,6 +710,7 @@ impl<S: Images> Files<S> {
             if !file.image.is_ahead() {
                 file.image.resize(len)?;
             }
+            self.cuts += u64::from(len < file.len && !number.is_names());
             issue(log, file, number, Kind::Truncate, len, Bytes::new(), len, Effect::None);
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::number::{FileNumber, Number};
 use crate::places::{Lent, NoRoom, Place, Places, is_no_room};
 use crate::planted::{Mutant, Planted};
 use crate::recover::{Copy, Loaded, Reading};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -130,6 +130,8 @@ pub(crate) struct Link {
     heard_ms: u64,
     places: Places,
     to_lend: VecDeque<(Need, u64)>,
+    /// Regions that nobody wants, once it has given back what records say.
+    unwanted: BTreeSet<Label>,
     /// Records that freed regions, and whose regions were given back.
     frees: u64,
     /// How often regions were given back: there may be room from then on.
@@ -162,6 +164,7 @@ impl Link {
             heard_ms: now_ms,
             places: Places::default(),
             to_lend: VecDeque::new(),
+            unwanted: BTreeSet::new(),
             frees: 0,
             given: 0,
             fill: Fill::default(),
@@ -445,28 +448,42 @@ impl Link {
 
     /// Whether the peer has lent all that those records need which it was not sent yet.
     pub(crate) fn has_needs(&self, log: &Log) -> bool {
-        let (mut next, mut has_all) = (self.cursor, true);
-        while let Some(record) = log.get(next).filter(|_| has_all) {
-            next = next.next();
-            if let Effect::Needs(Need { label, bytes }) = record.effect {
-                // A part that is to be given back first may be lent still.
-                let is_lent = self.places.lent(label).is_some() && self.frees == log.frees();
-                has_all = is_lent && self.places.bytes(label) == Some(bytes);
-            }
-        }
-        has_all
+        log.needs_from(self.cursor).all(|Need { label, bytes }| {
+            // A part that is to be given back first may be lent still.
+            let is_lent = self.places.lent(label).is_some() && self.frees == log.frees();
+            is_lent && self.places.bytes(label) == Some(bytes)
+        })
     }
 
     /// Nobody wants a region any more. That the peer has no room for it is kept in mind. True if
     /// it had lent it. One that has to give regions back first may have a former one of that label,
     /// which its copy needs until then: see [`Self::want_ahead`].
     pub(crate) fn want_no_more(&mut self, label: Label, frees: u64) -> bool {
-        if self.frees != frees || matches!(self.places.get(label), Some(Place::NoRoom(_))) {
+        if matches!(self.places.get(label), None | Some(Place::NoRoom(_))) {
+            return false;
+        }
+        if self.frees != frees {
+            self.unwanted.insert(label);
             return false;
         }
         let region = self.places.remove_one(label);
         self.give_back(region.into_iter().collect());
         region.is_some()
+    }
+
+    /// Gives back what nobody wanted any more while it had to give other regions back first. A part
+    /// that a file has by now stays.
+    fn drop_unwanted<S: Images>(&mut self, context: &Context<'_, S>) {
+        let frees = context.log.frees();
+        if self.frees != frees {
+            return;
+        }
+        for label in core::mem::take(&mut self.unwanted) {
+            let parts = context.files.get(label.file).map_or(0, |file| file.parts.len());
+            if label.part as usize >= parts {
+                self.want_no_more(label, frees);
+            }
+        }
     }
 
     /// Whether it waits for replies, and is given up then: the peer has no room for the copy.
@@ -528,6 +545,7 @@ impl Link {
             }
             return Ok(());
         }
+        self.drop_unwanted(context);
         self.pump_lends(context);
         if !is_held_back {
             self.pump_copies(context)?;

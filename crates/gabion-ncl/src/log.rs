@@ -52,6 +52,8 @@ pub(crate) struct Log {
     /// The number of the first one kept.
     first: Number,
     bytes: usize,
+    /// The records of these that need a region. They are few, and asked for at each change.
+    needs: VecDeque<(Number, Need)>,
     /// Records that free regions, of all that were issued.
     frees: u64,
 }
@@ -59,7 +61,8 @@ pub(crate) struct Log {
 impl Log {
     /// A log whose next record follows `last`.
     pub(crate) fn new(owner: OwnerCrc, term: Term, last: Number) -> Self {
-        Self { term, owner, records: VecDeque::new(), first: last.next(), bytes: 0, frees: 0 }
+        let (records, needs) = (VecDeque::new(), VecDeque::new());
+        Self { term, owner, records, first: last.next(), bytes: 0, needs, frees: 0 }
     }
 
     /// The record that was issued last.
@@ -83,7 +86,11 @@ impl Log {
         assert_eq!(record.cell.number, number, "numbers go on without a gap");
         assert_eq!(record.cell.len as usize, record.data.len(), "a cell tells of its data");
         self.bytes += record.bytes();
-        self.frees += u64::from(matches!(record.effect, Effect::Frees(_)));
+        match record.effect {
+            Effect::Needs(need) => self.needs.push_back((number, need)),
+            Effect::Frees(_) => self.frees += 1,
+            Effect::None => {}
+        }
         self.records.push_back(record);
         number
     }
@@ -92,6 +99,12 @@ impl Log {
     pub(crate) fn get(&self, number: Number) -> Option<&Record> {
         let at = number.0.checked_sub(self.first.0)?;
         self.records.get(usize::try_from(at).ok()?)
+    }
+
+    /// The regions that records from `number` on need.
+    pub(crate) fn needs_from(&self, number: Number) -> impl Iterator<Item = Need> {
+        let later = self.needs.iter().rev().take_while(move |(at, _)| *at >= number);
+        later.map(|(_, need)| *need)
     }
 
     /// The records up to `last` are none of those that were issued here.
@@ -107,6 +120,9 @@ impl Log {
         {
             self.bytes -= record.bytes();
             self.first = self.first.next();
+        }
+        while self.needs.front().is_some_and(|(at, _)| *at < self.first) {
+            self.needs.pop_front();
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::application::{Application, State};
 use crate::command::Label;
 use crate::files::{Images, first_need};
 use crate::log::Need;
-use crate::names::NameEdit;
 use crate::number::FileNumber;
 use crate::places::Place;
 use alloc::collections::BTreeMap;
@@ -26,8 +25,8 @@ use gabion_base::{Error, ErrorKind, Result};
 use gabion_media::remote::PeerId;
 use gabion_media::remote::peer::PAGE_LEN;
 
-/// Bytes at most of a change of the table without its paths, twice.
-pub(crate) const CHANGE_LEN_MAX: u64 = 192;
+/// Bytes at most that a new part of a file has in the table.
+const PART_LEN_MAX: u64 = 16;
 
 /// Peers had no room for a part.
 #[derive(Clone, Debug)]
@@ -35,8 +34,9 @@ pub(crate) struct Denied {
     /// It was not to be smaller.
     least: u64,
     until_ms: u64,
-    /// Records so far that free regions: after the next one it is asked again.
-    frees: u64,
+    /// Records so far that free regions, and cuts of files that may have some to give up: after the
+    /// next one it is asked again.
+    freed: (u64, u64),
     error: Error,
 }
 
@@ -71,14 +71,6 @@ fn shorter(bytes: u64, room: u64, least: u64) -> Option<u64> {
     let pages = room / PAGE_LEN * PAGE_LEN;
     let power = pages.checked_ilog2().map_or(0, |bits| 1 << bits);
     [power, pages].into_iter().find(|len| (least..bytes).contains(len))
-}
-
-/// Bytes that edits add to the table at most, twice.
-pub(crate) fn edits_len(edits: &[NameEdit]) -> u64 {
-    let path = |edit: &NameEdit| match edit {
-        NameEdit::Set { path, .. } | NameEdit::Remove { path } => path.len() as u64,
-    };
-    edits.iter().map(|edit| 4 * path(edit) + CHANGE_LEN_MAX).sum()
 }
 
 impl<S: Images> Application<S> {
@@ -127,22 +119,25 @@ impl<S: Images> Application<S> {
     /// have it.
     pub(crate) fn make_room(&mut self, file: FileNumber, end: u64) -> Result<()> {
         while let Some((need, least)) = self.state()?.files.part_need(file, end)? {
-            let table = self.make_table_room(CHANGE_LEN_MAX)?;
-            let bytes = self.ask(need, least, table)?;
-            self.grow(file, bytes)?;
+            let table = self.make_table_room(PART_LEN_MAX)?;
+            let bytes = self.ask(need, least, &table)?;
+            self.grow(file, bytes, &table)?;
         }
         let Some(need) = self.state()?.files.part_need_ahead(file, end) else { return Ok(()) };
         let bytes = *self.wants.asked.entry(need.label).or_insert(need.bytes);
-        let answers = self.ask_copies(Need { bytes, ..need }, None)?;
+        let answers = self.ask_copies(Need { bytes, ..need }, &[])?;
         let is_lent = answers.lent > self.options.f && answers.open + answers.no_room.len() == 0;
-        if is_lent && self.state()?.files.table_need(CHANGE_LEN_MAX).is_none() {
-            self.grow(file, bytes)?;
+        if is_lent && self.state()?.files.table_needs(PART_LEN_MAX).is_empty() {
+            self.grow(file, bytes, &[])?;
         }
         Ok(())
     }
 
-    fn grow(&mut self, file: FileNumber, bytes: u64) -> Result<()> {
-        self.apply(|files, log| files.grow(log, file, bytes))?;
+    fn grow(&mut self, file: FileNumber, bytes: u64, table: &[Need]) -> Result<()> {
+        self.apply(|files, log| {
+            files.grow_table(log, table);
+            files.grow(log, file, bytes)
+        })?;
         self.forget_wants();
         Ok(())
     }
@@ -152,16 +147,16 @@ impl<S: Images> Application<S> {
         let table = self.make_table_room(more)?;
         let files = &self.state()?.files;
         let need = first_need(files.names.next(), files.part_min());
-        self.ask(need, need.bytes, table).map(|_| ())
+        self.ask(need, need.bytes, &table).map(|_| ())
     }
 
     /// Has peers lend what the table needs for so many bytes more. Returns that.
-    pub(crate) fn make_table_room(&mut self, more: u64) -> Result<Option<Need>> {
-        let need = self.state()?.files.table_need(more);
-        if let Some(need) = need {
-            self.ask(need, need.bytes, None)?;
+    pub(crate) fn make_table_room(&mut self, more: u64) -> Result<Vec<Need>> {
+        let mut needs = self.state()?.files.table_needs(more);
+        for at in 0..needs.len() {
+            needs[at].bytes = self.ask(needs[at], needs[at].bytes, &needs[..at])?;
         }
-        Ok(need)
+        Ok(needs)
     }
 
     /// Wants of files that are gone, and of parts that files have, are none any more.
@@ -176,16 +171,18 @@ impl<S: Images> Application<S> {
         self.wants.denied.retain(|label, _| is_wanted(label));
     }
 
-    /// The length of a region that f+1 copies have lent, and the same copies the table's.
-    fn ask(&mut self, need: Need, least: u64, table: Option<Need>) -> Result<u64> {
-        let (label, copies) = (need.label, self.options.f + 1);
+    /// The length of a region that f+1 copies have lent, and the same copies the table's. Where
+    /// fewer count it is all of those: nobody knows what others will have room for, and a new copy
+    /// may wait for records that follow this one, so it is not waited for.
+    fn ask(&mut self, need: Need, least: u64, table: &[Need]) -> Result<u64> {
+        let label = need.label;
         let labels: Vec<Label> = table.iter().map(|table| table.label).chain([label]).collect();
-        let frees = self.state()?.log.frees();
         if let Some(denied) = self.wants.denied.get(&label)
-            && denied.frees == frees
+            && denied.freed == self.freed()
             && denied.least <= least
             && self.now_ms < denied.until_ms
-            && self.counted().filter(|link| !link.refuses(&labels, self.now_ms)).count() < copies
+            && self.counted().filter(|link| !link.refuses(&labels, self.now_ms)).count()
+                < self.lenders()
         {
             return Err(denied.error.clone());
         }
@@ -197,13 +194,8 @@ impl<S: Images> Application<S> {
         loop {
             self.wants.asked.insert(label, bytes);
             let answers = self.ask_copies(Need { label, bytes }, table)?;
+            let copies = self.lenders();
             if answers.lent >= copies {
-                return Ok(bytes);
-            }
-            let counted = answers.lent + answers.open + answers.no_room.len();
-            if counted < copies {
-                // Nobody knows what others will have room for, and a new copy may wait for records
-                // that follow this one: it waits for the copy.
                 return Ok(bytes);
             }
             if answers.lent + answers.open >= copies {
@@ -211,16 +203,28 @@ impl<S: Images> Application<S> {
             }
             match shorter(bytes, answers.room_of(copies), least) {
                 Some(len) => bytes = len,
-                None if self.release_others(label, table, frees)? => break,
-                None => return Err(self.deny(need, least, frees)),
+                None if self.release_others(label, table)? => break,
+                None => return Err(self.deny(need, least)),
             }
         }
         self.step();
         Err(Error::new(ErrorKind::Busy, format!("peers are asked for memory of {}", label.file)))
     }
 
+    fn lenders(&self) -> usize {
+        self.counted().count().min(self.options.f + 1)
+    }
+
+    fn freed(&self) -> (u64, u64) {
+        (self.frees(), self.state.as_ref().map_or(0, |state| state.files.cuts()))
+    }
+
+    fn frees(&self) -> u64 {
+        self.state.as_ref().map_or(0, |state| state.log.frees())
+    }
+
     /// A copy that lacks what former records need may be given up by them: it is no lender.
-    fn ask_copies(&mut self, need: Need, table: Option<Need>) -> Result<Answers> {
+    fn ask_copies(&mut self, need: Need, table: &[Need]) -> Result<Answers> {
         self.state()?;
         let peers: Vec<PeerId> = self.counted().map(|link| link.peer).collect();
         let mut answers = Answers { lent: 0, open: 0, no_room: Vec::new() };
@@ -228,11 +232,14 @@ impl<S: Images> Application<S> {
         for peer in peers {
             let Some(link) = self.links.get_mut(&peer) else { continue };
             let mut want = |need| link.want_ahead(need, self.now_ms, log.frees());
-            let (place, beside) = (want(need), table.map(want));
-            match (place, beside) {
-                (_, Some(Place::NoRoom(_))) => answers.no_room.push(0),
-                (Place::NoRoom(no_room), _) => answers.no_room.push(no_room.free_bytes()),
-                (Place::Lent(_), None | Some(Place::Lent(_))) if link.has_needs(log) => {
+            let (place, beside) = (want(need), table.iter().copied().map(want));
+            let beside: Vec<Place> = beside.collect();
+            let is_lent = |place: &Place| matches!(place, Place::Lent(_));
+            let is_refused = |place: &Place| matches!(place, Place::NoRoom(_));
+            match place {
+                _ if beside.iter().any(is_refused) => answers.no_room.push(0),
+                Place::NoRoom(no_room) => answers.no_room.push(no_room.free_bytes()),
+                Place::Lent(_) if beside.iter().all(is_lent) && link.has_needs(log) => {
                     answers.lent += 1;
                 }
                 _ => answers.open += 1,
@@ -243,8 +250,9 @@ impl<S: Images> Application<S> {
 
     /// Gives back what others had lent ahead of their need, or have of no byte. False if that is
     /// nothing.
-    fn release_others(&mut self, label: Label, table: Option<Need>, frees: u64) -> Result<bool> {
-        let is_other = |it: &Label| *it != label && table.is_none_or(|table| table.label != *it);
+    fn release_others(&mut self, label: Label, table: &[Need]) -> Result<bool> {
+        let frees = self.frees();
+        let is_other = |it: &Label| *it != label && table.iter().all(|need| need.label != *it);
         let others: Vec<_> = self.wants.asked.keys().copied().filter(is_other).collect();
         let mut is_released = false;
         for link in self.links.values_mut() {
@@ -256,15 +264,15 @@ impl<S: Images> Application<S> {
         Ok(is_released || self.trim_but(&BTreeMap::new(), Some(label.file))?)
     }
 
-    fn deny(&mut self, need: Need, least: u64, frees: u64) -> Error {
-        let label = need.label;
+    fn deny(&mut self, need: Need, least: u64) -> Error {
+        let (label, frees) = (need.label, self.frees());
         let error = self.no_space(label.file, least);
         for link in self.links.values_mut() {
             link.want_no_more(label, frees);
         }
         self.wants.asked.remove(&label);
-        let until_ms = self.now_ms + self.options.cooling_ms;
-        self.wants.denied.insert(label, Denied { least, until_ms, frees, error: error.clone() });
+        let (until_ms, freed) = (self.now_ms + self.options.cooling_ms, self.freed());
+        self.wants.denied.insert(label, Denied { least, until_ms, freed, error: error.clone() });
         self.step();
         error
     }

@@ -21,7 +21,7 @@
 
 use crate::layout::parts_of;
 use crate::number::FileNumber;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -177,6 +177,18 @@ impl Names {
         let from = self.names.range(prefix.to_string()..);
         from.take_while(move |(name, _)| name.starts_with(prefix))
             .map(|(name, file)| (name.as_str(), *file))
+    }
+
+    /// Bytes at most that the table is longer once it has the names `set` and lacks `removed`.
+    pub(crate) fn added(&self, set: &[&str], removed: &[&str]) -> u64 {
+        let is_here = |path: &&str| self.names.contains_key(*path);
+        let set: BTreeSet<&str> = set.iter().copied().collect();
+        let gone: BTreeSet<&str> = removed.iter().copied().filter(is_here).collect();
+        let len = |path: &str| name_len(path) as u64;
+        let added: u64 = set.iter().filter(|path| !is_here(path)).map(|path| len(path)).sum();
+        let lacks: u64 = gone.difference(&set).map(|path| len(path)).sum();
+        // Of numbers of names one may be longer.
+        if added > lacks { added - lacks + 1 } else { 0 }
     }
 
     /// The number of the next new file.
@@ -479,6 +491,12 @@ fn path(reader: &mut Reader<'_>) -> Result<String> {
     text.map(ToString::to_string).map_err(|_| Error::corruption(format!("{WHAT}: path")))
 }
 
+/// Bytes of a name in the table: the length of its path, the path and the file.
+const fn name_len(path: &str) -> usize {
+    let prefix = if path.len() < 128 { 1 } else { 2 };
+    prefix + path.len() + 8
+}
+
 fn frame(body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(FRAME_HEADER_LEN + body.len());
     out.put_u32(u32::try_from(body.len()).expect("a table is far below 4 GiB"));
@@ -558,6 +576,43 @@ mod tests {
                 let expected = ends.iter().find(|(at, _)| *at as u64 == end);
                 assert_eq!(Some(&read), expected.map(|(_, table)| table), "bit {bit}");
             }
+        }
+    }
+
+    #[test]
+    fn names_make_a_table_longer_by_what_is_said_at_most() {
+        let (long, longer) = ("l".repeat(127), "m".repeat(128));
+        let mut table = Names::default();
+        for file in 2..127 {
+            table.apply(&create(file, &file.to_string())).expect("the name is free");
+        }
+        for (file, path) in [(127, "a"), (128, &long), (129, &longer)] {
+            table.apply(&create(file, path)).expect("the name is free");
+        }
+        let cases: [(&[&str], &[&str]); 7] = [
+            (&["b"], &[]),
+            (&["b"], &["a"]),
+            (&["b", "c", "d"], &["a", "a", "missing"]),
+            (&["a"], &["a"]),
+            (&[&"n".repeat(128)], &[&long]),
+            (&[&"n".repeat(127)], &[&longer]),
+            (&["b", "b", &"n".repeat(300)], &[]),
+        ];
+        for (set, removed) in cases {
+            let mut changed = table.clone();
+            let gone = removed.iter().filter(|path| !set.contains(path));
+            for path in gone {
+                changed.names.remove(*path);
+            }
+            for path in set {
+                changed.names.insert((*path).to_string(), FileNumber(2));
+            }
+            let (before, after) = (table.encode(1).len(), changed.encode(1).len());
+            let (added, longer) = (table.added(set, removed), after.saturating_sub(before) as u64);
+            assert!(
+                longer <= added && added <= longer + 1,
+                "{set:?} {removed:?}: {longer}, {added}"
+            );
         }
     }
 

@@ -3,7 +3,6 @@
 use crate::application::{Application, Phase, Status};
 use crate::files::{Files, Images, Stat};
 use crate::log::Log;
-use crate::memory::{CHANGE_LEN_MAX, edits_len};
 use crate::names::{Change as NameChange, Metadata, NameEdit};
 use crate::number::{FileNumber, Number};
 use alloc::collections::BTreeMap;
@@ -11,10 +10,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use gabion_base::Result;
 
-/// Bytes that a change of these paths adds to the table at most, twice.
-fn path_len(paths: &[&str]) -> u64 {
-    2 * paths.iter().map(|path| path.len() as u64).sum::<u64>() + CHANGE_LEN_MAX
-}
+/// Bytes at most that a new file has in the table beside its name.
+const NEW_FILE_LEN_MAX: u64 = 64;
 
 impl<S: Images> Application<S> {
     /// Whether files can be used. False while they are recovered.
@@ -26,15 +23,18 @@ impl<S: Images> Application<S> {
         Ok(self.phase == Phase::Running)
     }
 
-    /// Runs a change of files that adds so many bytes to the table at most.
+    /// Runs a change of files that makes the table so many bytes longer at most.
     fn change<R>(
         &mut self,
         more: u64,
         change: impl FnOnce(&mut Files<S>, &mut Log) -> Result<R>,
     ) -> Result<R> {
         self.begin_change()?;
-        self.make_table_room(more)?;
-        let changed = self.apply(change);
+        let table = self.make_table_room(more)?;
+        let changed = self.apply(|files, log| {
+            files.grow_table(log, &table);
+            change(files, log)
+        });
         self.forget_wants();
         changed
     }
@@ -77,7 +77,7 @@ impl<S: Images> Application<S> {
         let path = path.to_string();
         self.begin_change()?;
         self.state()?.files.names.check_new(&path)?;
-        let more = path_len(&[&path]);
+        let more = self.added(&[&path], &[])? + NEW_FILE_LEN_MAX;
         self.make_first_part(more)?;
         self.change(more, |files, log| {
             let (file, bytes) = (files.names.next(), files.part_min());
@@ -140,7 +140,7 @@ impl<S: Images> Application<S> {
     /// # Errors
     /// Not found; those of [`Self::is_ready`].
     pub fn release(&mut self, file: FileNumber) -> Result<()> {
-        self.change(CHANGE_LEN_MAX, |files, log| files.close(log, file))
+        self.change(0, |files, log| files.close(log, file))
     }
 
     /// Bytes at an offset. The mirror has them at once; wait for the number by [`Self::check`].
@@ -180,7 +180,7 @@ impl<S: Images> Application<S> {
     /// # Errors
     /// Not found; unavailable without room.
     pub fn set_metadata(&mut self, file: FileNumber, metadata: Metadata) -> Result<Number> {
-        self.rename_in_table(CHANGE_LEN_MAX, &NameChange::Metadata { file, metadata })
+        self.rename_in_table(0, &NameChange::Metadata { file, metadata })
     }
 
     /// Another name; a file that has it loses it, in one step.
@@ -189,7 +189,8 @@ impl<S: Images> Application<S> {
     /// Not found; unavailable without room.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<Number> {
         let (from, to) = (from.to_string(), to.to_string());
-        self.rename_in_table(path_len(&[&from, &to]), &NameChange::Rename { from, to })
+        let more = self.added(&[&to], &[&from])?;
+        self.rename_in_table(more, &NameChange::Rename { from, to })
     }
 
     fn rename_in_table(&mut self, more: u64, change: &NameChange) -> Result<Number> {
@@ -202,7 +203,8 @@ impl<S: Images> Application<S> {
     /// Not found; invalid input where the name is taken; unavailable without room.
     pub fn link(&mut self, file: FileNumber, path: &str) -> Result<Number> {
         let path = path.to_string();
-        self.rename_in_table(path_len(&[&path]), &NameChange::Link { file, path })
+        let more = self.added(&[&path], &[])?;
+        self.rename_in_table(more, &NameChange::Link { file, path })
     }
 
     /// A name less.
@@ -211,7 +213,7 @@ impl<S: Images> Application<S> {
     /// Not found; unavailable without room.
     pub fn unlink(&mut self, path: &str) -> Result<Number> {
         let path = path.to_string();
-        self.rename_in_table(path_len(&[&path]), &NameChange::Unlink { path })
+        self.rename_in_table(0, &NameChange::Unlink { path })
     }
 
     /// Whether [`edit_names`](Self::edit_names) would take these changes. Peers have lent the
@@ -224,7 +226,24 @@ impl<S: Images> Application<S> {
     pub fn prepare_names(&mut self, edits: &[NameEdit]) -> Result<()> {
         self.state()?.files.check_edit(edits)?;
         self.begin_change()?;
-        self.make_table_room(edits_len(edits)).map(|_| ())
+        let more = self.added_by(edits)?;
+        self.make_table_room(more).map(|_| ())
+    }
+
+    /// Bytes at most that the table is longer once it has some names and lacks others.
+    fn added(&self, set: &[&str], removed: &[&str]) -> Result<u64> {
+        Ok(self.state()?.files.names.added(set, removed))
+    }
+
+    fn added_by(&self, edits: &[NameEdit]) -> Result<u64> {
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for edit in edits {
+            match edit {
+                NameEdit::Set { path, .. } => set.push(path.as_str()),
+                NameEdit::Remove { path } => removed.push(path.as_str()),
+            }
+        }
+        self.added(&set, &removed)
     }
 
     /// Several changes of names in one step: all of them survive, or none.
@@ -233,7 +252,8 @@ impl<S: Images> Application<S> {
     /// Not found for a file that does not exist; limit exceeded for changes that are no one record;
     /// unavailable without room.
     pub fn edit_names(&mut self, edits: &[NameEdit]) -> Result<Number> {
-        self.change(edits_len(edits), |files, log| files.edit(log, edits))
+        let more = self.added_by(edits)?;
+        self.change(more, |files, log| files.edit(log, edits))
     }
 
     /// Copies that count now, and those that are wanted.

@@ -1,6 +1,6 @@
 //! Events and the actions that follow from them: one turn of an instance.
 
-use crate::application::{Application, Options, Phase, State};
+use crate::application::{Application, Options, Phase};
 use crate::command::{Asker, Output, StoreReply};
 use crate::files::Images;
 use crate::lease::Change;
@@ -204,13 +204,6 @@ impl<S: Images> Application<S> {
             }
         }
         lost.into_iter().for_each(|(peer, error)| self.lose(peer, error));
-    }
-
-    /// Whether f+1 other copies count and have room for all records so far.
-    fn can_spare(&self, peer: PeerId) -> bool {
-        let Some(State { log, .. }) = &self.state else { return true };
-        let others = self.counted().filter(|link| link.peer != peer && link.has_needs(log));
-        others.count() > self.options.f
     }
 
     fn acknowledge(&mut self) {

@@ -14,5 +14,6 @@ mod peers;
 mod planted;
 mod program;
 mod seeds;
+mod shortage;
 mod steps;
 mod world;

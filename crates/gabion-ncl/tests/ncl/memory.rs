@@ -11,7 +11,7 @@ use gabion_ncl::{FileNumber, Metadata, NameEdit, Number, Status};
 use std::collections::BTreeMap;
 
 /// Peers 1 to 3 have so many bytes, and peer 4 as many as it is said.
-fn world(seed: u64, limit: u64, fourth: u64) -> World {
+pub(crate) fn world(seed: u64, limit: u64, fourth: u64) -> World {
     let mut world = calm(seed);
     for (id, machine) in &mut world.machines {
         machine.set_limit(if id.0 < 4 { limit } else { fourth });
@@ -28,12 +28,12 @@ fn world(seed: u64, limit: u64, fourth: u64) -> World {
     world
 }
 
-fn status(world: &World) -> Status {
+pub(crate) fn status(world: &World) -> Status {
     world.instances[&1].application.status()
 }
 
 /// The program does something, if there is memory for it.
-fn make(world: &mut World, operation: Operation) -> Result<()> {
+pub(crate) fn make(world: &mut World, operation: Operation) -> Result<()> {
     for _ in 0..1_000 {
         let instance = world.instances.get_mut(&1).expect("it lives");
         let program = instance.program.as_mut().expect("it runs");
@@ -45,18 +45,18 @@ fn make(world: &mut World, operation: Operation) -> Result<()> {
     panic!("peers do not answer");
 }
 
-fn create(world: &mut World, name: &str) -> FileNumber {
+pub(crate) fn create(world: &mut World, name: &str) -> FileNumber {
     let create = Operation::Create(FileNumber(0), name.to_owned(), Metadata::default());
     make(world, create).expect("there is room");
     world.instances[&1].application.find(name).expect("it runs").expect("it is there")
 }
 
-fn write(world: &mut World, file: FileNumber, offset: u64, len: u64) -> Result<()> {
+pub(crate) fn write(world: &mut World, file: FileNumber, offset: u64, len: u64) -> Result<()> {
     make(world, Operation::Write(file, offset, vec![(offset as u8).wrapping_add(7); len as usize]))
 }
 
 /// Appends until there is no memory. Returns the length, and the error in words.
-fn fill(world: &mut World, file: FileNumber) -> (u64, String) {
+pub(crate) fn fill(world: &mut World, file: FileNumber) -> (u64, String) {
     let mut len = 0;
     loop {
         match write(world, file, len, RECORD_MAX) {
@@ -71,7 +71,7 @@ fn fill(world: &mut World, file: FileNumber) -> (u64, String) {
 }
 
 /// Waits until another record may be issued.
-fn roomy(world: &mut World) {
+pub(crate) fn roomy(world: &mut World) {
     for _ in 0..500 {
         if world.instances[&1].application.has_room() {
             return;
@@ -81,7 +81,7 @@ fn roomy(world: &mut World) {
     panic!("no copy takes records: {:?}", status(world));
 }
 
-fn synced(world: &mut World) {
+pub(crate) fn synced(world: &mut World) {
     for _ in 0..500 {
         let Status { acknowledged, issued, .. } = status(world);
         if acknowledged == issued && issued > Number::ZERO {
@@ -136,7 +136,7 @@ fn recovered_with(world: &mut World, limit: u64) {
 }
 
 /// Another instance finds all that was acknowledged: the world compares it.
-fn recovered(world: &mut World) {
+pub(crate) fn recovered(world: &mut World) {
     let before = world.outcome.recoveries;
     world.crash(1);
     world.start(true);

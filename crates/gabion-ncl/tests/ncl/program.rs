@@ -63,6 +63,9 @@ impl Program {
         images: &ProgramImages,
         random: &mut Random,
     ) {
+        if images.is_own.get() {
+            return;
+        }
         if self.is_over {
             self.go_on(images, random);
             return self.catch_up(application, images);

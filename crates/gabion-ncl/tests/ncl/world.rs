@@ -506,7 +506,10 @@ impl World {
             }
             _ => None,
         });
-        let maps: Vec<ApMap> = under_way.chain(stored).collect();
+        // A store that was set back has an older map than the instance that tells it again.
+        let own = self.instances.values().filter(|it| self.is_set_back && it.program.is_some());
+        let own = own.map(|it| it.application.status().map);
+        let maps: Vec<ApMap> = under_way.chain(stored).chain(own).collect();
         let is_left = |map: &ApMap| self.copies(map).filter(|it| *it != peer).count() > F;
         maps.iter().all(|map| map.member(peer).is_none() || is_left(map))
     }
@@ -570,6 +573,13 @@ impl World {
                 operation.run(&mut self.store).expect("it answers");
             }
         }
+    }
+
+    /// A machine's connections bring nothing for so long.
+    pub(crate) fn slow(&mut self, peer: PeerId, ms: u64) {
+        let until_ms = self.now_ms + ms;
+        let connections = self.connections.iter_mut().filter(|it| it.machine == peer);
+        connections.for_each(|it| it.is_stalled_until_ms = until_ms);
     }
 
     /// The library of an instance is stopped, and its program goes on.
