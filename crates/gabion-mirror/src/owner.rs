@@ -402,7 +402,6 @@ impl Core {
             Operation::TimesFromPlaceholder => done(state.times_from_placeholder(request, first)?),
             Operation::FromMirror => done(state.metadata_from_mirror(request)?),
             Operation::MayName => done(state.may_name(request, first, second)?),
-            Operation::MayUnlink => done(state.may_unlink(first)?),
         }
     }
 }

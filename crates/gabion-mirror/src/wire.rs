@@ -67,8 +67,6 @@ pub enum Operation {
     Arrive = 16,
     /// A file is to have `value` bytes: `ENOSPC` if the store has no memory for them.
     Reserve = 17,
-    /// The name of the path is about to go: `ENOSPC` if the store has no memory to note that.
-    MayUnlink = 18,
 }
 
 /// The descriptor is of a file that was split. If it cannot be now, it is not to be again.
@@ -101,7 +99,7 @@ pub mod kind {
 }
 
 impl Operation {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 17] = [
         Self::Hello,
         Self::Open,
         Self::Renamed,
@@ -119,7 +117,6 @@ impl Operation {
         Self::Leave,
         Self::Arrive,
         Self::Reserve,
-        Self::MayUnlink,
     ];
 }
 

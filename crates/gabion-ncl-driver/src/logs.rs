@@ -319,6 +319,10 @@ impl Logs {
     /// Limit exceeded if they are too many at once, or a name too long; not found for a file that
     /// does not exist; no space where f+1 copies cannot have the memory; as [`Self::wait_for`].
     pub(crate) fn prepare_names(&self, edits: &[NameEdit]) -> Result<()> {
+        let are_prepared = self.shared.lock()?.core.are_prepared(edits)?;
+        if are_prepared {
+            return Ok(());
+        }
         self.change(|core| core.prepare_names(edits)).map(|_| ())
     }
 

@@ -224,10 +224,23 @@ impl<S: Images> Application<S> {
     /// busy while peers are asked: call again once something was handed in; unavailable during
     /// recovery, or without room for records.
     pub fn prepare_names(&mut self, edits: &[NameEdit]) -> Result<()> {
-        self.state()?.files.check_edit(edits)?;
-        self.begin_change()?;
+        // To ask is no change, and ends no grant.
+        if self.are_prepared(edits)? {
+            return Ok(());
+        }
         let more = self.added_by(edits)?;
+        self.begin_change()?;
         self.make_table_room(more).map(|_| ())
+    }
+
+    /// Whether [`edit_names`](Self::edit_names) would take these changes, and needs no more memory.
+    ///
+    /// # Errors
+    /// Not found and limit exceeded, as there; unavailable during recovery.
+    pub fn are_prepared(&self, edits: &[NameEdit]) -> Result<bool> {
+        let files = &self.state()?.files;
+        files.check_edit(edits)?;
+        Ok(files.table_needs(self.added_by(edits)?).is_empty())
     }
 
     /// Bytes at most that the table is longer once it has some names and lacks others.

@@ -337,8 +337,9 @@ fn renamed(
         value |= moved::DIRECTORY;
     }
     // Names outside the root are none, and the store may have no room. Asked before, as a rename
-    // cannot be taken back.
-    if directory || from.mirrored(ready).is_some() || to.mirrored(ready).is_some() {
+    // cannot be taken back. A name less needs none.
+    let is_mirrored = from.mirrored(ready).is_some() || exchanged && to.mirrored(ready).is_some();
+    if directory || is_mirrored {
         ask(ready, Request { value, ..Request::new(Operation::MayName) }, paths)?;
     }
     let answer = call();
@@ -438,11 +439,9 @@ pub(crate) fn unlink(directory: c_int, path: usize, flags: c_int) -> Answer {
     }
     let unlinked = || {
         let path = named.absolute()?;
-        let paths = [path.bytes(), &[]];
-        ask(ready, Request::new(Operation::MayUnlink), paths)?;
         let answer = call();
         if answer == 0 {
-            ask(ready, Request::new(Operation::Unlinked), paths)?;
+            ask(ready, Request::new(Operation::Unlinked), [path.bytes(), &[]])?;
         }
         Ok(answer)
     };

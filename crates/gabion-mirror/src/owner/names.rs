@@ -445,13 +445,6 @@ impl State {
         to.is_none() && has_files(from) || goes_back && has_files(to)
     }
 
-    /// A name is about to go.
-    pub(super) fn may_unlink(&mut self, path: &Path) -> Result<Reply, Errno> {
-        let name = self.name(path).filter(|name| self.names.contains_key(name));
-        let change = name.map(NameChange::Remove);
-        self.prepare(change.as_slice(), libc::ENAMETOOLONG)
-    }
-
     /// Has the store make room for changes, unless it would refuse them. If it fails, they will
     /// tell.
     fn prepare(&mut self, changes: &[NameChange], refused: Errno) -> Result<Reply, Errno> {
