@@ -158,8 +158,8 @@ pub trait LogFiles: Send {
 
     /// Whether [`edit_names`](Self::edit_names) would take these changes: a store may refuse names
     /// that are too long, and changes that are too many at once; and it has memory for them then. A
-    /// change of names in the file system cannot be taken back, so that is asked before. What only
-    /// removes names is never refused.
+    /// change of names in the file system cannot be taken back, so that is asked before. Changes
+    /// that only remove names are never refused.
     ///
     /// # Errors
     /// `InvalidInput`, if it would refuse them; `StorageFull` if there is no memory; these end

@@ -93,7 +93,7 @@ pub(crate) fn synced(world: &mut World) {
 }
 
 /// Appends to four files at random until peers, each of its own size, have said several times that
-/// they have no memory. Returns how often they did. What they say is true, and no copy that is
+/// they have no memory. Returns how often they did. Each time that is true, and no copy that is
 /// needed ends.
 pub(crate) fn fill_at_random(seed: u64) -> u64 {
     let mut random = Random(seed);

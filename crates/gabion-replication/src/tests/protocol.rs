@@ -532,7 +532,7 @@ fn log_that_is_trimmed_under_a_reader_means_a_full_copy_not_a_failure() {
     assert_eq!((status[0].refused.is_some(), status[1].refused.is_some()), (false, true));
 }
 
-/// What is left may begin further on than the window reaches, and with a later span.
+/// The log that is left may begin further on than the window reaches, and with a later span.
 ///
 /// docs/faults.md: R12
 #[test]
